@@ -1,0 +1,34 @@
+# The entry points. Everything behind them is Rust: `cargo xtask help`.
+
+# Where rustup cannot provide the pinned Rust, `make setup` makes .toolchain/, and that is used instead.
+TOOLCHAIN = if [ -x .toolchain/bin/rustc ]; then RUSTUP_TOOLCHAIN='$(CURDIR)/.toolchain'; PATH="$$RUSTUP_TOOLCHAIN/bin:$$PATH"; export RUSTUP_TOOLCHAIN PATH; fi
+XTASK = @$(TOOLCHAIN); exec cargo xtask
+
+.PHONY: run test check iso bench setup env clean help
+
+run: setup ## Boot a machine and show what Skerry does
+	$(XTASK) demo
+
+test: setup ## Check and test everything (FILTER=name for a part)
+	$(XTASK) test $(FILTER)
+
+check: setup ## Formatting, lints, house rules and documentation, without booting a machine
+	$(XTASK) check
+
+iso: setup ## A bootable image for BIOS and UEFI: target/skerry.iso
+	$(XTASK) iso
+
+bench: setup ## Measure, beside Linux
+	$(XTASK) bench boot
+
+setup: ## Install what is missing
+	@tools/setup.sh
+
+env: ## Print what a shell needs so that plain `cargo` works: eval "$(make env)"
+	@$(TOOLCHAIN); [ ! -x .toolchain/bin/rustc ] || printf "export RUSTUP_TOOLCHAIN='%s' PATH='%s'\n" "$$RUSTUP_TOOLCHAIN" "$$PATH"
+
+clean: ## Remove what was built; .toolchain stays
+	rm -rf target
+
+help: ## This list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 8

@@ -1,0 +1,120 @@
+//! Linux error numbers, the one error type of everything that ends in a system call.
+
+use core::fmt;
+
+/// A Linux error number (`errno(3)`), always positive.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct Errno(i32);
+
+macro_rules! errnos {
+    ($($name:ident = $value:literal, $text:literal;)*) => {
+        impl Errno {
+            $(#[doc = $text] pub const $name: Self = Self($value);)*
+
+            /// The symbolic name (`"ENOENT"`), or `"E?"` for a number Linux does not define here.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self.0 { $($value => stringify!($name),)* _ => "E?" }
+            }
+
+            /// What `strerror(3)` says.
+            #[must_use]
+            pub const fn text(self) -> &'static str {
+                match self.0 { $($value => $text,)* _ => "Unknown error" }
+            }
+        }
+    };
+}
+
+errnos! {
+    EPERM = 1, "Operation not permitted";
+    ENOENT = 2, "No such file or directory";
+    ESRCH = 3, "No such process";
+    EINTR = 4, "Interrupted system call";
+    EIO = 5, "Input/output error";
+    ENXIO = 6, "No such device or address";
+    E2BIG = 7, "Argument list too long";
+    ENOEXEC = 8, "Exec format error";
+    EBADF = 9, "Bad file descriptor";
+    ECHILD = 10, "No child processes";
+    EAGAIN = 11, "Resource temporarily unavailable";
+    ENOMEM = 12, "Cannot allocate memory";
+    EACCES = 13, "Permission denied";
+    EFAULT = 14, "Bad address";
+    ENOTBLK = 15, "Block device required";
+    EBUSY = 16, "Device or resource busy";
+    EEXIST = 17, "File exists";
+    EXDEV = 18, "Invalid cross-device link";
+    ENODEV = 19, "No such device";
+    ENOTDIR = 20, "Not a directory";
+    EISDIR = 21, "Is a directory";
+    EINVAL = 22, "Invalid argument";
+    ENFILE = 23, "Too many open files in system";
+    EMFILE = 24, "Too many open files";
+    ENOTTY = 25, "Inappropriate ioctl for device";
+    ETXTBSY = 26, "Text file busy";
+    EFBIG = 27, "File too large";
+    ENOSPC = 28, "No space left on device";
+    ESPIPE = 29, "Illegal seek";
+    EROFS = 30, "Read-only file system";
+    EMLINK = 31, "Too many links";
+    EPIPE = 32, "Broken pipe";
+    EDOM = 33, "Numerical argument out of domain";
+    ERANGE = 34, "Numerical result out of range";
+    EDEADLK = 35, "Resource deadlock avoided";
+    ENAMETOOLONG = 36, "File name too long";
+    ENOLCK = 37, "No locks available";
+    ENOSYS = 38, "Function not implemented";
+    ENOTEMPTY = 39, "Directory not empty";
+    ELOOP = 40, "Too many levels of symbolic links";
+    ENODATA = 61, "No data available";
+    ETIME = 62, "Timer expired";
+    EPROTO = 71, "Protocol error";
+    EOVERFLOW = 75, "Value too large for defined data type";
+    EILSEQ = 84, "Invalid or incomplete multibyte or wide character";
+    ENOTSOCK = 88, "Socket operation on non-socket";
+    EOPNOTSUPP = 95, "Operation not supported";
+    EAFNOSUPPORT = 97, "Address family not supported by protocol";
+    ETIMEDOUT = 110, "Connection timed out";
+    ECANCELED = 125, "Operation canceled";
+    EOWNERDEAD = 130, "Owner died";
+    ERESTARTSYS = 512, "(internal) restart if the handler has SA_RESTART, or there is none";
+    ERESTARTNOINTR = 513, "(internal) restart always";
+    ERESTARTNOHAND = 514, "(internal) restart if no handler runs";
+    ERESTART_RESTARTBLOCK = 516, "(internal) restart by restart_syscall(2)";
+}
+
+impl Errno {
+    /// The error number of a raw value, for numbers that come from elsewhere.
+    #[must_use]
+    pub const fn from_raw(number: i32) -> Self {
+        Self(number)
+    }
+
+    /// The number, positive.
+    #[must_use]
+    pub const fn raw(self) -> i32 {
+        self.0
+    }
+
+    /// True for the codes that never leave the kernel: they say how an interrupted call is restarted.
+    #[must_use]
+    pub const fn is_restart(self) -> bool {
+        self.0 >= 512
+    }
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+impl core::error::Error for Errno {}

@@ -1,0 +1,240 @@
+//! The instance window: memory of the supervisor's that it shares with one instance.
+//!
+//! It holds status words, the halt word and six rings. All of it is atomics: a dying or hostile instance may write anything
+//! at any time, and reading it stays defined. Neither side believes an index or a length in it; `ring` masks and validates.
+//! Positions and sizes are constants of this file, never values read from the window.
+
+use core::mem::{offset_of, size_of};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+/// `"SKERRYWN"` as a little-endian number.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"SKERRYWN");
+/// Version of the layout below.
+pub const VERSION: u32 = 1;
+
+/// Bytes of a standard stream's ring.
+pub const STREAM_BYTES: usize = 64 << 10;
+/// Bytes of the kernel log's ring.
+pub const KLOG_BYTES: usize = 64 << 10;
+/// Messages of a control ring (4 KiB).
+pub const CONTROL_MESSAGES: usize = 64;
+
+/// Life of an instance as it tells it itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum State {
+    /// Not in user space yet.
+    Booting = 0,
+    /// Its first program runs.
+    Running = 1,
+    /// Its first program ended; `exit_code` is valid.
+    Exited = 2,
+    /// Its kernel panicked.
+    Panicked = 3,
+    /// It was told to stop and did.
+    Halted = 4,
+}
+
+impl State {
+    /// From the status word; `None` if the instance wrote nonsense.
+    #[must_use]
+    pub const fn from_u32(value: u32) -> Option<Self> {
+        Some(match value {
+            0 => Self::Booting,
+            1 => Self::Running,
+            2 => Self::Exited,
+            3 => Self::Panicked,
+            4 => Self::Halted,
+            _ => return None,
+        })
+    }
+
+    /// Whether the instance's CPUs are on their way to the park page.
+    #[must_use]
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Exited | Self::Panicked | Self::Halted)
+    }
+}
+
+/// Status words, written by the instance.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Status {
+    /// A [`State`].
+    pub state: AtomicU32,
+    /// Exit code of the first program as `wait4` codes it (exit status << 8, or signal).
+    pub exit_code: AtomicU32,
+    /// TSC at the kernel's first instruction in Rust.
+    pub entry_tsc: AtomicU64,
+    /// TSC right before the first instruction in user space.
+    pub first_user_tsc: AtomicU64,
+    /// Not 0 once the instance's kernel is ready for its further CPUs; written by the instance.
+    pub wants_cpus: AtomicU64,
+}
+
+/// Words the supervisor writes and the instance reads.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Orders {
+    /// Non-zero: a CPU that takes an NMI goes to the park page at once.
+    pub force_halt: AtomicU32,
+    /// Counts up when the supervisor rings the doorbell; lets the instance tell a real ring from a stray interrupt.
+    pub doorbells: AtomicU32,
+}
+
+/// Indices of a single-producer single-consumer ring. Counts grow for ever; the position is the count modulo the size.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub struct RingHeader {
+    /// Bytes (or messages) ever written. Written by the producer only.
+    pub written: AtomicU64,
+    /// Non-zero once the producer will write no more. Written by the producer only.
+    pub closed: AtomicU32,
+    _producer: [AtomicU32; 13],
+    /// Bytes (or messages) ever read. Written by the consumer only.
+    pub read: AtomicU64,
+    /// Non-zero while the consumer waits for a doorbell. Written by the consumer only.
+    pub waiting: AtomicU32,
+    _consumer: [AtomicU32; 13],
+}
+
+impl RingHeader {
+    /// An empty ring.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            written: AtomicU64::new(0),
+            closed: AtomicU32::new(0),
+            _producer: [const { AtomicU32::new(0) }; 13],
+            read: AtomicU64::new(0),
+            waiting: AtomicU32::new(0),
+            _consumer: [const { AtomicU32::new(0) }; 13],
+        }
+    }
+}
+
+/// Space for one [`crate::Message`], as atomic words.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct MessageCell {
+    /// The message's 64 bytes.
+    pub words: [AtomicU64; 8],
+}
+
+impl MessageCell {
+    /// An all-zero cell.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { words: [const { AtomicU64::new(0) }; 8] }
+    }
+}
+
+/// The whole window.
+#[repr(C, align(4096))]
+pub struct Window {
+    /// [`MAGIC`].
+    pub magic: AtomicU64,
+    /// [`VERSION`].
+    pub version: AtomicU32,
+    /// Bytes of the window.
+    pub size: AtomicU32,
+    /// What the instance says of itself.
+    pub status: Status,
+    /// What the supervisor orders.
+    pub orders: Orders,
+    /// Control messages to the instance.
+    pub control_in: RingHeader,
+    /// Control messages from the instance.
+    pub control_out: RingHeader,
+    /// Standard input.
+    pub stdin: RingHeader,
+    /// Standard output.
+    pub stdout: RingHeader,
+    /// Standard error.
+    pub stderr: RingHeader,
+    /// Kernel log; the writer overwrites.
+    pub klog: RingHeader,
+    _pad: [AtomicU8; 0x1000 - 0x400],
+    /// Area of `control_in`.
+    pub control_in_area: [MessageCell; CONTROL_MESSAGES],
+    /// Area of `control_out`.
+    pub control_out_area: [MessageCell; CONTROL_MESSAGES],
+    /// Area of `stdin`.
+    pub stdin_area: [AtomicU8; STREAM_BYTES],
+    /// Area of `stdout`.
+    pub stdout_area: [AtomicU8; STREAM_BYTES],
+    /// Area of `stderr`.
+    pub stderr_area: [AtomicU8; STREAM_BYTES],
+    /// Area of `klog`.
+    pub klog_area: [AtomicU8; KLOG_BYTES],
+}
+
+const _: () = {
+    assert!(size_of::<RingHeader>() == 128 && offset_of!(RingHeader, read) == 64);
+    assert!(size_of::<Status>() == 64 && size_of::<Orders>() == 64 && size_of::<MessageCell>() == 64);
+    assert!(offset_of!(Window, status) == 0x40);
+    assert!(offset_of!(Window, orders) == 0x80);
+    assert!(offset_of!(Window, control_in) == 0x100);
+    assert!(offset_of!(Window, klog) == 0x380);
+    assert!(offset_of!(Window, control_in_area) == 0x1000);
+    assert!(offset_of!(Window, stdin_area) == 0x3000);
+    assert!(offset_of!(Window, klog_area) == 0x3_3000);
+    assert!(size_of::<Window>() == 0x4_3000);
+};
+
+impl Window {
+    /// Bytes of the window; a multiple of the page size.
+    pub const SIZE: usize = size_of::<Window>();
+
+    /// Turns a zeroed window into an empty one. The supervisor does this before the instance starts.
+    pub fn init(&self) {
+        self.version.store(VERSION, Ordering::Relaxed);
+        self.size.store(Self::SIZE as u32, Ordering::Relaxed);
+        self.magic.store(MAGIC, Ordering::Release);
+    }
+
+    /// Whether the other side speaks this layout.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.magic.load(Ordering::Acquire) == MAGIC
+            && self.version.load(Ordering::Relaxed) == VERSION
+            && self.size.load(Ordering::Relaxed) as usize == Self::SIZE
+    }
+
+    /// What the instance says of itself; `None` if that is nonsense.
+    #[must_use]
+    pub fn state(&self) -> Option<State> {
+        State::from_u32(self.status.state.load(Ordering::Acquire))
+    }
+
+    /// Sets the instance's state; whatever was written before is visible to whoever sees it.
+    pub fn set_state(&self, state: State) {
+        self.status.state.store(state as u32, Ordering::Release);
+    }
+
+    /// Whether the supervisor ordered the instance's CPUs into the park page.
+    #[must_use]
+    pub fn halt_ordered(&self) -> bool {
+        self.orders.force_halt.load(Ordering::Acquire) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_round_trip_and_nonsense_is_refused() {
+        for s in [State::Booting, State::Running, State::Exited, State::Panicked, State::Halted] {
+            assert_eq!(State::from_u32(s as u32), Some(s));
+        }
+        assert_eq!(State::from_u32(5), None);
+        assert!(State::Panicked.is_final() && !State::Running.is_final());
+    }
+
+    #[test]
+    fn a_new_ring_is_empty() {
+        let h = RingHeader::new();
+        assert_eq!(h.written.load(Ordering::Relaxed), h.read.load(Ordering::Relaxed));
+    }
+}

@@ -1,0 +1,199 @@
+//! Finding tables: root pointer, root tables, headers.
+
+use core::mem::size_of;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Physical memory, as far as the caller can see it.
+pub trait Memory {
+    /// Copies from physical address `at`; false if that cannot be seen.
+    fn read(&self, at: u64, to: &mut [u8]) -> bool;
+
+    /// Reads a structure.
+    fn get<T: FromBytes + IntoBytes>(&self, at: u64) -> Option<T>
+    where
+        Self: Sized,
+    {
+        let mut value = T::new_zeroed();
+        self.read(at, value.as_mut_bytes()).then_some(value)
+    }
+}
+
+/// Root system description pointer (5.2.5.3).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C, packed)]
+struct RootPointer {
+    signature: [u8; 8],
+    checksum: u8,
+    oem: [u8; 6],
+    revision: u8,
+    rsdt: u32,
+    length: u32,
+    xsdt: u64,
+    extended_checksum: u8,
+    reserved: [u8; 3],
+}
+
+const _: () = assert!(size_of::<RootPointer>() == 36);
+/// What revision 0 has of it.
+const ROOT_POINTER_V1: usize = 20;
+
+/// System description table header (5.2.6).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C, packed)]
+pub struct Header {
+    /// Which table it is.
+    pub signature: [u8; 4],
+    /// Bytes, header included.
+    pub length: u32,
+    /// Version of the layout.
+    pub revision: u8,
+    checksum: u8,
+    oem: [u8; 24],
+    creator: [u8; 2],
+}
+
+const _: () = assert!(size_of::<Header>() == 36);
+
+/// No table is larger; a length beyond is a broken one.
+const LARGEST: u32 = 4 << 20;
+
+/// The tables of a machine.
+#[derive(Debug)]
+pub struct Tables<'a, M> {
+    memory: &'a M,
+    /// Physical address of the root table, and the size of its entries.
+    root: u64,
+    entry_bytes: u64,
+}
+
+impl<'a, M: Memory> Tables<'a, M> {
+    /// The tables under the root pointer at `rsdp`; `None` if there is no valid one.
+    pub fn new(memory: &'a M, rsdp: u64) -> Option<Self> {
+        let pointer: RootPointer = memory.get(rsdp)?;
+        if &pointer.signature != b"RSD PTR " || sum(&pointer.as_bytes()[..ROOT_POINTER_V1]) != 0 {
+            return None;
+        }
+        let extended = pointer.revision >= 2 && pointer.xsdt != 0 && sum(pointer.as_bytes()) == 0;
+        let (root, entry_bytes) = if extended { (pointer.xsdt, 8) } else { (u64::from(pointer.rsdt), 4) };
+        let tables = Self { memory, root, entry_bytes };
+        tables.checked_header(root).map(|_| tables)
+    }
+
+    /// The memory the tables are in.
+    pub fn memory(&self) -> &'a M {
+        self.memory
+    }
+
+    /// The first valid table with this signature: its address and header.
+    #[must_use]
+    pub fn find(&self, signature: &[u8; 4]) -> Option<(u64, Header)> {
+        let root = self.checked_header(self.root)?;
+        let entries = (u64::from(root.length) - size_of::<Header>() as u64) / self.entry_bytes;
+        (0..entries).find_map(|i| {
+            let mut raw = [0; 8];
+            let at = self.root + size_of::<Header>() as u64 + i * self.entry_bytes;
+            self.memory.read(at, &mut raw[..self.entry_bytes as usize]).then_some(())?;
+            let table = u64::from_le_bytes(raw);
+            let header: Header = self.memory.get(table)?;
+            (&header.signature == signature).then(|| self.checked_header(table)).flatten().map(|header| (table, header))
+        })
+    }
+
+    /// The header at `at`, if length and checksum are right.
+    pub(crate) fn checked_header(&self, at: u64) -> Option<Header> {
+        let header: Header = self.memory.get(at)?;
+        let length = header.length;
+        if length < size_of::<Header>() as u32 || length > LARGEST {
+            return None;
+        }
+        let mut total = 0u8;
+        let mut chunk = [0; 64];
+        let mut offset = 0;
+        while offset < length {
+            let count = (length - offset).min(chunk.len() as u32) as usize;
+            self.memory.read(at + u64::from(offset), &mut chunk[..count]).then_some(())?;
+            total = total.wrapping_add(sum(&chunk[..count]));
+            offset += count as u32;
+        }
+        (total == 0).then_some(header)
+    }
+}
+
+/// The sum that is zero in a valid table.
+pub(crate) fn sum(bytes: &[u8]) -> u8 {
+    bytes.iter().fold(0, |sum, byte| sum.wrapping_add(*byte))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use zerocopy::FromZeros;
+
+    /// Memory from 0 on.
+    pub(crate) struct Bytes(pub Vec<u8>);
+
+    impl Memory for Bytes {
+        fn read(&self, at: u64, to: &mut [u8]) -> bool {
+            let Some(from) = self.0.get(at as usize..at as usize + to.len()) else { return false };
+            to.copy_from_slice(from);
+            true
+        }
+    }
+
+    /// Puts a table at `at`, with a right checksum.
+    pub(crate) fn place(memory: &mut Bytes, at: usize, signature: &[u8; 4], revision: u8, body: &[u8]) {
+        let mut table = vec![0; 36];
+        table[..4].copy_from_slice(signature);
+        table[4..8].copy_from_slice(&(36 + body.len() as u32).to_le_bytes());
+        table[8] = revision;
+        table.extend_from_slice(body);
+        table[9] = 0u8.wrapping_sub(sum(&table));
+        let end = at + table.len();
+        if memory.0.len() < end {
+            memory.0.resize(end, 0);
+        }
+        memory.0[at..end].copy_from_slice(&table);
+    }
+
+    pub(crate) fn machine(tables: &[(&[u8; 4], &[u8])]) -> Bytes {
+        let mut memory = Bytes(vec![0; 0x1000]);
+        let mut at = 0x1000;
+        let mut root = Vec::new();
+        for (signature, body) in tables {
+            place(&mut memory, at, signature, 1, body);
+            root.extend_from_slice(&(at as u64).to_le_bytes());
+            at = memory.0.len().next_multiple_of(16);
+        }
+        place(&mut memory, 0x100, b"XSDT", 1, &root);
+        let mut pointer = RootPointer::new_zeroed();
+        pointer.signature = *b"RSD PTR ";
+        pointer.revision = 2;
+        pointer.length = 36;
+        pointer.xsdt = 0x100;
+        pointer.checksum = 0u8.wrapping_sub(sum(&pointer.as_bytes()[..20]));
+        pointer.extended_checksum = 0u8.wrapping_sub(sum(pointer.as_bytes()));
+        memory.0[0x40..0x64].copy_from_slice(pointer.as_bytes());
+        memory
+    }
+
+    #[test]
+    fn finds_what_is_there() {
+        let memory = machine(&[(b"APIC", &[1, 2, 3]), (b"HPET", &[])]);
+        let tables = Tables::new(&memory, 0x40).unwrap();
+        assert_eq!(tables.find(b"APIC").unwrap().0, 0x1000);
+        assert!(tables.find(b"HPET").is_some());
+        assert!(tables.find(b"DMAR").is_none());
+        assert!(Tables::new(&memory, 0x50).is_none());
+    }
+
+    #[test]
+    fn a_broken_table_is_absent() {
+        let mut memory = machine(&[(b"APIC", &[1, 2, 3])]);
+        memory.0[0x1000 + 37] ^= 1;
+        assert!(Tables::new(&memory, 0x40).unwrap().find(b"APIC").is_none());
+        memory.0[0x1000 + 37] ^= 1;
+        memory.0[0x1004..0x1008].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(Tables::new(&memory, 0x40).unwrap().find(b"APIC").is_none());
+    }
+}

@@ -1,0 +1,14 @@
+//! The ACPI tables a machine's supervisor reads once at boot: layouts and parsers (ACPI 6.5, chapter 5).
+//!
+//! Nothing here allocates or interprets AML. Tables are read through [`Memory`], checked for their checksum, and their
+//! lengths are bounded before use: a broken table is treated as absent.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+mod layout;
+mod madt;
+mod power;
+
+pub use layout::{Header, Memory, Tables};
+pub use madt::{MadtEntry, local_apic_address};
+pub use power::{PowerOff, Register};

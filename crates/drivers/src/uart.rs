@@ -1,0 +1,299 @@
+//! Serial ports with a 16550 chip: `/dev/ttyS0` to `/dev/ttyS3`.
+//!
+//! Each port has one thread. The interrupt only wakes it; it empties the receive buffer into the terminal and tells writers when the
+//! transmitter is free. When the terminal has no room the thread leaves the receive buffer alone, and the sender is held back by the
+//! hardware (QEMU then keeps the bytes), so none is lost in the kernel.
+//!
+//! Writers send on their own, 16 bytes at a time, and wait only when the transmitter is busy. The registers are described in the data
+//! sheet of National Semiconductor's PC16550D.
+
+use alloc::format;
+use alloc::sync::Arc;
+use fs::poll::{PollTable, Source};
+use fs::tty::{self, Line, Termios, Tty};
+use fs::{DeviceId, Result};
+use guard::irq::{self, IsaIrq};
+use guard::port::Ports;
+use task::{Event, Mutex, Once};
+
+/// The ports a PC has: base and interrupt line.
+const PORTS: [(u16, u8); 4] = [(0x3f8, 4), (0x2f8, 3), (0x3e8, 4), (0x2e8, 3)];
+
+/// Received byte, byte to send; with the divisor latch open, the divisor's low byte.
+const DATA: u16 = 0;
+/// Interrupt enable; with the divisor latch open, the divisor's high byte.
+const IER: u16 = 1;
+/// Interrupt identification (read), FIFO control (write).
+const IIR: u16 = 2;
+const FCR: u16 = 2;
+/// Line control.
+const LCR: u16 = 3;
+/// Modem control.
+const MCR: u16 = 4;
+/// Line status.
+const LSR: u16 = 5;
+/// Modem status.
+const MSR: u16 = 6;
+/// A byte without a meaning: its presence shows a 16450 or better.
+const SCRATCH: u16 = 7;
+
+const IER_RECEIVED: u8 = 1;
+const IER_TRANSMIT_EMPTY: u8 = 2;
+const IER_LINE_STATUS: u8 = 4;
+const IIR_NONE: u8 = 1;
+const IIR_CAUSE: u8 = 0x0e;
+const CAUSE_TRANSMIT_EMPTY: u8 = 2;
+const CAUSE_RECEIVED: u8 = 4;
+const CAUSE_LINE_STATUS: u8 = 6;
+const CAUSE_RECEIVE_TIMEOUT: u8 = 0x0c;
+/// FIFOs on and cleared, interrupt at 14 received bytes.
+const FCR_SETUP: u8 = 0xc7;
+const FIFO_TRIGGER: usize = 14;
+const FIFO_SIZE: usize = 16;
+const LCR_8N1: u8 = 3;
+const LCR_DIVISOR: u8 = 0x80;
+/// Ready to send and receive; interrupts reach the line.
+const MCR_SETUP: u8 = 0x0b;
+const LSR_DATA: u8 = 1;
+const LSR_TRANSMIT_EMPTY: u8 = 0x20;
+const LSR_IDLE: u8 = 0x40;
+/// Speed at divisor 1, bits per second.
+const BASE_SPEED: u32 = 115_200;
+/// How much a writer sends before it lets others have the registers.
+const TURN: usize = 256;
+
+/// Signalled by the interrupt of the port with the same index. Two ports share a line; both look.
+static EVENTS: [Event; 4] = [const { Event::new() }; 4];
+
+fn irq3() {
+    EVENTS[1].signal();
+    EVENTS[3].signal();
+}
+
+fn irq4() {
+    EVENTS[0].signal();
+    EVENTS[2].signal();
+}
+
+/// The chip. Its lock keeps the divisor latch, which hides the data register, from everybody else.
+struct Chip {
+    ports: Ports,
+    /// What the interrupt enable register holds.
+    ier: u8,
+    speed: u32,
+}
+
+impl Chip {
+    /// Sets the chip up, if there is one.
+    fn probe(ports: Ports) -> Option<Self> {
+        for pattern in [0x5a, 0xa5] {
+            ports.write8(SCRATCH, pattern);
+            if ports.read8(SCRATCH) != pattern {
+                return None;
+            }
+        }
+        let mut chip = Self { ports, ier: 0, speed: 0 };
+        chip.set_interrupts(0);
+        chip.ports.write8(FCR, FCR_SETUP);
+        chip.set_speed(BASE_SPEED);
+        chip.ports.write8(MCR, MCR_SETUP);
+        // Whatever was pending is not ours.
+        for register in [LSR, DATA, IIR, MSR] {
+            let _ = chip.ports.read8(register);
+        }
+        chip.set_interrupts(IER_RECEIVED | IER_LINE_STATUS);
+        Some(chip)
+    }
+
+    fn set_interrupts(&mut self, ier: u8) {
+        self.ier = ier;
+        self.ports.write8(IER, ier);
+    }
+
+    /// Sets the speed in bits per second, as near as the divisor allows.
+    fn set_speed(&mut self, speed: u32) {
+        if speed == 0 || speed == self.speed {
+            return;
+        }
+        self.speed = speed;
+        let [high, low] = u16::try_from((BASE_SPEED / speed).max(1)).unwrap_or(u16::MAX).to_be_bytes();
+        self.ports.write8(LCR, LCR_8N1 | LCR_DIVISOR);
+        self.ports.write8(DATA, low);
+        self.ports.write8(IER, high);
+        self.ports.write8(LCR, LCR_8N1);
+        self.ports.write8(IER, self.ier);
+    }
+
+    fn status(&self) -> u8 {
+        self.ports.read8(LSR)
+    }
+
+    /// Empties the receive buffer into `buf`. `certain` bytes are known to be there and need no look at the status.
+    fn receive(&self, buf: &mut [u8], certain: usize) -> usize {
+        let mut n = 0;
+        while n < buf.len() && (n < certain || self.status() & LSR_DATA != 0) {
+            buf[n] = self.ports.read8(DATA);
+            n += 1;
+        }
+        n
+    }
+
+    /// Sends what the transmitter takes without waiting.
+    fn transmit(&self, bytes: &[u8]) -> usize {
+        let mut sent = 0;
+        for burst in bytes.chunks(FIFO_SIZE) {
+            if self.status() & LSR_TRANSMIT_EMPTY == 0 {
+                break;
+            }
+            burst.iter().for_each(|&byte| self.ports.write8(DATA, byte));
+            sent += burst.len();
+        }
+        sent
+    }
+}
+
+/// One serial port.
+struct Uart {
+    chip: Mutex<Chip>,
+    event: &'static Event,
+    /// Notified when the transmitter is free.
+    room: Source,
+}
+
+impl Uart {
+    /// Whether the transmitter is free; if not, it will tell.
+    fn transmitter_free(&self, mask: u8) -> bool {
+        let mut chip = self.chip.lock();
+        if chip.status() & mask == mask {
+            return true;
+        }
+        let ier = chip.ier | IER_TRANSMIT_EMPTY;
+        chip.set_interrupts(ier);
+        false
+    }
+
+    /// The port's thread.
+    fn serve(&self, tty: &Tty) -> ! {
+        let mut buf = [0; 256];
+        // Received bytes that the terminal had no room for: buf[held.start..held.end].
+        let mut held = 0..0;
+        loop {
+            if !held.is_empty() {
+                held.start += tty.input(&buf[held.clone()]);
+            }
+            let full = !held.is_empty();
+            let mut chip = self.chip.lock();
+            // While there is no room the chip does not interrupt for received bytes: the line must fall for the next
+            // interrupt of the transmitter to be seen, as it is the edge that counts.
+            let receive = if full { 0 } else { IER_RECEIVED | IER_LINE_STATUS };
+            let ier = chip.ier & IER_TRANSMIT_EMPTY | receive;
+            if ier != chip.ier {
+                chip.set_interrupts(ier);
+            }
+            let cause = chip.ports.read8(IIR);
+            if cause & IIR_NONE != 0 {
+                drop(chip);
+                self.event.wait();
+                continue;
+            }
+            match cause & IIR_CAUSE {
+                reason @ (CAUSE_RECEIVED | CAUSE_RECEIVE_TIMEOUT) => {
+                    let certain = if reason == CAUSE_RECEIVED { FIFO_TRIGGER } else { 1 };
+                    held = 0..chip.receive(&mut buf, certain);
+                }
+                CAUSE_TRANSMIT_EMPTY => {
+                    let ier = chip.ier & !IER_TRANSMIT_EMPTY;
+                    chip.set_interrupts(ier);
+                    drop(chip);
+                    self.room.notify();
+                }
+                CAUSE_LINE_STATUS => {
+                    let _ = chip.status();
+                }
+                _ => {
+                    let _ = chip.ports.read8(MSR);
+                }
+            }
+        }
+    }
+}
+
+impl Line for Uart {
+    fn write(&self, bytes: &[u8]) -> usize {
+        let mut sent = 0;
+        for turn in bytes.chunks(TURN) {
+            let n = self.chip.lock().transmit(turn);
+            sent += n;
+            if n < turn.len() {
+                break;
+            }
+        }
+        sent
+    }
+
+    fn wait_writable(&self) -> Result<()> {
+        self.room.wait(|| self.transmitter_free(LSR_TRANSMIT_EMPTY).then_some(()))
+    }
+
+    fn writable(&self, table: Option<&mut PollTable>) -> bool {
+        if let Some(table) = table {
+            table.watch(&self.room);
+        }
+        self.transmitter_free(LSR_TRANSMIT_EMPTY)
+    }
+
+    fn drain(&self) -> Result<()> {
+        // The last byte leaves after the buffer is empty, and no interrupt tells: that wait is bounded by one byte's time.
+        self.wait_writable()?;
+        while self.chip.lock().status() & LSR_IDLE == 0 {
+            task::sleep_until(task::now_ns() + 1_000_000);
+        }
+        Ok(())
+    }
+
+    fn resume(&self) {
+        self.event.signal();
+    }
+
+    fn configure(&self, termios: &Termios) {
+        self.chip.lock().set_speed(termios.speed());
+    }
+}
+
+/// The claimed interrupt lines, kept for as long as the machine runs.
+static LINES: Once<[Option<IsaIrq>; 2]> = Once::new();
+
+/// Finds the serial ports the instance owns and registers each as `/dev/ttyS<n>`. Returns the terminals with their numbers.
+/// Called once, at start-up.
+pub fn init() -> alloc::vec::Vec<(usize, Arc<Tty>)> {
+    let found: alloc::vec::Vec<_> = PORTS
+        .iter()
+        .enumerate()
+        .filter_map(|(index, &(base, _))| {
+            let chip = Chip::probe(Ports::claim(base, 8).ok()?)?;
+            let uart = Arc::new(Uart { chip: Mutex::new(chip), event: &EVENTS[index], room: Source::new() });
+            let id = DeviceId::new(4, 64 + index as u32);
+            let mut termios = Termios::default();
+            termios.set_speed_115200();
+            let tty = Tty::new(&format!("ttyS{index}"), id, uart.clone(), termios);
+            let served = tty.clone();
+            let started = task::spawn(&format!("ttyS{index}"), None, move || uart.serve(&served));
+            if started.is_err() || tty::register(&tty).is_err() {
+                log::error!("ttyS{index}: no memory or name for it");
+                return None;
+            }
+            Some((index, tty))
+        })
+        .collect();
+    let wanted = |line: u8| found.iter().any(|(index, _)| PORTS[*index].1 == line);
+    let claim = |line: u8, handler: fn()| {
+        if !wanted(line) {
+            return None;
+        }
+        irq::claim_isa(line, handler).inspect_err(|_| log::error!("serial ports: interrupt line {line} is not to be had")).ok()
+    };
+    LINES.call_once(|| [claim(3, irq3), claim(4, irq4)]);
+    // What arrived before the lines were open.
+    EVENTS.iter().for_each(Event::signal);
+    found
+}

@@ -1,0 +1,291 @@
+//! Names in the tree. A [`Dentry`] is a name that somebody uses at the moment: an open file, a working directory, a mount, or
+//! the parent of one. Names that nobody uses exist in the file systems only.
+
+use crate::mount::Mount;
+use crate::{DirEntry, FileType, Inode, Metadata, Result};
+use abi::errno::Errno;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use task::{Mutex, MutexGuard};
+
+/// A directory's names in use. The lock on it is *the* lock of the directory: whoever looks up, makes, removes or renames an entry
+/// holds it, so the names here never disagree with the file system below.
+#[derive(Default)]
+pub(crate) struct Children {
+    names: BTreeMap<Box<[u8]>, Weak<Dentry>>,
+    /// At this size names that are not in use any more are cleared out.
+    purge_at: usize,
+}
+
+impl Children {
+    fn get(&self, name: &[u8]) -> Option<Arc<Dentry>> {
+        self.names.get(name)?.upgrade()
+    }
+
+    pub(crate) fn insert(&mut self, name: &[u8], dentry: &Arc<Dentry>) {
+        if self.names.len() >= self.purge_at {
+            self.names.retain(|_, dentry| dentry.strong_count() != 0);
+            self.purge_at = (self.names.len() * 2).max(16);
+        }
+        self.names.insert(name.into(), Arc::downgrade(dentry));
+    }
+
+    pub(crate) fn remove(&mut self, name: &[u8]) {
+        self.names.remove(name);
+    }
+}
+
+/// Where a dentry hangs. Changed by rename and unlink, under the lock of the parent's children.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) parent: Option<Arc<Dentry>>,
+    pub(crate) name: Arc<[u8]>,
+    pub(crate) removed: bool,
+}
+
+/// One name in use.
+pub struct Dentry {
+    inode: Arc<dyn Inode>,
+    place: Mutex<Place>,
+    children: Mutex<Children>,
+    /// How many mounts hang here; spares ordinary lookups the mount table.
+    pub(crate) mounts: AtomicUsize,
+}
+
+impl Dentry {
+    /// The top of a tree.
+    #[must_use]
+    pub fn root(inode: Arc<dyn Inode>) -> Arc<Self> {
+        Self::new(inode, None, b"/")
+    }
+
+    fn new(inode: Arc<dyn Inode>, parent: Option<Arc<Self>>, name: &[u8]) -> Arc<Self> {
+        Arc::new(Self {
+            inode,
+            place: Mutex::new(Place { parent, name: name.into(), removed: false }),
+            children: Mutex::new(Children::default()),
+            mounts: AtomicUsize::new(0),
+        })
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn inode(&self) -> &Arc<dyn Inode> {
+        &self.inode
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        self.place.lock().clone()
+    }
+
+    pub(crate) fn set_place(&self, parent: Arc<Self>, name: &[u8]) {
+        // The old parent is dropped after the lock: it may be its last reference.
+        let old = core::mem::replace(&mut *self.place.lock(), Place { parent: Some(parent), name: name.into(), removed: false });
+        drop(old);
+    }
+
+    pub(crate) fn set_removed(&self) {
+        self.place.lock().removed = true;
+    }
+
+    /// The directory above, within the same file system.
+    #[must_use]
+    pub fn parent(&self) -> Option<Arc<Self>> {
+        self.place.lock().parent.clone()
+    }
+
+    /// Whether the name was taken away while the file was in use.
+    #[must_use]
+    pub fn removed(&self) -> bool {
+        self.place.lock().removed
+    }
+
+    /// Takes the directory's lock.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Children> {
+        self.children.lock()
+    }
+
+    /// The dentry of an entry, with the directory locked. The caller drops the result after the guard.
+    pub(crate) fn child(self: &Arc<Self>, children: &mut Children, name: &[u8]) -> Result<Arc<Self>> {
+        if let Some(child) = children.get(name) {
+            return Ok(child);
+        }
+        let inode = self.inode.lookup(name)?;
+        Ok(self.adopt(children, name, inode))
+    }
+
+    /// A dentry for an entry that was just looked up or made, with the directory locked.
+    pub(crate) fn adopt(self: &Arc<Self>, children: &mut Children, name: &[u8], inode: Arc<dyn Inode>) -> Arc<Self> {
+        let child = Self::new(inode, Some(self.clone()), name);
+        if self.inode.names_are_stable() {
+            children.insert(name, &child);
+        }
+        child
+    }
+
+    /// Finds an entry of this directory.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`.
+    pub fn find(self: &Arc<Self>, name: &[u8]) -> Result<Arc<Self>> {
+        self.child(&mut self.lock(), name)
+    }
+}
+
+impl Drop for Dentry {
+    fn drop(&mut self) {
+        // A chain of parents that only this dentry kept is taken down in a loop: recursion would need stack for every level.
+        let mut next = self.place.get_mut().parent.take();
+        while let Some(mut dentry) = next.and_then(Arc::into_inner) {
+            next = dentry.place.get_mut().parent.take();
+        }
+    }
+}
+
+/// A place in the tree of mounts: which mount, and which name in its file system.
+#[derive(Clone)]
+pub struct Path {
+    mount: Arc<Mount>,
+    dentry: Arc<Dentry>,
+}
+
+impl PartialEq for Path {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.mount, &other.mount) && Arc::ptr_eq(&self.dentry, &other.dentry)
+    }
+}
+
+impl Path {
+    /// The place `dentry` in `mount`.
+    #[must_use]
+    pub fn new(mount: Arc<Mount>, dentry: Arc<Dentry>) -> Self {
+        Self { mount, dentry }
+    }
+
+    /// A place of its own for a file without a name in any tree; `name` is what is shown for it. After a name that ends in `:`
+    /// the file's number is shown (`pipe:[7]`).
+    #[must_use]
+    pub fn anonymous(name: &str, kind: FileType, mode: u32) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let ino = NEXT.fetch_add(1, Ordering::Relaxed);
+        let inode = Arc::new(AnonInode { kind, meta: Metadata::generated(crate::mount::ANON_DEV, ino, kind, mode) });
+        if name.ends_with(':') { Self::unnamed(inode, &format!("{name}[{ino}]")) } else { Self::unnamed(inode, name) }
+    }
+
+    /// A place for an inode that has no name in any tree.
+    #[must_use]
+    pub fn unnamed(inode: Arc<dyn Inode>, name: &str) -> Self {
+        Self { mount: crate::mount::anonymous(), dentry: Dentry::new(inode, None, name.as_bytes()) }
+    }
+
+    /// The file here.
+    #[must_use]
+    pub fn inode(&self) -> &Arc<dyn Inode> {
+        &self.dentry.inode
+    }
+
+    /// The name here.
+    #[must_use]
+    pub fn dentry(&self) -> &Arc<Dentry> {
+        &self.dentry
+    }
+
+    /// The mount this is in.
+    #[must_use]
+    pub fn mount(&self) -> &Arc<Mount> {
+        &self.mount
+    }
+
+    /// The place above, across mounts; `None` at the very top.
+    #[must_use]
+    pub fn parent(&self) -> Option<Self> {
+        let mut here = self.clone();
+        while Arc::ptr_eq(&here.dentry, here.mount.root()) {
+            here = here.mount.point()?;
+        }
+        let parent = here.dentry.parent()?;
+        Some(Self { mount: here.mount, dentry: parent })
+    }
+
+    /// The name as text, from `root` (`None`: the top). A file whose name was removed ends in ` (deleted)`; one that is not below
+    /// `root` begins with `(unreachable)`, as Linux has it.
+    #[must_use]
+    pub fn to_bytes(&self, root: Option<&Path>) -> Vec<u8> {
+        let mut names: Vec<Arc<[u8]>> = Vec::new();
+        let mut here = self.clone();
+        let mut reached = true;
+        let removed = here.dentry.removed();
+        loop {
+            if root.is_some_and(|root| *root == here) {
+                break;
+            }
+            if Arc::ptr_eq(&here.dentry, here.mount.root()) {
+                match here.mount.point() {
+                    Some(point) => here = point,
+                    None => {
+                        reached = root.is_none();
+                        break;
+                    }
+                }
+                continue;
+            }
+            let place = here.dentry.place();
+            let Some(parent) = place.parent else {
+                // Anonymous: its name is all there is.
+                return place.name.to_vec();
+            };
+            names.push(place.name);
+            here.dentry = parent;
+        }
+        let mut text = if reached { Vec::new() } else { b"(unreachable)".to_vec() };
+        for name in names.iter().rev() {
+            text.push(b'/');
+            text.extend_from_slice(name);
+        }
+        if names.is_empty() {
+            text.push(b'/');
+        }
+        if removed {
+            text.extend_from_slice(b" (deleted)");
+        }
+        text
+    }
+
+    /// The file's metadata.
+    #[must_use]
+    pub fn metadata(&self) -> Metadata {
+        self.inode().metadata()
+    }
+
+    /// Refuses on a mount that is read-only.
+    ///
+    /// # Errors
+    /// `EROFS`.
+    pub fn require_writable(&self) -> Result<()> {
+        if self.mount.read_only() { Err(Errno::EROFS) } else { Ok(()) }
+    }
+}
+
+/// A file that exists only as an opening: a pipe's end, an event counter.
+struct AnonInode {
+    kind: FileType,
+    meta: Metadata,
+}
+
+impl Inode for AnonInode {
+    fn metadata(&self) -> Metadata {
+        self.meta
+    }
+
+    fn kind(&self) -> FileType {
+        self.kind
+    }
+
+    fn readdir(&self, _: u64, _: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        Err(Errno::ENOTDIR)
+    }
+}

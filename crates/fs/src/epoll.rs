@@ -1,0 +1,250 @@
+//! Sets of files to wait for: `epoll(7)`.
+//!
+//! An entry leaves itself as a [`Watcher`] at the sources of its file, once. A change puts the entry on the set's ready list and wakes
+//! the set's waiters; a waiter takes entries off the list, polls each for what is really so, and puts level-triggered ones back. The
+//! cost of a wait is thus that of the ready files, not of all.
+
+use crate::file::{FileOps, OpenFlags};
+use crate::poll::{Events, PollTable, Source, Watcher};
+use crate::{File, Result};
+use abi::errno::Errno;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
+use linux_raw_sys::general as sys;
+use task::Mutex;
+
+/// How many sets may watch one another in a row.
+const MAX_NESTING: usize = 5;
+
+/// What a caller wants to hear about a file, and the word it gets back with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Interest {
+    /// `EPOLLIN` … with the flags `EPOLLET`, `EPOLLONESHOT`, `EPOLLEXCLUSIVE` (taken as ordinary), `EPOLLWAKEUP` (ignored).
+    pub events: u32,
+    /// The caller's own.
+    pub data: u64,
+}
+
+/// One ready file, as `epoll_wait(2)` returns it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ready {
+    /// What is so.
+    pub events: u32,
+    /// The caller's word.
+    pub data: u64,
+}
+
+struct Entry {
+    file: Weak<File>,
+    set: Weak<Epoll>,
+    /// `None` once removed from the set. Without event bits while a one-shot entry waits to be armed again.
+    interest: Mutex<Option<Interest>>,
+    queued: AtomicBool,
+    this: Weak<Entry>,
+}
+
+impl Entry {
+    /// What there is to report now.
+    fn ready(&self) -> Option<(Interest, Events)> {
+        let interest = (*self.interest.lock())?;
+        let wanted = Events::from_bits_truncate(interest.events);
+        if wanted.is_empty() {
+            return None;
+        }
+        let found = self.file.upgrade()?.poll(None) & (wanted | Events::ALWAYS);
+        (!found.is_empty()).then_some((interest, found))
+    }
+}
+
+impl Watcher for Entry {
+    fn changed(&self) {
+        if let Some(set) = self.set.upgrade()
+            && let Some(this) = self.this.upgrade()
+        {
+            set.enqueue([this]);
+        }
+    }
+}
+
+/// The key of an entry: the descriptor's number and the opening it referred to. The entry's weak reference keeps the opening's
+/// address from being reused.
+type Key = (i32, usize);
+
+/// An epoll set.
+pub struct Epoll {
+    entries: Mutex<BTreeMap<Key, Arc<Entry>>>,
+    ready: Mutex<VecDeque<Arc<Entry>>>,
+    waiters: Source,
+    this: Weak<Epoll>,
+}
+
+/// A new, empty set.
+#[must_use]
+pub fn epoll(flags: OpenFlags) -> Arc<File> {
+    let set = Arc::new_cyclic(|this| Epoll {
+        entries: Mutex::new(BTreeMap::new()),
+        ready: Mutex::new(VecDeque::new()),
+        waiters: Source::new(),
+        this: this.clone(),
+    });
+    File::anonymous("anon_inode:[eventpoll]", Arc::new(EpollFile(set)), flags | OpenFlags::RDWR)
+}
+
+/// An opening of a set.
+pub struct EpollFile(Arc<Epoll>);
+
+impl EpollFile {
+    /// The set.
+    #[must_use]
+    pub fn set(&self) -> &Arc<Epoll> {
+        &self.0
+    }
+}
+
+fn key(fd: i32, file: &Arc<File>) -> Key {
+    (fd, Arc::as_ptr(file).addr())
+}
+
+impl Epoll {
+    /// Puts entries on the ready list, those that are not there yet, and wakes waiters.
+    fn enqueue(&self, entries: impl IntoIterator<Item = Arc<Entry>>) {
+        let mut news = false;
+        for entry in entries {
+            if !entry.queued.swap(true, Ordering::AcqRel) {
+                self.ready.lock().push_back(entry);
+                news = true;
+            }
+        }
+        if news {
+            self.waiters.notify();
+        }
+    }
+
+    /// Watches `file` (`EPOLL_CTL_ADD`).
+    ///
+    /// # Errors
+    /// `EEXIST`, `EPERM` for a file that is always ready, `ELOOP` for sets that would watch one another in a ring.
+    pub fn add(&self, fd: i32, file: &Arc<File>, interest: Interest) -> Result<()> {
+        if !file.ops().pollable() {
+            return Err(Errno::EPERM);
+        }
+        if let Some(inner) = file.ops_as::<EpollFile>()
+            && inner.0.leads_to(self, MAX_NESTING)
+        {
+            return Err(Errno::ELOOP);
+        }
+        let entry = Arc::new_cyclic(|this| Entry {
+            file: Arc::downgrade(file),
+            set: self.this.clone(),
+            interest: Mutex::new(Some(interest)),
+            queued: AtomicBool::new(false),
+            this: this.clone(),
+        });
+        {
+            let mut entries = self.entries.lock();
+            if entries.len().is_power_of_two() {
+                entries.retain(|_, e| e.file.strong_count() != 0);
+            }
+            if entries.contains_key(&key(fd, file)) {
+                return Err(Errno::EEXIST);
+            }
+            entries.insert(key(fd, file), entry.clone());
+        }
+        self.arm(&entry, file, true);
+        Ok(())
+    }
+
+    /// Looks at a file after its interest changed; the first time leaves the entry at its sources.
+    fn arm(&self, entry: &Arc<Entry>, file: &Arc<File>, first: bool) {
+        let mut table = first.then(|| PollTable::new(entry.clone()));
+        let found = file.poll(table.as_mut());
+        let wanted = (*entry.interest.lock()).map_or(0, |i| i.events);
+        if !(found & (Events::from_bits_truncate(wanted) | Events::ALWAYS)).is_empty() {
+            self.enqueue([entry.clone()]);
+        }
+    }
+
+    /// Changes what is watched for (`EPOLL_CTL_MOD`).
+    ///
+    /// # Errors
+    /// `ENOENT` if the file is not in the set.
+    pub fn modify(&self, fd: i32, file: &Arc<File>, interest: Interest) -> Result<()> {
+        let entry = self.entries.lock().get(&key(fd, file)).cloned().ok_or(Errno::ENOENT)?;
+        *entry.interest.lock() = Some(interest);
+        self.arm(&entry, file, false);
+        Ok(())
+    }
+
+    /// Forgets a file (`EPOLL_CTL_DEL`).
+    ///
+    /// # Errors
+    /// `ENOENT` if the file is not in the set.
+    pub fn remove(&self, fd: i32, file: &Arc<File>) -> Result<()> {
+        let entry = self.entries.lock().remove(&key(fd, file)).ok_or(Errno::ENOENT)?;
+        *entry.interest.lock() = None;
+        Ok(())
+    }
+
+    /// Waits until something is ready, at most `max`. Empty: the deadline (monotonic nanoseconds) passed.
+    ///
+    /// # Errors
+    /// `EINTR` when a signal came first.
+    pub fn wait(&self, max: usize, deadline: Option<u64>) -> Result<Vec<Ready>> {
+        loop {
+            let found = self.collect(max);
+            if !found.is_empty() || deadline.is_some_and(|d| d <= task::now_ns()) {
+                return Ok(found);
+            }
+            let any = || (!self.ready.lock().is_empty()).then_some(());
+            self.waiters.wait_until(deadline, any).map_err(|_| Errno::EINTR)?;
+        }
+    }
+
+    /// Takes what is ready, without waiting.
+    fn collect(&self, max: usize) -> Vec<Ready> {
+        let mut found = Vec::new();
+        let mut again = Vec::new();
+        // Entries that come in while this runs are for the next round, else a busy file could keep it going.
+        let mut budget = self.ready.lock().len();
+        while found.len() < max && budget > 0 {
+            budget -= 1;
+            let Some(entry) = self.ready.lock().pop_front() else { break };
+            // From here on a change puts it on the list again, so none is lost between the look below and the next.
+            entry.queued.store(false, Ordering::Release);
+            let Some((interest, events)) = entry.ready() else { continue };
+            found.push(Ready { events: events.bits(), data: interest.data });
+            if interest.events & sys::EPOLLONESHOT != 0 {
+                let mut current = entry.interest.lock();
+                if *current == Some(interest) {
+                    let flags = sys::EPOLLONESHOT | sys::EPOLLET;
+                    *current = Some(Interest { events: interest.events & flags, data: interest.data });
+                }
+            } else if interest.events & sys::EPOLLET == 0 {
+                again.push(entry);
+            }
+        }
+        self.enqueue(again);
+        found
+    }
+
+    /// Whether this set watches `other`, or is it, directly or through others.
+    fn leads_to(&self, other: &Epoll, depth: usize) -> bool {
+        if core::ptr::eq(self, other) || depth == 0 {
+            return true;
+        }
+        let files: Vec<Arc<File>> = self.entries.lock().values().filter_map(|e| e.file.upgrade()).collect();
+        files.iter().filter_map(|f| f.ops_as::<EpollFile>()).any(|inner| inner.0.leads_to(other, depth - 1))
+    }
+}
+
+impl FileOps for EpollFile {
+    fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
+        if let Some(table) = table {
+            table.watch(&self.0.waiters);
+        }
+        let queued: Vec<Arc<Entry>> = self.0.ready.lock().iter().cloned().collect();
+        if queued.iter().any(|entry| entry.ready().is_some()) { Events::READABLE } else { Events::empty() }
+    }
+}

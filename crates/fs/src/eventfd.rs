@@ -1,0 +1,77 @@
+//! Event counters: `eventfd(2)`.
+
+use crate::file::{FileOps, OpenFlags};
+use crate::poll::{Events, PollTable, Source};
+use crate::{File, Result};
+use abi::errno::Errno;
+use alloc::sync::Arc;
+use task::Mutex;
+
+/// The counter's largest value; a write that would exceed it blocks.
+const MAX: u64 = u64::MAX - 1;
+
+struct EventFd {
+    count: Mutex<u64>,
+    semaphore: bool,
+    readable: Source,
+    writable: Source,
+}
+
+/// A new counter. With `semaphore` a read takes one, otherwise all.
+#[must_use]
+pub fn eventfd(initial: u32, semaphore: bool, flags: OpenFlags) -> Arc<File> {
+    let counter = EventFd { count: Mutex::new(u64::from(initial)), semaphore, readable: Source::new(), writable: Source::new() };
+    File::anonymous("anon_inode:[eventfd]", Arc::new(counter), flags | OpenFlags::RDWR)
+}
+
+impl FileOps for EventFd {
+    fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
+        let to = buf.first_chunk_mut::<8>().ok_or(Errno::EINVAL)?;
+        let attempt = || {
+            let mut count = self.count.lock();
+            let taken = if self.semaphore { (*count).min(1) } else { *count };
+            *count -= taken;
+            (taken != 0).then_some(taken)
+        };
+        let taken = match attempt() {
+            Some(taken) => taken,
+            None if file.nonblocking() => return Err(Errno::EAGAIN),
+            None => self.readable.wait(attempt)?,
+        };
+        *to = taken.to_ne_bytes();
+        self.writable.notify();
+        Ok(8)
+    }
+
+    fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
+        let add = u64::from_ne_bytes(*buf.first_chunk::<8>().ok_or(Errno::EINVAL)?);
+        if add == u64::MAX {
+            return Err(Errno::EINVAL);
+        }
+        let attempt = || {
+            let mut count = self.count.lock();
+            let sum = count.checked_add(add).filter(|&sum| sum <= MAX)?;
+            *count = sum;
+            Some(())
+        };
+        match attempt() {
+            Some(()) => {}
+            None if file.nonblocking() => return Err(Errno::EAGAIN),
+            None => self.writable.wait(attempt)?,
+        }
+        self.readable.notify();
+        Ok(8)
+    }
+
+    fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
+        if let Some(table) = table {
+            table.watch(&self.readable);
+            table.watch(&self.writable);
+        }
+        let count = *self.count.lock();
+        let mut events = Events::empty();
+        events.set(Events::READABLE, count > 0);
+        events.set(Events::WRITABLE, count < MAX);
+        events
+    }
+}

@@ -1,0 +1,528 @@
+//! One opening of a file.
+
+use crate::ioctl::Request;
+use crate::poll::{Events, PollTable};
+use crate::{DirEntry, FileType, Inode, Metadata, Path, Result, lock};
+use abi::errno::Errno;
+use alloc::sync::Arc;
+use core::any::Any;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use linux_raw_sys::general as sys;
+use task::Mutex;
+
+bitflags::bitflags! {
+    /// Flags of `open(2)`. The two lowest bits are the access mode, see [`OpenFlags::readable`] and [`OpenFlags::writable`].
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct OpenFlags: u32 {
+        /// Open for writing only.
+        const WRONLY = sys::O_WRONLY;
+        /// Open for reading and writing.
+        const RDWR = sys::O_RDWR;
+        /// Make the file if it is not there.
+        const CREAT = sys::O_CREAT;
+        /// With `CREAT`: it must not be there.
+        const EXCL = sys::O_EXCL;
+        /// Do not make a terminal the controlling one.
+        const NOCTTY = sys::O_NOCTTY;
+        /// Cut the file to no length.
+        const TRUNC = sys::O_TRUNC;
+        /// Every write goes behind the end.
+        const APPEND = sys::O_APPEND;
+        /// Never block.
+        const NONBLOCK = sys::O_NONBLOCK;
+        /// Writes are on the medium when they return (always so for memory).
+        const DSYNC = sys::O_DSYNC;
+        /// Send `SIGIO` (accepted, not done).
+        const ASYNC = sys::FASYNC;
+        /// Bypass caches (accepted).
+        const DIRECT = sys::O_DIRECT;
+        /// Offsets beyond 2 GiB (always so).
+        const LARGEFILE = sys::O_LARGEFILE;
+        /// It must be a directory.
+        const DIRECTORY = sys::O_DIRECTORY;
+        /// The last component must not be a symbolic link.
+        const NOFOLLOW = sys::O_NOFOLLOW;
+        /// Reading leaves the access time.
+        const NOATIME = sys::O_NOATIME;
+        /// The descriptor closes at `execve(2)`.
+        const CLOEXEC = sys::O_CLOEXEC;
+        /// Only a place in the tree: no reading, no writing.
+        const PATH = sys::O_PATH;
+        /// As `DSYNC`, with metadata.
+        const SYNC = sys::O_SYNC;
+        /// A file without a name, in the directory given.
+        const TMPFILE = sys::O_TMPFILE;
+    }
+}
+
+impl OpenFlags {
+    /// Read only, nothing else.
+    pub const RDONLY: Self = Self::empty();
+    /// What `fcntl(F_SETFL)` may change.
+    pub const SETTABLE: Self = Self::APPEND.union(Self::NONBLOCK).union(Self::ASYNC).union(Self::DIRECT).union(Self::NOATIME);
+    /// What concerns the call of `open(2)` only and is not remembered.
+    const TRANSIENT: Self = Self::CREAT.union(Self::EXCL).union(Self::NOCTTY).union(Self::TRUNC).union(Self::CLOEXEC);
+
+    /// Whether the access mode has reading.
+    #[must_use]
+    pub const fn readable(self) -> bool {
+        matches!(self.bits() & sys::O_ACCMODE, sys::O_RDONLY | sys::O_RDWR) && !self.contains(Self::PATH)
+    }
+
+    /// Whether the access mode has writing.
+    #[must_use]
+    pub const fn writable(self) -> bool {
+        matches!(self.bits() & sys::O_ACCMODE, sys::O_WRONLY | sys::O_RDWR) && !self.contains(Self::PATH)
+    }
+}
+
+/// Where `lseek(2)` counts from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whence {
+    /// The beginning.
+    Set,
+    /// The present offset.
+    Current,
+    /// The end.
+    End,
+    /// The next data at or behind the offset.
+    Data,
+    /// The next hole at or behind the offset.
+    Hole,
+}
+
+/// What an opening does when it is read, written, polled and controlled. Pipes, terminals and devices implement it;
+/// files and directories of a file system have one in this module.
+///
+/// A method may block unless [`File::nonblocking`]. A blocking wait that a signal ends returns `ERESTARTSYS` if nothing was
+/// transferred. The defaults are the answers of something that cannot do it.
+pub trait FileOps: Any + Send + Sync {
+    /// Reads at the opening's own position. 0 is end of file. `buf` is not empty.
+    ///
+    /// # Errors
+    /// `EAGAIN` instead of blocking; whatever the device says.
+    fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
+        let _ = (file, buf);
+        Err(Errno::EINVAL)
+    }
+
+    /// Writes at the opening's own position. `EPIPE` makes the system call raise `SIGPIPE`.
+    ///
+    /// # Errors
+    /// `EAGAIN` instead of blocking; whatever the device says.
+    fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
+        let _ = (file, buf);
+        Err(Errno::EINVAL)
+    }
+
+    /// Reads at an offset and leaves the position.
+    ///
+    /// # Errors
+    /// `ESPIPE` where there are no offsets.
+    fn read_at(&self, file: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let _ = (file, offset, buf);
+        Err(Errno::ESPIPE)
+    }
+
+    /// Writes at an offset and leaves the position.
+    ///
+    /// # Errors
+    /// `ESPIPE` where there are no offsets.
+    fn write_at(&self, file: &File, offset: u64, buf: &[u8]) -> Result<usize> {
+        let _ = (file, offset, buf);
+        Err(Errno::ESPIPE)
+    }
+
+    /// Moves the position.
+    ///
+    /// # Errors
+    /// `ESPIPE` where there is none.
+    fn seek(&self, file: &File, whence: Whence, offset: i64) -> Result<u64> {
+        let _ = (file, whence, offset);
+        Err(Errno::ESPIPE)
+    }
+
+    /// What the file is ready for now. With a table, names every source the answer depends on *before* looking.
+    fn poll(&self, file: &File, table: Option<&mut PollTable>) -> Events {
+        let _ = (file, table);
+        Events::READABLE | Events::WRITABLE
+    }
+
+    /// Whether epoll may watch it (ordinary files are always ready, and refused).
+    fn pollable(&self) -> bool {
+        true
+    }
+
+    /// A device's own operations.
+    ///
+    /// # Errors
+    /// `ENOTTY` for a request it does not know.
+    fn ioctl(&self, file: &File, request: &Request<'_>) -> Result<usize> {
+        let _ = (file, request);
+        Err(Errno::ENOTTY)
+    }
+
+    /// The pages behind a mapping.
+    ///
+    /// # Errors
+    /// `ENODEV` where there are none.
+    fn backing(&self, file: &File) -> Result<Arc<dyn vm::Backing>> {
+        let _ = file;
+        Err(Errno::ENODEV)
+    }
+
+    /// Lists a directory from the position on, until `emit` says no, and moves the position behind what was taken.
+    ///
+    /// # Errors
+    /// `ENOTDIR` for anything else.
+    fn readdir(&self, file: &File, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        let _ = (file, emit);
+        Err(Errno::ENOTDIR)
+    }
+
+    /// Brings everything to the medium.
+    ///
+    /// # Errors
+    /// `EINVAL` where that means nothing.
+    fn sync(&self) -> Result<()> {
+        Err(Errno::EINVAL)
+    }
+
+    /// The last reference to the opening is gone.
+    fn closed(&self, file: &File) {
+        let _ = file;
+    }
+}
+
+/// An open file: what descriptors refer to, shared by `dup(2)` and `fork(2)`.
+pub struct File {
+    path: Path,
+    ops: Arc<dyn FileOps>,
+    flags: AtomicU32,
+    offset: Mutex<u64>,
+    /// The process or group (negative) that `F_SETOWN` named.
+    owner: AtomicU32,
+    /// Whether the opening was ever locked with `flock`, or by a record lock; spares the others a look at the lock table.
+    locked: AtomicBool,
+}
+
+impl File {
+    /// An opening of `path` that does what `ops` does.
+    #[must_use]
+    pub fn new(path: Path, ops: Arc<dyn FileOps>, flags: OpenFlags) -> Arc<Self> {
+        let flags = flags.difference(OpenFlags::TRANSIENT).bits();
+        Arc::new(Self {
+            path,
+            ops,
+            flags: AtomicU32::new(flags),
+            offset: Mutex::new(0),
+            owner: AtomicU32::new(0),
+            locked: AtomicBool::new(false),
+        })
+    }
+
+    /// An opening of something that has no place in the tree, such as a device's stream; `name` is what `/proc/<pid>/fd` shows.
+    #[must_use]
+    pub fn anonymous(name: &str, ops: Arc<dyn FileOps>, flags: OpenFlags) -> Arc<Self> {
+        Self::new(Path::anonymous(name, FileType::Regular, 0o600), ops, flags)
+    }
+
+    /// An opening of a regular file or directory in the ordinary way.
+    #[must_use]
+    pub fn of_inode(path: Path, flags: OpenFlags) -> Arc<Self> {
+        let ops: Arc<dyn FileOps> = match path.inode().kind() {
+            FileType::Directory => Arc::new(Directory),
+            _ => Arc::new(Regular),
+        };
+        Self::new(path, ops, flags)
+    }
+
+    /// Where in the tree it was opened.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file itself.
+    #[must_use]
+    pub fn inode(&self) -> &Arc<dyn Inode> {
+        self.path.inode()
+    }
+
+    /// What it does. Downcast through `Any` to find out what it is.
+    #[must_use]
+    pub fn ops(&self) -> &Arc<dyn FileOps> {
+        &self.ops
+    }
+
+    /// The operations as the type `T`, if that is what they are.
+    #[must_use]
+    pub fn ops_as<T: FileOps>(&self) -> Option<&T> {
+        (&*self.ops as &dyn Any).downcast_ref()
+    }
+
+    /// The flags `fcntl(F_GETFL)` shows.
+    #[must_use]
+    pub fn flags(&self) -> OpenFlags {
+        OpenFlags::from_bits_retain(self.flags.load(Ordering::Relaxed))
+    }
+
+    /// Changes the flags that may change ([`OpenFlags::SETTABLE`]), as `fcntl(F_SETFL)` does.
+    pub fn set_flags(&self, flags: OpenFlags) {
+        let keep = self.flags() - OpenFlags::SETTABLE;
+        self.flags.store((keep | (flags & OpenFlags::SETTABLE)).bits(), Ordering::Relaxed);
+    }
+
+    /// Whether a call returns `EAGAIN` instead of blocking.
+    #[must_use]
+    pub fn nonblocking(&self) -> bool {
+        self.flags().contains(OpenFlags::NONBLOCK)
+    }
+
+    /// What `F_SETOWN` stored.
+    #[must_use]
+    pub fn owner(&self) -> i32 {
+        self.owner.load(Ordering::Relaxed).cast_signed()
+    }
+
+    /// `F_SETOWN`.
+    pub fn set_owner(&self, owner: i32) {
+        self.owner.store(owner.cast_unsigned(), Ordering::Relaxed);
+    }
+
+    /// What `fstat(2)` shows.
+    #[must_use]
+    pub fn metadata(&self) -> Metadata {
+        self.inode().metadata()
+    }
+
+    pub(crate) fn note_lock(&self) {
+        self.locked.store(true, Ordering::Relaxed);
+    }
+
+    fn require(&self, granted: bool) -> Result<()> {
+        if granted { Ok(()) } else { Err(Errno::EBADF) }
+    }
+
+    /// Reads at the opening's position. An empty buffer reads nothing.
+    ///
+    /// # Errors
+    /// `EBADF` if not open for reading, else what the file says.
+    pub fn read(&self, buf: &mut [u8]) -> Result<usize> {
+        self.require(self.flags().readable())?;
+        if buf.is_empty() && self.inode().kind() != FileType::Directory {
+            return Ok(0);
+        }
+        self.ops.read(self, buf)
+    }
+
+    /// Writes at the opening's position. An empty buffer writes nothing.
+    ///
+    /// # Errors
+    /// `EBADF` if not open for writing, else what the file says.
+    pub fn write(&self, buf: &[u8]) -> Result<usize> {
+        self.require(self.flags().writable())?;
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        self.ops.write(self, buf)
+    }
+
+    /// Reads at an offset.
+    ///
+    /// # Errors
+    /// As [`File::read`]; `ESPIPE` where there are no offsets.
+    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.require(self.flags().readable())?;
+        self.ops.read_at(self, offset, buf)
+    }
+
+    /// Writes at an offset (behind the end if opened with `O_APPEND`, as Linux does).
+    ///
+    /// # Errors
+    /// As [`File::write`]; `ESPIPE` where there are no offsets.
+    pub fn write_at(&self, offset: u64, buf: &[u8]) -> Result<usize> {
+        self.require(self.flags().writable())?;
+        self.ops.write_at(self, offset, buf)
+    }
+
+    /// Moves the position and returns it.
+    ///
+    /// # Errors
+    /// `EINVAL` for a negative result, `ENXIO` for `Data`/`Hole` behind the end, `ESPIPE` where there is no position.
+    pub fn seek(&self, whence: Whence, offset: i64) -> Result<u64> {
+        self.ops.seek(self, whence, offset)
+    }
+
+    /// What the file is ready for; see [`FileOps::poll`].
+    #[must_use]
+    pub fn poll(&self, table: Option<&mut PollTable>) -> Events {
+        self.ops.poll(self, table)
+    }
+
+    /// A device's own operations.
+    ///
+    /// # Errors
+    /// `ENOTTY` for a request the file does not know.
+    pub fn ioctl(&self, request: &Request<'_>) -> Result<usize> {
+        self.ops.ioctl(self, request)
+    }
+
+    /// The pages behind a mapping of the file.
+    ///
+    /// # Errors
+    /// `ENODEV` where there are none.
+    pub fn backing(&self) -> Result<Arc<dyn vm::Backing>> {
+        self.ops.backing(self)
+    }
+
+    /// Lists a directory; see [`FileOps::readdir`].
+    ///
+    /// # Errors
+    /// `ENOTDIR` for anything else.
+    pub fn readdir(&self, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        self.ops.readdir(self, emit)
+    }
+
+    /// Runs `f` on the position, alone.
+    pub fn with_offset<R>(&self, f: impl FnOnce(&mut u64) -> R) -> R {
+        f(&mut self.offset.lock())
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if self.locked.load(Ordering::Relaxed) {
+            lock::release_opening(self);
+        }
+        self.ops.closed(self);
+    }
+}
+
+/// Applies `whence` and `offset` to a position. `end` is the size where there is one.
+///
+/// # Errors
+/// `EINVAL` for a result below zero or a whence that means nothing here.
+pub(crate) fn seek_position(position: u64, end: Option<u64>, whence: Whence, offset: i64) -> Result<u64> {
+    let base = match whence {
+        Whence::Set => 0,
+        Whence::Current => position,
+        Whence::End => end.ok_or(Errno::EINVAL)?,
+        Whence::Data | Whence::Hole => return Err(Errno::EINVAL),
+    };
+    let result = base.checked_add_signed(offset).ok_or(if offset < 0 { Errno::EINVAL } else { Errno::EOVERFLOW })?;
+    if i64::try_from(result).is_err() { Err(Errno::EOVERFLOW) } else { Ok(result) }
+}
+
+/// An opening of a file with contents.
+struct Regular;
+
+impl FileOps for Regular {
+    fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
+        file.with_offset(|offset| {
+            let n = file.inode().read_at(*offset, buf)?;
+            *offset += n as u64;
+            Ok(n)
+        })
+    }
+
+    fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
+        file.with_offset(|offset| {
+            let (at, n) = if file.flags().contains(OpenFlags::APPEND) {
+                file.inode().append(buf)?
+            } else {
+                (*offset, file.inode().write_at(*offset, buf)?)
+            };
+            *offset = at + n as u64;
+            Ok(n)
+        })
+    }
+
+    fn read_at(&self, file: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        file.inode().read_at(offset, buf)
+    }
+
+    fn write_at(&self, file: &File, offset: u64, buf: &[u8]) -> Result<usize> {
+        if file.flags().contains(OpenFlags::APPEND) {
+            return file.inode().append(buf).map(|(_, n)| n);
+        }
+        file.inode().write_at(offset, buf)
+    }
+
+    fn seek(&self, file: &File, whence: Whence, offset: i64) -> Result<u64> {
+        file.with_offset(|position| {
+            *position = match whence {
+                Whence::Data | Whence::Hole => {
+                    let from = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+                    file.inode().seek_extent(from, whence == Whence::Hole)?
+                }
+                _ => seek_position(*position, Some(file.metadata().size), whence, offset)?,
+            };
+            Ok(*position)
+        })
+    }
+
+    fn pollable(&self) -> bool {
+        false
+    }
+
+    fn backing(&self, file: &File) -> Result<Arc<dyn vm::Backing>> {
+        file.inode().clone().backing()
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// An opening of a directory. Position 0 is `.`, 1 is `..`, from 2 on the inode's cursor plus 2.
+struct Directory;
+
+impl FileOps for Directory {
+    fn read(&self, _: &File, _: &mut [u8]) -> Result<usize> {
+        Err(Errno::EISDIR)
+    }
+
+    fn read_at(&self, _: &File, _: u64, _: &mut [u8]) -> Result<usize> {
+        Err(Errno::EISDIR)
+    }
+
+    fn seek(&self, file: &File, whence: Whence, offset: i64) -> Result<u64> {
+        file.with_offset(|position| {
+            *position = seek_position(*position, None, whence, offset)?;
+            Ok(*position)
+        })
+    }
+
+    fn pollable(&self) -> bool {
+        false
+    }
+
+    fn readdir(&self, file: &File, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        file.with_offset(|position| {
+            let parent_ino = file.path().parent().map_or(0, |p| p.inode().metadata().ino);
+            let own = [(&b"."[..], file.metadata().ino), (&b".."[..], parent_ino)];
+            while let Ok(index) = usize::try_from(*position)
+                && index < own.len()
+            {
+                let (name, ino) = own[index];
+                if !emit(DirEntry { name, ino, kind: FileType::Directory, next: *position + 1 }) {
+                    return Ok(());
+                }
+                *position += 1;
+            }
+            file.inode().readdir(*position - 2, &mut |entry| {
+                let next = entry.next + 2;
+                let taken = emit(DirEntry { next, ..entry });
+                if taken {
+                    *position = next;
+                }
+                taken
+            })
+        })
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+}

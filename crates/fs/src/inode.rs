@@ -1,0 +1,271 @@
+//! What a file is, whichever file system it lives in.
+
+use crate::pipe::Pipe;
+use crate::{DeviceId, FileOps, FileType, Metadata, OpenFlags, Path, Result, SetAttr};
+use abi::errno::Errno;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::any::Any;
+
+/// A file that is to be made in a directory.
+#[derive(Clone, Debug)]
+pub struct NewInode<'a> {
+    /// What kind, with what that kind needs.
+    pub kind: NewKind<'a>,
+    /// Permission bits, the caller's umask already taken away.
+    pub mode: u32,
+    /// The owner.
+    pub uid: u32,
+    /// The group (a set-group-id directory overrides it).
+    pub gid: u32,
+}
+
+/// The kinds of file that can be made.
+#[derive(Clone, Copy, Debug)]
+pub enum NewKind<'a> {
+    /// An empty file.
+    Regular,
+    /// An empty directory.
+    Directory,
+    /// A link with this target.
+    Symlink(&'a [u8]),
+    /// A named pipe.
+    Fifo,
+    /// A socket's name.
+    Socket,
+    /// A character device node.
+    Char(DeviceId),
+    /// A block device node.
+    Block(DeviceId),
+}
+
+/// What a symbolic link leads to.
+pub enum Link {
+    /// A name, resolved from the link's directory.
+    Text(Vec<u8>),
+    /// A file itself, whatever its name is now (the links below `/proc/<pid>`).
+    Jump(Path),
+}
+
+/// One entry of a directory listing.
+#[derive(Clone, Copy, Debug)]
+pub struct DirEntry<'a> {
+    /// The name.
+    pub name: &'a [u8],
+    /// The file's number.
+    pub ino: u64,
+    /// Its kind.
+    pub kind: FileType,
+    /// The cursor from which a listing goes on after this entry.
+    pub next: u64,
+}
+
+bitflags::bitflags! {
+    /// Flags of `renameat2(2)`.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct RenameFlags: u32 {
+        /// Fail if the new name exists.
+        const NOREPLACE = linux_raw_sys::general::RENAME_NOREPLACE;
+        /// Swap the two.
+        const EXCHANGE = linux_raw_sys::general::RENAME_EXCHANGE;
+    }
+}
+
+/// A file of some file system.
+///
+/// Implementations lock inside and may be called from any thread. The VFS ([`crate::ops`]) has checked permissions, the length of
+/// names and that both sides of a link or rename are on one file system; it also serialises changes of one directory's names.
+/// The defaults are the answers of a file that does not have the operation.
+pub trait Inode: Any + Send + Sync {
+    /// Everything `stat(2)` shows.
+    fn metadata(&self) -> Metadata;
+
+    /// The kind of file; never changes.
+    fn kind(&self) -> FileType;
+
+    /// Changes metadata and sets the change time.
+    ///
+    /// # Errors
+    /// `EPERM` where the file system keeps none.
+    fn set_attr(&self, change: &SetAttr) -> Result<()> {
+        let _ = change;
+        Err(Errno::EPERM)
+    }
+
+    /// Finds an entry of a directory (never `.` or `..`).
+    ///
+    /// # Errors
+    /// `ENOENT`; `ENOTDIR` if this is no directory.
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
+        let _ = name;
+        Err(Errno::ENOTDIR)
+    }
+
+    /// Whether a name, once looked up, stays what it is until changed through this tree. False for generated directories.
+    fn names_are_stable(&self) -> bool {
+        true
+    }
+
+    /// Makes an entry.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENOSPC`, `ENOMEM`; `EPERM` where nothing can be made.
+    fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        let _ = (name, new);
+        Err(Errno::EPERM)
+    }
+
+    /// Makes a file that has no name (`O_TMPFILE`, `memfd_create`).
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where that cannot be.
+    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        let _ = new;
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Gives a file another name.
+    ///
+    /// # Errors
+    /// `EEXIST`, `EMLINK`, `EPERM`.
+    fn link(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        let _ = (name, target);
+        Err(Errno::EPERM)
+    }
+
+    /// Takes a name away from a file that is no directory.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EISDIR`, `EPERM`.
+    fn unlink(&self, name: &[u8]) -> Result<()> {
+        let _ = name;
+        Err(Errno::EPERM)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`, `EPERM`.
+    fn rmdir(&self, name: &[u8]) -> Result<()> {
+        let _ = name;
+        Err(Errno::EPERM)
+    }
+
+    /// Moves `name` to `to_name` in `to` (of the same file system), in one step for every observer.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EEXIST`, `ENOTEMPTY`, `EISDIR`, `ENOTDIR`, `EPERM`.
+    fn rename(&self, name: &[u8], to: &Arc<dyn Inode>, to_name: &[u8], flags: RenameFlags) -> Result<()> {
+        let _ = (name, to, to_name, flags);
+        Err(Errno::EPERM)
+    }
+
+    /// Lists entries from `cursor` on (0: the start, `.` and `..` not among them) until `emit` says no.
+    ///
+    /// # Errors
+    /// `ENOTDIR` if this is no directory.
+    fn readdir(&self, cursor: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        let _ = (cursor, emit);
+        Err(Errno::ENOTDIR)
+    }
+
+    /// Where a symbolic link leads.
+    ///
+    /// # Errors
+    /// `EINVAL` if this is none.
+    fn follow(&self) -> Result<Link> {
+        Err(Errno::EINVAL)
+    }
+
+    /// A link's text as `readlink(2)` gives it.
+    ///
+    /// # Errors
+    /// `EINVAL` if this is none.
+    fn readlink(&self) -> Result<Vec<u8>> {
+        match self.follow()? {
+            Link::Text(text) => Ok(text),
+            Link::Jump(path) => Ok(path.to_bytes(None)),
+        }
+    }
+
+    /// Reads contents; 0 at or behind the end.
+    ///
+    /// # Errors
+    /// `EINVAL` where there are no contents.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let _ = (offset, buf);
+        Err(Errno::EINVAL)
+    }
+
+    /// Writes contents, growing the file. A short count means the file system is full.
+    ///
+    /// # Errors
+    /// `ENOSPC`, `EFBIG`; `EINVAL` where there are no contents.
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<usize> {
+        let _ = (offset, buf);
+        Err(Errno::EINVAL)
+    }
+
+    /// Writes behind the end in one step. Returns where the write began and how long it was.
+    ///
+    /// # Errors
+    /// As [`Inode::write_at`].
+    fn append(&self, buf: &[u8]) -> Result<(u64, usize)> {
+        let end = self.metadata().size;
+        self.write_at(end, buf).map(|n| (end, n))
+    }
+
+    /// Sets the size; what is cut is gone, what is added reads as zeros.
+    ///
+    /// # Errors
+    /// `EFBIG`; `EINVAL` where there are no contents.
+    fn truncate(&self, size: u64) -> Result<()> {
+        let _ = size;
+        Err(Errno::EINVAL)
+    }
+
+    /// Allocates or punches (`fallocate(2)`'s mode bits).
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`, `ENOSPC`, `EFBIG`.
+    fn fallocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
+        let _ = (mode, offset, len);
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// The next data (`hole` false) or hole at or behind `offset`, for `SEEK_DATA` and `SEEK_HOLE`.
+    ///
+    /// # Errors
+    /// `ENXIO` behind the end.
+    fn seek_extent(&self, offset: u64, hole: bool) -> Result<u64> {
+        let size = self.metadata().size;
+        if offset >= size { Err(Errno::ENXIO) } else { Ok(if hole { size } else { offset }) }
+    }
+
+    /// The pages behind a mapping of this file.
+    ///
+    /// # Errors
+    /// `ENODEV` where a file cannot be mapped.
+    fn backing(self: Arc<Self>) -> Result<Arc<dyn vm::Backing>> {
+        Err(Errno::ENODEV)
+    }
+
+    /// What reading and writing an opening of this file does. `None`: the ordinary thing for its kind.
+    ///
+    /// # Errors
+    /// Whatever the device says.
+    fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Option<Arc<dyn FileOps>>> {
+        let _ = flags;
+        Ok(None)
+    }
+
+    /// The device a device node stands for.
+    fn device(&self) -> Option<DeviceId> {
+        None
+    }
+
+    /// The pipe behind a named pipe.
+    fn fifo(&self) -> Option<Arc<Pipe>> {
+        None
+    }
+}

@@ -1,0 +1,81 @@
+//! What a device sees of the caller of `ioctl(2)`.
+
+use crate::{File, Result};
+use abi::errno::Errno;
+use alloc::sync::Arc;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// The caller's memory and descriptors, implemented by the Linux personality.
+pub trait Caller {
+    /// Copies from the caller's memory.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    fn read_bytes(&self, addr: usize, to: &mut [u8]) -> Result<()>;
+
+    /// Copies to the caller's memory.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    fn write_bytes(&self, addr: usize, from: &[u8]) -> Result<()>;
+
+    /// Gives the caller a new descriptor, close-on-exec if asked, and returns its number.
+    ///
+    /// # Errors
+    /// `EMFILE`.
+    fn install(&self, file: Arc<File>, cloexec: bool) -> Result<usize>;
+
+    /// Whether the caller may do what only an administrator may.
+    fn privileged(&self) -> bool;
+}
+
+/// One `ioctl(2)` call.
+pub struct Request<'a> {
+    /// The request's number.
+    pub command: u32,
+    /// Its argument: a number or an address.
+    pub arg: usize,
+    /// Who calls.
+    pub caller: &'a dyn Caller,
+}
+
+impl Request<'_> {
+    /// The structure the argument points to.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    pub fn read<T: FromBytes + IntoBytes>(&self) -> Result<T> {
+        let mut value = T::new_zeroed();
+        self.caller.read_bytes(self.arg, value.as_mut_bytes())?;
+        Ok(value)
+    }
+
+    /// Stores a structure where the argument points.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    pub fn write<T: IntoBytes + Immutable>(&self, value: &T) -> Result<()> {
+        self.caller.write_bytes(self.arg, value.as_bytes())
+    }
+}
+
+/// A caller inside the kernel: no memory, no descriptors, all rights. For code and tests that use a device's `ioctl` directly.
+pub struct KernelCaller;
+
+impl Caller for KernelCaller {
+    fn read_bytes(&self, _: usize, _: &mut [u8]) -> Result<()> {
+        Err(Errno::EFAULT)
+    }
+
+    fn write_bytes(&self, _: usize, _: &[u8]) -> Result<()> {
+        Err(Errno::EFAULT)
+    }
+
+    fn install(&self, _: Arc<File>, _: bool) -> Result<usize> {
+        Err(Errno::EMFILE)
+    }
+
+    fn privileged(&self) -> bool {
+        true
+    }
+}

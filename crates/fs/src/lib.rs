@@ -1,0 +1,39 @@
+//! The file system layer: names, open files and everything that looks like one.
+//!
+//! A system call reaches a file in three steps, each a type of its own:
+//!
+//! 1. [`path::Walk`] turns a name into a [`Path`] (a mount and a [`Dentry`]); [`ops`] holds the calls that change names.
+//! 2. [`Inode`] is what a file *is*: a RAM file system's ([`ramfs`]), a generated one ([`pseudo`]), a device node ([`devfs`]).
+//! 3. [`File`] is one *opening* of it: flags and offset, over a [`FileOps`] that reads, writes, polls and controls.
+//!
+//! Pipes, terminals, event counters and epoll sets are `FileOps` too. Nothing here names the guard's hardware side: the crate runs
+//! as an ordinary host program in its tests. Lock order and guarantees are in `docs/files.md`.
+#![cfg_attr(target_os = "none", no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod cpio;
+mod dentry;
+pub mod devfs;
+pub mod epoll;
+pub mod eventfd;
+mod file;
+mod inode;
+pub mod ioctl;
+pub mod lock;
+pub mod mount;
+pub mod ops;
+pub mod path;
+pub mod pipe;
+pub mod poll;
+pub mod pseudo;
+pub mod ramfs;
+pub mod tty;
+mod types;
+
+pub use dentry::{Dentry, Path};
+pub use file::{File, FileOps, OpenFlags, Whence};
+pub use inode::{DirEntry, Inode, Link, NewInode, NewKind, RenameFlags};
+pub use path::FsContext;
+pub use types::{Access, Cred, DeviceId, FileType, Metadata, NAME_MAX, PATH_MAX, Result, SetAttr, StatFs, Timestamp};

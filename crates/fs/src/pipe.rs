@@ -1,0 +1,298 @@
+//! Pipes, anonymous and named: `pipe(7)`.
+//!
+//! A pipe holds 64 KiB. A write of at most `PIPE_BUF` bytes goes in whole or not at all, so lines of several writers never mix.
+//! Readers and writers wait on a [`Source`] each; whoever changes the buffer tells the other side.
+
+use crate::file::{FileOps, OpenFlags};
+use crate::ioctl::Request;
+use crate::poll::{Events, PollTable, Source};
+use crate::{File, FileType, Path, Result};
+use abi::errno::Errno;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use task::Mutex;
+
+/// Writes up to this size are atomic.
+pub const PIPE_BUF: usize = 4096;
+/// What a new pipe holds.
+pub const CAPACITY: usize = 65_536;
+/// The most that `F_SETPIPE_SZ` grants.
+pub const MAX_CAPACITY: usize = 1 << 20;
+
+struct State {
+    data: VecDeque<u8>,
+    capacity: usize,
+    readers: usize,
+    writers: usize,
+    /// How often each side was opened, so that an opener that waits for the other side sees one that has already gone again.
+    reader_opens: u64,
+    writer_opens: u64,
+}
+
+/// A pipe, without its ends.
+pub struct Pipe {
+    state: Mutex<State>,
+    /// Notified when there is more to read, or no writer any more.
+    readable: Source,
+    /// Notified when there is more room, or no reader any more.
+    writable: Source,
+}
+
+impl Pipe {
+    /// An empty pipe without ends.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::new(State {
+                data: VecDeque::new(),
+                capacity: CAPACITY,
+                readers: 0,
+                writers: 0,
+                reader_opens: 0,
+                writer_opens: 0,
+            }),
+            readable: Source::new(),
+            writable: Source::new(),
+        })
+    }
+
+    fn end(self: &Arc<Self>, reads: bool, writes: bool) -> PipeEnd {
+        let mut state = self.state.lock();
+        if reads {
+            state.readers += 1;
+            state.reader_opens += 1;
+        }
+        if writes {
+            state.writers += 1;
+            state.writer_opens += 1;
+        }
+        drop(state);
+        // Whoever waits for this side to be opened.
+        if reads {
+            self.writable.notify();
+        }
+        if writes {
+            self.readable.notify();
+        }
+        PipeEnd { pipe: self.clone(), reads, writes }
+    }
+
+    fn read(&self, buf: &mut [u8], nonblocking: bool) -> Result<usize> {
+        let mut attempt = || {
+            let mut state = self.state.lock();
+            if state.data.is_empty() {
+                return if state.writers == 0 { Some(Ok(0)) } else { nonblocking.then_some(Err(Errno::EAGAIN)) };
+            }
+            let n = take(&mut state.data, buf);
+            Some(Ok(n))
+        };
+        let n = match attempt() {
+            Some(result) => result?,
+            None => self.readable.wait(attempt)??,
+        };
+        if n > 0 {
+            self.writable.notify();
+        }
+        Ok(n)
+    }
+
+    fn write(&self, buf: &[u8], nonblocking: bool) -> Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            let rest = &buf[done..];
+            // What must go in before a part is worth it: all of a small write, anything of a large one.
+            let needed = if buf.len() <= PIPE_BUF { rest.len() } else { 1 };
+            let attempt = || {
+                let mut state = self.state.lock();
+                if state.readers == 0 {
+                    return Some(Err(Errno::EPIPE));
+                }
+                let room = state.capacity.saturating_sub(state.data.len());
+                if room < needed {
+                    return nonblocking.then_some(Err(Errno::EAGAIN));
+                }
+                let n = room.min(rest.len());
+                state.data.extend(&rest[..n]);
+                Some(Ok(n))
+            };
+            let result = match attempt() {
+                Some(result) => result,
+                None => self.writable.wait(attempt).flatten(),
+            };
+            match result {
+                Ok(n) => done += n,
+                Err(Errno::EPIPE) => return Err(Errno::EPIPE),
+                Err(e) => return if done > 0 { Ok(done) } else { Err(e) },
+            }
+            self.readable.notify();
+        }
+        Ok(done)
+    }
+}
+
+/// Moves the front of a queue into a buffer.
+pub(crate) fn take(data: &mut VecDeque<u8>, buf: &mut [u8]) -> usize {
+    let n = data.len().min(buf.len());
+    let (front, back) = data.as_slices();
+    let first = front.len().min(n);
+    buf[..first].copy_from_slice(&front[..first]);
+    buf[first..n].copy_from_slice(&back[..n - first]);
+    data.drain(..n);
+    n
+}
+
+/// One opening of a pipe: the reading end, the writing end, or (a named pipe opened `O_RDWR`) both.
+pub struct PipeEnd {
+    pipe: Arc<Pipe>,
+    reads: bool,
+    writes: bool,
+}
+
+impl PipeEnd {
+    /// What the pipe holds at most.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.pipe.state.lock().capacity
+    }
+
+    /// Sets the capacity, rounded up to a power of two of pages (`F_SETPIPE_SZ`).
+    ///
+    /// # Errors
+    /// `EPERM` beyond [`MAX_CAPACITY`], `EBUSY` if more is in the pipe.
+    pub fn set_capacity(&self, bytes: usize) -> Result<usize> {
+        if bytes > MAX_CAPACITY {
+            return Err(Errno::EPERM);
+        }
+        let bytes = bytes.max(PIPE_BUF).next_power_of_two();
+        let mut state = self.pipe.state.lock();
+        if state.data.len() > bytes {
+            return Err(Errno::EBUSY);
+        }
+        state.capacity = bytes;
+        drop(state);
+        self.pipe.writable.notify();
+        Ok(bytes)
+    }
+}
+
+impl FileOps for PipeEnd {
+    fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
+        self.pipe.read(buf, file.nonblocking())
+    }
+
+    fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
+        self.pipe.write(buf, file.nonblocking())
+    }
+
+    fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
+        if let Some(table) = table {
+            if self.reads {
+                table.watch(&self.pipe.readable);
+            }
+            if self.writes {
+                table.watch(&self.pipe.writable);
+            }
+        }
+        let state = self.pipe.state.lock();
+        let mut events = Events::empty();
+        if self.reads {
+            if !state.data.is_empty() {
+                events |= Events::READABLE;
+            }
+            // A named pipe that never had a writer is not hung up, only empty.
+            if state.writers == 0 && state.writer_opens > 0 {
+                events |= Events::HUP;
+            }
+        }
+        if self.writes {
+            if state.capacity.saturating_sub(state.data.len()) >= PIPE_BUF {
+                events |= Events::WRITABLE;
+            }
+            if state.readers == 0 {
+                events |= Events::ERR;
+            }
+        }
+        events
+    }
+
+    fn ioctl(&self, _: &File, request: &Request<'_>) -> Result<usize> {
+        match request.command {
+            linux_raw_sys::ioctl::FIONREAD => {
+                let n = self.pipe.state.lock().data.len();
+                request.write(&i32::try_from(n).unwrap_or(i32::MAX))?;
+                Ok(0)
+            }
+            _ => Err(Errno::ENOTTY),
+        }
+    }
+}
+
+impl Drop for PipeEnd {
+    fn drop(&mut self) {
+        let leftover;
+        {
+            let mut state = self.pipe.state.lock();
+            state.readers -= usize::from(self.reads);
+            state.writers -= usize::from(self.writes);
+            // Nobody can read what is left once both sides are closed; a named pipe starts empty again.
+            leftover = (state.readers == 0 && state.writers == 0).then(|| core::mem::take(&mut state.data));
+        }
+        drop(leftover);
+        if self.reads {
+            self.pipe.writable.notify();
+        }
+        if self.writes {
+            self.pipe.readable.notify();
+        }
+    }
+}
+
+/// A new pipe's reading and writing end. `flags` may hold `O_NONBLOCK`, `O_DIRECT` (accepted).
+#[must_use]
+pub fn pipe(flags: OpenFlags) -> (Arc<File>, Arc<File>) {
+    let pipe = Pipe::new();
+    let path = Path::anonymous("pipe:", FileType::Fifo, 0o600);
+    let reader = File::new(path.clone(), Arc::new(pipe.end(true, false)), flags | OpenFlags::RDONLY);
+    let writer = File::new(path, Arc::new(pipe.end(false, true)), flags | OpenFlags::WRONLY);
+    (reader, writer)
+}
+
+/// Opens a named pipe (`fifo(7)`): waits for the other side unless `O_NONBLOCK` or `O_RDWR`.
+///
+/// # Errors
+/// `ENXIO` for a non-blocking writer without a reader, `ERESTARTSYS` when interrupted.
+pub(crate) fn open_fifo(pipe: &Arc<Pipe>, flags: OpenFlags) -> Result<Arc<dyn FileOps>> {
+    let nonblocking = flags.contains(OpenFlags::NONBLOCK);
+    let end = match (flags.readable(), flags.writable()) {
+        (true, false) => {
+            let seen = pipe.state.lock().writer_opens;
+            let end = pipe.end(true, false);
+            if !nonblocking {
+                pipe.readable.wait(|| {
+                    let state = pipe.state.lock();
+                    (state.writers > 0 || state.writer_opens != seen).then_some(())
+                })?;
+            }
+            end
+        }
+        (false, true) => {
+            let seen = {
+                let state = pipe.state.lock();
+                if nonblocking && state.readers == 0 {
+                    return Err(Errno::ENXIO);
+                }
+                state.reader_opens
+            };
+            let end = pipe.end(false, true);
+            if !nonblocking {
+                pipe.writable.wait(|| {
+                    let state = pipe.state.lock();
+                    (state.readers > 0 || state.reader_opens != seen).then_some(())
+                })?;
+            }
+            end
+        }
+        _ => pipe.end(true, true),
+    };
+    Ok(Arc::new(end))
+}

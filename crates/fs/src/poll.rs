@@ -1,0 +1,228 @@
+//! Readiness: who waits for a file, and how `poll(2)` and epoll learn that one changed.
+//!
+//! Every object that can block owns one or more [`Source`]s. A thread that blocks in `read` or `write` waits on the source directly; a
+//! poller leaves a [`Watcher`] there. The order is the same for both and is what makes a lost wake-up impossible: the *waiter* makes
+//! itself known first and looks at the state second; the *changer* changes the state first and calls [`Source::notify`] second.
+
+use crate::{File, Result};
+use abi::errno::Errno;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use linux_raw_sys::general as sys;
+use task::{Mutex, WaitError, WaitQueue};
+
+bitflags::bitflags! {
+    /// What a file is ready for; the bits of `poll(2)` and `epoll_ctl(2)`.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct Events: u32 {
+        /// Data to read, or end of file.
+        const IN = sys::POLLIN;
+        /// An exceptional condition.
+        const PRI = sys::POLLPRI;
+        /// A write would not block.
+        const OUT = sys::POLLOUT;
+        /// An error, e.g. a pipe without readers. Always reported.
+        const ERR = sys::POLLERR;
+        /// Hung up: no more data will come. Always reported.
+        const HUP = sys::POLLHUP;
+        /// Not an open file (`poll(2)` only).
+        const NVAL = sys::POLLNVAL;
+        /// As `IN`.
+        const RDNORM = sys::POLLRDNORM;
+        /// Unused band data.
+        const RDBAND = sys::POLLRDBAND;
+        /// As `OUT`.
+        const WRNORM = sys::POLLWRNORM;
+        /// Unused band data.
+        const WRBAND = sys::POLLWRBAND;
+        /// The peer closed its writing half.
+        const RDHUP = 0x2000;
+    }
+}
+
+impl Events {
+    /// Ready to read.
+    pub const READABLE: Self = Self::IN.union(Self::RDNORM);
+    /// Ready to write.
+    pub const WRITABLE: Self = Self::OUT.union(Self::WRNORM);
+    /// What is reported whether asked for or not.
+    pub const ALWAYS: Self = Self::ERR.union(Self::HUP);
+}
+
+/// Somebody who wants to hear that a source changed. Called in thread context, never in an interrupt; must not block.
+pub trait Watcher: Send + Sync {
+    /// The source changed; poll it again to learn how.
+    fn changed(&self);
+}
+
+/// A place to wait for a change.
+pub struct Source {
+    queue: WaitQueue,
+    watchers: Mutex<Vec<Weak<dyn Watcher>>>,
+    watcher_count: AtomicUsize,
+}
+
+impl Default for Source {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Source {
+    /// A source nobody waits for.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { queue: WaitQueue::new(), watchers: Mutex::new(Vec::new()), watcher_count: AtomicUsize::new(0) }
+    }
+
+    /// Tells everybody that the state behind this source changed. Call it after the change, with no lock held that a waiter's
+    /// condition takes.
+    pub fn notify(&self) {
+        self.queue.wake_all();
+        // Pairs with the fence in `watch`: either this sees the new watcher, or the watcher's look at the state sees the change.
+        fence(Ordering::SeqCst);
+        if self.watcher_count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        // The watchers run without the lock: a watcher may drop files, and with them this source's other users.
+        let live: Vec<Arc<dyn Watcher>> = {
+            let mut watchers = self.watchers.lock();
+            watchers.retain(|w| w.strong_count() != 0);
+            self.watcher_count.store(watchers.len(), Ordering::Relaxed);
+            watchers.iter().filter_map(Weak::upgrade).collect()
+        };
+        for watcher in live {
+            watcher.changed();
+        }
+    }
+
+    /// Leaves a watcher here; it stays until its last strong reference is dropped.
+    pub fn watch(&self, watcher: &Arc<dyn Watcher>) {
+        let mut watchers = self.watchers.lock();
+        if watchers.len() == watchers.capacity() {
+            watchers.retain(|w| w.strong_count() != 0);
+        }
+        watchers.push(Arc::downgrade(watcher));
+        self.watcher_count.store(watchers.len(), Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Blocks until `ready` gives a value; a signal ends the wait with `ERESTARTSYS`.
+    ///
+    /// # Errors
+    /// `ERESTARTSYS` when interrupted.
+    pub fn wait<R>(&self, ready: impl FnMut() -> Option<R>) -> Result<R> {
+        self.queue.wait_interruptible(None, ready).map_err(|_| Errno::ERESTARTSYS)
+    }
+
+    /// As [`Source::wait`], and gives up at `deadline` (monotonic nanoseconds) with `Ok(None)`.
+    ///
+    /// # Errors
+    /// `ERESTARTSYS` when interrupted.
+    pub fn wait_until<R>(&self, deadline: Option<u64>, ready: impl FnMut() -> Option<R>) -> Result<Option<R>> {
+        match self.queue.wait_interruptible(deadline, ready) {
+            Ok(value) => Ok(Some(value)),
+            Err(WaitError::TimedOut) => Ok(None),
+            Err(WaitError::Interrupted) => Err(Errno::ERESTARTSYS),
+        }
+    }
+
+    /// Blocks until `ready` gives a value, signals notwithstanding (for kernel threads).
+    pub fn wait_uninterruptible<R>(&self, ready: impl FnMut() -> Option<R>) -> R {
+        self.queue.wait(ready)
+    }
+}
+
+/// Handed to [`crate::FileOps::poll`] by somebody who will wait: each source the answer depends on is named with [`PollTable::watch`],
+/// before the state is looked at.
+pub struct PollTable {
+    watcher: Arc<dyn Watcher>,
+}
+
+impl PollTable {
+    /// A table that leaves `watcher` at every source.
+    #[must_use]
+    pub fn new(watcher: Arc<dyn Watcher>) -> Self {
+        Self { watcher }
+    }
+
+    /// The answer depends on this source.
+    pub fn watch(&mut self, source: &Source) {
+        source.watch(&self.watcher);
+    }
+}
+
+/// One thread that waits for several files at once.
+#[derive(Default)]
+pub struct PollWaiter {
+    changed: AtomicBool,
+    queue: WaitQueue,
+}
+
+impl Watcher for PollWaiter {
+    fn changed(&self) {
+        self.changed.store(true, Ordering::Release);
+        self.queue.wake_all();
+    }
+}
+
+impl PollWaiter {
+    /// A waiter that has seen no change.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { changed: AtomicBool::new(false), queue: WaitQueue::new() })
+    }
+
+    /// Waits for a change since the last call. `Ok(false)`: the deadline (monotonic nanoseconds) passed.
+    ///
+    /// # Errors
+    /// `EINTR` when a signal came.
+    pub fn wait(&self, deadline: Option<u64>) -> Result<bool> {
+        let changed = || self.changed.swap(false, Ordering::Acquire).then_some(());
+        match self.queue.wait_interruptible(deadline, changed) {
+            Ok(()) => Ok(true),
+            Err(WaitError::TimedOut) => Ok(false),
+            Err(WaitError::Interrupted) => Err(Errno::EINTR),
+        }
+    }
+}
+
+/// One file of a [`poll`] call.
+pub struct PollEntry {
+    /// The file. `None`: not to be looked at; what is in `found` then counts.
+    pub file: Option<Arc<File>>,
+    /// What ends the wait. `poll(2)` adds [`Events::ALWAYS`], `select(2)` does not.
+    pub wanted: Events,
+    /// What of that is so.
+    pub found: Events,
+}
+
+/// Waits until one of the entries has something to report, or the deadline (monotonic nanoseconds; `None`: never) passes.
+/// Returns how many have.
+///
+/// # Errors
+/// `EINTR` when a signal came first.
+pub fn poll(entries: &mut [PollEntry], deadline: Option<u64>) -> Result<usize> {
+    let waiter = PollWaiter::new();
+    let mut table = Some(PollTable::new(waiter.clone()));
+    loop {
+        let mut ready = 0;
+        for entry in &mut *entries {
+            if let Some(file) = &entry.file {
+                // Once something is ready there will be no wait, so nobody needs to be told any more.
+                let table = if ready == 0 { table.as_mut() } else { None };
+                entry.found = file.poll(table) & entry.wanted;
+            }
+            ready += usize::from(!entry.found.is_empty());
+        }
+        if ready > 0 || deadline.is_some_and(|d| d <= task::now_ns()) {
+            return Ok(ready);
+        }
+        table = None;
+        if !waiter.wait(deadline)? {
+            // One last look: a change may have come together with the deadline.
+            continue;
+        }
+    }
+}

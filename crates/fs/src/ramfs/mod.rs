@@ -1,0 +1,558 @@
+//! The file system in memory: the root that the initramfs is unpacked into, `tmpfs`, and the body of `memfd_create(2)`.
+//!
+//! Contents are whole pages ([`pages`]), the same ones that a mapping of the file shows. A directory is an ordered map. Nothing here
+//! reaches a medium, so nothing here can fail but for want of memory, of which a file system may be given a limit.
+
+mod pages;
+
+use crate::mount::{FileSystem, new_anonymous_device};
+use crate::pipe::Pipe;
+use crate::{
+    DeviceId, DirEntry, FileType, Inode, Link, Metadata, NewInode, NewKind, Path, RenameFlags, Result, SetAttr, StatFs, Timestamp,
+};
+use abi::errno::Errno;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::any::Any;
+use core::sync::atomic::{AtomicU64, Ordering};
+use linux_raw_sys::general::{S_ISGID, S_ISUID};
+use pages::Contents;
+use task::{Mutex, Once};
+
+/// Bytes per page of a file.
+pub(crate) const PAGE: u64 = 4096;
+/// The largest size of a file: what a signed 64-bit offset reaches, in whole pages.
+const MAX_SIZE: u64 = i64::MAX as u64 & !(PAGE - 1);
+const MAX_LINKS: u32 = 65_000;
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+
+/// What all files of one file system share.
+pub(crate) struct Super {
+    dev: u64,
+    next_ino: AtomicU64,
+    pages_used: AtomicU64,
+    /// `u64::MAX`: no limit but the memory there is.
+    page_limit: u64,
+}
+
+impl Super {
+    /// Takes pages from the allowance.
+    fn reserve(&self, pages: u64) -> Result<()> {
+        let fits = |used: u64| used.checked_add(pages).filter(|&sum| sum <= self.page_limit);
+        self.pages_used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map(drop).map_err(|_| Errno::ENOSPC)
+    }
+
+    fn release(&self, pages: u64) {
+        self.pages_used.fetch_sub(pages, Ordering::Relaxed);
+    }
+}
+
+/// A file system in memory.
+pub struct RamFs {
+    name: &'static str,
+    shared: Arc<Super>,
+    root: Arc<RamInode>,
+}
+
+impl RamFs {
+    /// An empty one. `name` is its type in `/proc/mounts`; `page_limit` bounds the contents of all its files, in pages of 4 KiB.
+    #[must_use]
+    pub fn new(name: &'static str, page_limit: Option<u64>, root_mode: u32) -> Arc<Self> {
+        let shared = Arc::new(Super {
+            dev: new_anonymous_device(),
+            next_ino: AtomicU64::new(1),
+            pages_used: AtomicU64::new(0),
+            page_limit: page_limit.unwrap_or(u64::MAX),
+        });
+        let new = NewInode { kind: NewKind::Directory, mode: root_mode, uid: 0, gid: 0 };
+        let root = RamInode::make(&shared, &new);
+        Arc::new(Self { name, shared, root })
+    }
+
+    /// A file without a name, as `memfd_create(2)` makes it; `name` is what `/proc/<pid>/fd` shows.
+    #[must_use]
+    pub fn memfd(name: &str) -> Path {
+        static MEMFD: Once<Arc<RamFs>> = Once::new();
+        let fs = MEMFD.call_once(|| Self::new("tmpfs", None, 0o700));
+        let inode = RamInode::make(&fs.shared, &NewInode { kind: NewKind::Regular, mode: 0o777, uid: 0, gid: 0 });
+        inode.attr.lock().nlink = 0;
+        Path::unnamed(inode, &format!("/memfd:{name} (deleted)"))
+    }
+}
+
+impl FileSystem for RamFs {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn root(&self) -> Arc<dyn Inode> {
+        self.root.clone()
+    }
+
+    fn statfs(&self) -> StatFs {
+        let used = self.shared.pages_used.load(Ordering::Relaxed);
+        let (blocks, blocks_free) = match self.shared.page_limit {
+            u64::MAX => (0, 0),
+            limit => (limit, limit.saturating_sub(used)),
+        };
+        StatFs { magic: TMPFS_MAGIC, block_size: PAGE, blocks, blocks_free, files: 0, files_free: 0 }
+    }
+
+    fn options(&self) -> String {
+        match self.shared.page_limit {
+            u64::MAX => String::new(),
+            limit => format!(",size={}k", limit * (PAGE / 1024)),
+        }
+    }
+}
+
+/// The part of the metadata that is stored.
+struct Attr {
+    mode: u32,
+    nlink: u32,
+    uid: u32,
+    gid: u32,
+    atime: Timestamp,
+    mtime: Timestamp,
+    ctime: Timestamp,
+    btime: Timestamp,
+}
+
+enum Body {
+    Regular(Contents),
+    Directory(Mutex<Directory>),
+    Symlink(Box<[u8]>),
+    Fifo(Arc<Pipe>),
+    Socket,
+    Device(FileType, DeviceId),
+}
+
+#[derive(Default)]
+struct Directory {
+    entries: BTreeMap<Box<[u8]>, Entry>,
+    /// Entries in the order they were made, which listings follow: a listing that goes on while others make and remove entries then
+    /// shows every entry that stays exactly once.
+    order: BTreeMap<u64, Box<[u8]>>,
+    next_cookie: u64,
+    subdirs: u32,
+    /// Removed: nothing can be made here any more.
+    dead: bool,
+}
+
+struct Entry {
+    inode: Arc<RamInode>,
+    cookie: u64,
+}
+
+impl Directory {
+    fn insert(&mut self, name: &[u8], inode: Arc<RamInode>) {
+        self.subdirs += u32::from(inode.kind() == FileType::Directory);
+        self.next_cookie += 1;
+        let cookie = self.next_cookie;
+        self.order.insert(cookie, name.into());
+        if let Some(old) = self.entries.insert(name.into(), Entry { inode, cookie }) {
+            self.forget(&old);
+        }
+    }
+
+    fn remove(&mut self, name: &[u8]) -> Option<Arc<RamInode>> {
+        let entry = self.entries.remove(name)?;
+        self.forget(&entry);
+        Some(entry.inode)
+    }
+
+    fn forget(&mut self, entry: &Entry) {
+        self.order.remove(&entry.cookie);
+        self.subdirs -= u32::from(entry.inode.kind() == FileType::Directory);
+    }
+}
+
+/// A file of a [`RamFs`].
+pub struct RamInode {
+    ino: u64,
+    shared: Arc<Super>,
+    attr: Mutex<Attr>,
+    body: Body,
+}
+
+impl RamInode {
+    fn make(shared: &Arc<Super>, new: &NewInode<'_>) -> Arc<Self> {
+        let now = Timestamp::now();
+        let body = match new.kind {
+            NewKind::Regular => Body::Regular(Contents::new(shared.clone())),
+            NewKind::Directory => Body::Directory(Mutex::default()),
+            NewKind::Symlink(target) => Body::Symlink(target.into()),
+            NewKind::Fifo => Body::Fifo(Pipe::new()),
+            NewKind::Socket => Body::Socket,
+            NewKind::Char(id) => Body::Device(FileType::Char, id),
+            NewKind::Block(id) => Body::Device(FileType::Block, id),
+        };
+        let attr = Attr { mode: new.mode, nlink: 1, uid: new.uid, gid: new.gid, atime: now, mtime: now, ctime: now, btime: now };
+        Arc::new(Self {
+            ino: shared.next_ino.fetch_add(1, Ordering::Relaxed),
+            shared: shared.clone(),
+            attr: Mutex::new(attr),
+            body,
+        })
+    }
+
+    fn directory(&self) -> Result<&Mutex<Directory>> {
+        match &self.body {
+            Body::Directory(dir) => Ok(dir),
+            _ => Err(Errno::ENOTDIR),
+        }
+    }
+
+    fn contents(&self) -> Result<&Contents> {
+        match &self.body {
+            Body::Regular(contents) => Ok(contents),
+            Body::Directory(_) => Err(Errno::EISDIR),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// This type of inode, if it is one of the same file system.
+    fn of(&self, inode: &Arc<dyn Inode>) -> Result<Arc<Self>> {
+        let any: Arc<dyn Any + Send + Sync> = inode.clone();
+        let same = any.downcast::<Self>().map_err(|_| Errno::EXDEV)?;
+        if Arc::ptr_eq(&same.shared, &self.shared) { Ok(same) } else { Err(Errno::EXDEV) }
+    }
+
+    fn changed_names(&self) {
+        let now = Timestamp::now();
+        let mut attr = self.attr.lock();
+        attr.mtime = now;
+        attr.ctime = now;
+    }
+
+    fn add_links(&self, delta: i32) {
+        let mut attr = self.attr.lock();
+        attr.nlink = attr.nlink.saturating_add_signed(delta);
+        attr.ctime = Timestamp::now();
+    }
+
+    /// After a change of the contents. A write takes set-id bits away.
+    fn modified(&self) {
+        let now = Timestamp::now();
+        let mut attr = self.attr.lock();
+        attr.mtime = now;
+        attr.ctime = now;
+        if attr.mode & (S_ISUID | S_ISGID) != 0 {
+            attr.mode &= !S_ISUID;
+            if attr.mode & 0o010 != 0 {
+                attr.mode &= !S_ISGID;
+            }
+        }
+    }
+
+    /// Reading sets the access time where that tells something new (`relatime`).
+    fn accessed(&self) {
+        let now = Timestamp::now();
+        let mut attr = self.attr.lock();
+        if attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.sec - attr.atime.sec > 86_400 {
+            attr.atime = now;
+        }
+    }
+
+    /// The new inode of an entry of this directory; a set-group-id directory hands its group down.
+    fn offspring(&self, new: &NewInode<'_>) -> Arc<Self> {
+        let mut new = new.clone();
+        let (mode, gid) = {
+            let attr = self.attr.lock();
+            (attr.mode, attr.gid)
+        };
+        if mode & S_ISGID != 0 {
+            new.gid = gid;
+            if matches!(new.kind, NewKind::Directory) {
+                new.mode |= S_ISGID;
+            }
+        }
+        if matches!(new.kind, NewKind::Symlink(_)) {
+            new.mode = 0o777;
+        }
+        Self::make(&self.shared, &new)
+    }
+}
+
+impl Inode for RamInode {
+    fn metadata(&self) -> Metadata {
+        let (size, blocks, subdirs) = match &self.body {
+            Body::Regular(contents) => {
+                let (size, pages) = contents.extent();
+                (size, pages * (PAGE / 512), 0)
+            }
+            Body::Directory(dir) => {
+                let dir = dir.lock();
+                (dir.entries.len() as u64 * 20 + 40, 0, if dir.dead { 0 } else { dir.subdirs + 1 })
+            }
+            Body::Symlink(target) => (target.len() as u64, 0, 0),
+            _ => (0, 0, 0),
+        };
+        let rdev = self.device().map_or(0, DeviceId::encode);
+        let attr = self.attr.lock();
+        Metadata {
+            dev: self.shared.dev,
+            ino: self.ino,
+            kind: self.kind(),
+            mode: attr.mode,
+            nlink: attr.nlink + subdirs,
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev,
+            size,
+            blocks,
+            blksize: PAGE as u32,
+            atime: attr.atime,
+            mtime: attr.mtime,
+            ctime: attr.ctime,
+            btime: attr.btime,
+        }
+    }
+
+    fn kind(&self) -> FileType {
+        match &self.body {
+            Body::Regular(_) => FileType::Regular,
+            Body::Directory(_) => FileType::Directory,
+            Body::Symlink(_) => FileType::Symlink,
+            Body::Fifo(_) => FileType::Fifo,
+            Body::Socket => FileType::Socket,
+            Body::Device(kind, _) => *kind,
+        }
+    }
+
+    fn set_attr(&self, change: &SetAttr) -> Result<()> {
+        let mut attr = self.attr.lock();
+        attr.mode = change.mode.unwrap_or(attr.mode);
+        attr.uid = change.uid.unwrap_or(attr.uid);
+        attr.gid = change.gid.unwrap_or(attr.gid);
+        attr.atime = change.atime.unwrap_or(attr.atime);
+        attr.mtime = change.mtime.unwrap_or(attr.mtime);
+        attr.ctime = Timestamp::now();
+        Ok(())
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
+        let dir = self.directory()?.lock();
+        Ok(dir.entries.get(name).ok_or(Errno::ENOENT)?.inode.clone())
+    }
+
+    fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        let inode = self.offspring(new);
+        let mut dir = self.directory()?.lock();
+        if dir.dead {
+            return Err(Errno::ENOENT);
+        }
+        if dir.entries.contains_key(name) {
+            return Err(Errno::EEXIST);
+        }
+        dir.insert(name, inode.clone());
+        drop(dir);
+        self.changed_names();
+        Ok(inode)
+    }
+
+    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        let inode = self.offspring(new);
+        inode.attr.lock().nlink = 0;
+        Ok(inode)
+    }
+
+    fn link(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        let inode = self.of(target)?;
+        let mut dir = self.directory()?.lock();
+        if dir.dead {
+            return Err(Errno::ENOENT);
+        }
+        if dir.entries.contains_key(name) {
+            return Err(Errno::EEXIST);
+        }
+        if inode.attr.lock().nlink >= MAX_LINKS {
+            return Err(Errno::EMLINK);
+        }
+        inode.add_links(1);
+        dir.insert(name, inode);
+        drop(dir);
+        self.changed_names();
+        Ok(())
+    }
+
+    fn unlink(&self, name: &[u8]) -> Result<()> {
+        let removed;
+        let mut dir = self.directory()?.lock();
+        if dir.entries.get(name).ok_or(Errno::ENOENT)?.inode.kind() == FileType::Directory {
+            return Err(Errno::EISDIR);
+        }
+        removed = dir.remove(name);
+        drop(dir);
+        if let Some(inode) = &removed {
+            inode.add_links(-1);
+        }
+        self.changed_names();
+        Ok(())
+    }
+
+    fn rmdir(&self, name: &[u8]) -> Result<()> {
+        let removed;
+        let mut dir = self.directory()?.lock();
+        {
+            let victim = &dir.entries.get(name).ok_or(Errno::ENOENT)?.inode;
+            victim.bury()?;
+        }
+        removed = dir.remove(name);
+        drop(dir);
+        drop(removed);
+        self.changed_names();
+        Ok(())
+    }
+
+    fn rename(&self, name: &[u8], to: &Arc<dyn Inode>, to_name: &[u8], flags: RenameFlags) -> Result<()> {
+        let to = self.of(to)?;
+        // Names change only under the VFS's lock of their directory, and renames are serialised; so what is looked at here in
+        // one step is still so in the next. The directories' own locks are taken one at a time.
+        let moved = self.directory()?.lock().entries.get(name).ok_or(Errno::ENOENT)?.inode.clone();
+        let old = to.directory()?.lock().entries.get(to_name).map(|e| e.inode.clone());
+        if to.directory()?.lock().dead {
+            return Err(Errno::ENOENT);
+        }
+        match &old {
+            Some(old) if !flags.contains(RenameFlags::EXCHANGE) => {
+                if old.kind() == FileType::Directory {
+                    old.bury()?;
+                } else {
+                    old.add_links(-1);
+                }
+            }
+            _ => {}
+        }
+        self.directory()?.lock().remove(name);
+        to.directory()?.lock().insert(to_name, moved.clone());
+        if flags.contains(RenameFlags::EXCHANGE)
+            && let Some(old) = &old
+        {
+            self.directory()?.lock().insert(name, old.clone());
+        }
+        moved.add_links(0);
+        self.changed_names();
+        to.changed_names();
+        Ok(())
+    }
+
+    fn readdir(&self, cursor: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        let dir = self.directory()?.lock();
+        for (&cookie, name) in dir.order.range(cursor.saturating_add(1)..) {
+            let inode = &dir.entries[name].inode;
+            if !emit(DirEntry { name, ino: inode.ino, kind: inode.kind(), next: cookie }) {
+                break;
+            }
+        }
+        drop(dir);
+        self.accessed();
+        Ok(())
+    }
+
+    fn follow(&self) -> Result<Link> {
+        match &self.body {
+            Body::Symlink(target) => Ok(Link::Text(target.to_vec())),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let n = self.contents()?.read(offset, buf);
+        self.accessed();
+        Ok(n)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<usize> {
+        let n = self.contents()?.write(Some(offset), buf)?.1;
+        self.modified();
+        Ok(n)
+    }
+
+    fn append(&self, buf: &[u8]) -> Result<(u64, usize)> {
+        let written = self.contents()?.write(None, buf)?;
+        self.modified();
+        Ok(written)
+    }
+
+    fn truncate(&self, size: u64) -> Result<()> {
+        if size > MAX_SIZE {
+            return Err(Errno::EFBIG);
+        }
+        self.contents()?.truncate(size);
+        self.modified();
+        Ok(())
+    }
+
+    fn fallocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
+        self.contents()?.fallocate(mode, offset, len)?;
+        self.modified();
+        Ok(())
+    }
+
+    fn seek_extent(&self, offset: u64, hole: bool) -> Result<u64> {
+        self.contents()?.seek_extent(offset, hole)
+    }
+
+    fn backing(self: Arc<Self>) -> Result<Arc<dyn vm::Backing>> {
+        self.contents().map_err(|_| Errno::ENODEV)?;
+        Ok(self)
+    }
+
+    fn device(&self) -> Option<DeviceId> {
+        match self.body {
+            Body::Device(_, id) => Some(id),
+            _ => None,
+        }
+    }
+
+    fn fifo(&self) -> Option<Arc<Pipe>> {
+        match &self.body {
+            Body::Fifo(pipe) => Some(pipe.clone()),
+            _ => None,
+        }
+    }
+}
+
+impl RamInode {
+    /// Marks an empty directory as removed.
+    fn bury(&self) -> Result<()> {
+        let mut dir = self.directory()?.lock();
+        if !dir.entries.is_empty() {
+            return Err(Errno::ENOTEMPTY);
+        }
+        dir.dead = true;
+        drop(dir);
+        self.add_links(-1);
+        Ok(())
+    }
+}
+
+impl vm::Backing for RamInode {
+    fn page(&self, index: u64) -> core::result::Result<vm::Page, Errno> {
+        self.contents()?.page(index)
+    }
+}
+
+impl Drop for RamInode {
+    fn drop(&mut self) {
+        // A tree that goes with its file system is taken down in a loop: recursion would need stack for every level.
+        let mut doomed: Vec<Arc<RamInode>> = Vec::new();
+        let take = |body: &mut Body, doomed: &mut Vec<Arc<RamInode>>| {
+            if let Body::Directory(dir) = body {
+                let entries = core::mem::take(&mut dir.get_mut().entries);
+                doomed.extend(entries.into_values().map(|e| e.inode));
+            }
+        };
+        take(&mut self.body, &mut doomed);
+        while let Some(inode) = doomed.pop() {
+            if let Some(mut inode) = Arc::into_inner(inode) {
+                take(&mut inode.body, &mut doomed);
+            }
+        }
+    }
+}

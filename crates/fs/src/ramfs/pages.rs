@@ -1,0 +1,202 @@
+//! The contents of one file: pages where something was written, nothing where nothing was.
+
+use super::{MAX_SIZE, PAGE, Super};
+use crate::Result;
+use abi::errno::Errno;
+use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Entry;
+use alloc::sync::Arc;
+use linux_raw_sys::general as sys;
+use task::Mutex;
+use vm::Page;
+
+pub(super) struct Contents {
+    shared: Arc<Super>,
+    data: Mutex<Data>,
+}
+
+#[derive(Default)]
+struct Data {
+    size: u64,
+    /// By index. What is beyond the end within the last page is always zero, so growing a file needs no clearing.
+    pages: BTreeMap<u64, Page>,
+}
+
+impl Data {
+    fn page(&mut self, index: u64, shared: &Super) -> Result<&Page> {
+        match self.pages.entry(index) {
+            Entry::Occupied(entry) => Ok(entry.into_mut()),
+            Entry::Vacant(entry) => {
+                shared.reserve(1)?;
+                let page = Page::zeroed().ok_or(Errno::ENOSPC).inspect_err(|_| shared.release(1))?;
+                Ok(entry.insert(page))
+            }
+        }
+    }
+
+    /// Zeroes a range that lies within existing pages or holes; whole pages are given back.
+    fn punch(&mut self, start: u64, end: u64, shared: &Super) {
+        let (first_whole, end_whole) = (start.div_ceil(PAGE), end / PAGE);
+        let clear = |from: u64, to: u64| {
+            if let Some(page) = self.pages.get(&(from / PAGE))
+                && from < to
+            {
+                zero(page, (from % PAGE) as usize, (to - from) as usize);
+            }
+        };
+        if first_whole > end_whole {
+            // Within one page.
+            clear(start, end);
+            return;
+        }
+        clear(start, first_whole * PAGE);
+        clear(end_whole * PAGE, end);
+        let mut doomed = self.pages.split_off(&first_whole);
+        let mut behind = doomed.split_off(&end_whole);
+        self.pages.append(&mut behind);
+        shared.release(doomed.len() as u64);
+    }
+}
+
+fn zero(page: &Page, offset: usize, len: usize) {
+    const ZEROS: [u8; 256] = [0; 256];
+    let mut done = 0;
+    while done < len {
+        let n = (len - done).min(ZEROS.len());
+        page.write(offset + done, &ZEROS[..n]);
+        done += n;
+    }
+}
+
+/// The parts of `offset..offset + len` that lie in one page each: index, offset in the page, range in the buffer.
+fn spans(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, core::ops::Range<usize>)> {
+    let mut done = 0;
+    core::iter::from_fn(move || {
+        if done == len {
+            return None;
+        }
+        let at = offset + done as u64;
+        let within = (at % PAGE) as usize;
+        let n = (len - done).min(PAGE as usize - within);
+        let range = done..done + n;
+        done += n;
+        Some((at / PAGE, within, range))
+    })
+}
+
+impl Contents {
+    pub(super) fn new(shared: Arc<Super>) -> Self {
+        Self { shared, data: Mutex::default() }
+    }
+
+    /// Size in bytes, pages allocated.
+    pub(super) fn extent(&self) -> (u64, u64) {
+        let data = self.data.lock();
+        (data.size, data.pages.len() as u64)
+    }
+
+    pub(super) fn read(&self, offset: u64, buf: &mut [u8]) -> usize {
+        let data = self.data.lock();
+        let len = usize::try_from(data.size.saturating_sub(offset)).unwrap_or(usize::MAX).min(buf.len());
+        for (index, within, range) in spans(offset, len) {
+            match data.pages.get(&index) {
+                Some(page) => page.read(within, &mut buf[range]),
+                None => buf[range].fill(0),
+            }
+        }
+        len
+    }
+
+    /// Writes at `offset`, or behind the end. Returns where it began and how much was written.
+    pub(super) fn write(&self, offset: Option<u64>, buf: &[u8]) -> Result<(u64, usize)> {
+        let mut data = self.data.lock();
+        let offset = offset.unwrap_or(data.size);
+        let room = usize::try_from(MAX_SIZE.saturating_sub(offset)).unwrap_or(usize::MAX);
+        if room == 0 {
+            return Err(Errno::EFBIG);
+        }
+        let mut done = 0;
+        for (index, within, range) in spans(offset, buf.len().min(room)) {
+            match data.page(index, &self.shared) {
+                Ok(page) => page.write(within, &buf[range.clone()]),
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+            done = range.end;
+        }
+        data.size = data.size.max(offset + done as u64);
+        Ok((offset, done))
+    }
+
+    pub(super) fn truncate(&self, size: u64) {
+        let mut data = self.data.lock();
+        if size < data.size {
+            let end = data.size.next_multiple_of(PAGE);
+            data.punch(size, end, &self.shared);
+        }
+        data.size = size;
+    }
+
+    pub(super) fn fallocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
+        const PUNCH: u32 = sys::FALLOC_FL_PUNCH_HOLE | sys::FALLOC_FL_KEEP_SIZE;
+        let end = offset.checked_add(len).filter(|&end| end <= MAX_SIZE).ok_or(Errno::EFBIG)?;
+        let mut data = self.data.lock();
+        match mode {
+            0 | sys::FALLOC_FL_KEEP_SIZE => {
+                let wanted = end.div_ceil(PAGE) - offset / PAGE;
+                let present = data.pages.range(offset / PAGE..end.div_ceil(PAGE)).count() as u64;
+                // A request that cannot be met in full is refused before memory is taken for a part of it.
+                self.shared.reserve(wanted - present)?;
+                self.shared.release(wanted - present);
+                for index in offset / PAGE..end.div_ceil(PAGE) {
+                    data.page(index, &self.shared)?;
+                }
+                if mode == 0 {
+                    data.size = data.size.max(end);
+                }
+                Ok(())
+            }
+            PUNCH => {
+                data.punch(offset, end, &self.shared);
+                Ok(())
+            }
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    pub(super) fn seek_extent(&self, offset: u64, hole: bool) -> Result<u64> {
+        let data = self.data.lock();
+        if offset >= data.size {
+            return Err(Errno::ENXIO);
+        }
+        let mut index = offset / PAGE;
+        if hole {
+            for (&present, _) in data.pages.range(index..) {
+                if present != index {
+                    break;
+                }
+                index += 1;
+            }
+        } else {
+            index = *data.pages.range(index..).next().ok_or(Errno::ENXIO)?.0;
+        }
+        let at = offset.max(index * PAGE);
+        if at < data.size || hole { Ok(at.min(data.size)) } else { Err(Errno::ENXIO) }
+    }
+
+    /// The page that a mapping shows at `index`; it is made if the file has a hole there.
+    pub(super) fn page(&self, index: u64) -> Result<Page> {
+        let mut data = self.data.lock();
+        if index >= data.size.div_ceil(PAGE) {
+            // Beyond the end: SIGBUS.
+            return Err(Errno::EFAULT);
+        }
+        data.page(index, &self.shared).cloned()
+    }
+}
+
+impl Drop for Contents {
+    fn drop(&mut self) {
+        self.shared.release(self.data.get_mut().pages.len() as u64);
+    }
+}

@@ -1,0 +1,142 @@
+//! What `ioctl(2)` does with a terminal: `ioctl_tty(2)`.
+
+use super::{Termios, Termios2, Tty, WinSize, job};
+use crate::Result;
+use crate::ioctl::Request;
+use abi::errno::Errno;
+use alloc::sync::Arc;
+use linux_raw_sys::{general as sys, ioctl};
+
+impl Tty {
+    pub(super) fn control(self: &Arc<Self>, request: &Request<'_>) -> Result<usize> {
+        match request.command {
+            ioctl::TCGETS => request.write(&self.termios())?,
+            ioctl::TCGETS2 => {
+                let termios = self.termios();
+                request.write(&Termios2 { termios, ispeed: termios.speed(), ospeed: termios.speed() })?;
+            }
+            ioctl::TCSETS => self.change(request.read()?, false, false)?,
+            ioctl::TCSETSW => self.change(request.read()?, true, false)?,
+            ioctl::TCSETSF => self.change(request.read()?, true, true)?,
+            ioctl::TCSETS2 => self.change(request.read::<Termios2>()?.termios, false, false)?,
+            ioctl::TCSETSW2 => self.change(request.read::<Termios2>()?.termios, true, false)?,
+            ioctl::TCSETSF2 => self.change(request.read::<Termios2>()?.termios, true, true)?,
+            ioctl::TIOCGWINSZ => request.write(&self.winsize())?,
+            ioctl::TIOCSWINSZ => self.set_winsize(request.read::<WinSize>()?),
+            ioctl::TIOCGPGRP => {
+                self.require_own()?;
+                // Without a foreground group Linux shows one that cannot exist.
+                request.write(&self.foreground().map_or(0, u32::cast_signed))?;
+            }
+            ioctl::TIOCSPGRP => {
+                self.check_foreground(sys::SIGTTOU)?;
+                self.set_foreground(request.read()?)?;
+            }
+            ioctl::TIOCGSID => {
+                self.require_own()?;
+                request.write(&self.session().ok_or(Errno::ENOTTY)?.cast_signed())?;
+            }
+            ioctl::TIOCSCTTY => self.set_controlling(request.arg == 1 && request.caller.privileged())?,
+            ioctl::TIOCNOTTY => self.give_up()?,
+            ioctl::FIONREAD => {
+                let available = {
+                    let state = self.state.lock();
+                    state.input.available(state.canonical())
+                };
+                request.write(&i32::try_from(available).unwrap_or(i32::MAX))?;
+            }
+            ioctl::TIOCOUTQ => request.write(&0i32)?,
+            ioctl::TCFLSH => match u32::try_from(request.arg).map_err(|_| Errno::EINVAL)? {
+                sys::TCIFLUSH | sys::TCIOFLUSH => {
+                    self.check_foreground(sys::SIGTTOU)?;
+                    self.flush_input();
+                }
+                sys::TCOFLUSH => {}
+                _ => return Err(Errno::EINVAL),
+            },
+            // Argument 0 asks for a break, which no line here can send; any other, for what is written to have left.
+            ioctl::TCSBRK | ioctl::TCSBRKP => self.drain()?,
+            ioctl::TCXONC => self.flow(request.arg)?,
+            ioctl::TIOCEXCL => self.state.lock().exclusive = true,
+            ioctl::TIOCNXCL => self.state.lock().exclusive = false,
+            ioctl::TIOCGEXCL => request.write(&i32::from(self.state.lock().exclusive))?,
+            ioctl::TIOCGETD => request.write(&0i32)?,
+            ioctl::TIOCVHANGUP if request.caller.privileged() => self.hang_up(),
+            ioctl::TIOCVHANGUP | ioctl::TIOCSTI => return Err(Errno::EPERM),
+            _ => return Err(Errno::ENOTTY),
+        }
+        Ok(0)
+    }
+
+    /// Refuses a caller whose controlling terminal this is not.
+    fn require_own(&self) -> Result<()> {
+        match job::caller() {
+            Some(process) if self.session() != Some(process.session) => Err(Errno::ENOTTY),
+            _ => Ok(()),
+        }
+    }
+
+    fn drain(&self) -> Result<()> {
+        while !self.out.lock().flush(&*self.line) {
+            self.line.wait_writable()?;
+        }
+        self.line.drain()
+    }
+
+    /// Changes the settings, after the output has left and with the input thrown away if asked.
+    fn change(&self, termios: Termios, drain: bool, flush: bool) -> Result<()> {
+        self.check_foreground(sys::SIGTTOU)?;
+        if drain {
+            self.drain()?;
+        }
+        let (mode_changed, restarted) = {
+            let mut state = self.state.lock();
+            let old = core::mem::replace(&mut state.termios, termios);
+            if flush {
+                state.input.flush();
+            }
+            let mode_changed = old.local(sys::ICANON) != termios.local(sys::ICANON);
+            if mode_changed {
+                state.input.change_mode(termios.local(sys::ICANON));
+            }
+            // Output that a stop character stopped goes on when those are switched off.
+            let restarted = state.stopped && old.input(sys::IXON) && !termios.input(sys::IXON);
+            if restarted {
+                state.stopped = false;
+            }
+            (mode_changed, restarted)
+        };
+        self.line.configure(&termios);
+        if restarted {
+            self.writable.notify();
+        }
+        if mode_changed {
+            self.readable.notify();
+        }
+        self.after_read();
+        Ok(())
+    }
+
+    /// `tcflow(3)`.
+    fn flow(&self, action: usize) -> Result<()> {
+        let character = match u32::try_from(action).map_err(|_| Errno::EINVAL)? {
+            sys::TCOOFF => {
+                self.state.lock().stopped = true;
+                return Ok(());
+            }
+            sys::TCOON => {
+                self.state.lock().stopped = false;
+                self.writable.notify();
+                return Ok(());
+            }
+            sys::TCIOFF => sys::VSTOP,
+            sys::TCION => sys::VSTART,
+            _ => return Err(Errno::EINVAL),
+        };
+        let byte = self.termios().cc[character as usize];
+        if byte != 0 {
+            self.line.write(&[byte]);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,523 @@
+//! The line discipline's way in: what typed bytes become before a program reads them.
+//!
+//! Pure: [`Input::receive`] takes bytes and settings, and returns what is to be echoed and which signals are due. In canonical mode a
+//! line is edited at the end of the buffer until it is complete; everything before it is ready to be read, line by line.
+
+use super::termios::{DISABLED, Termios};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use linux_raw_sys::general as sys;
+
+/// What the buffer holds at most. A longer canonical line is cut, as on Linux.
+pub const LINE_MAX: usize = 4096;
+/// What the buffer holds at most when lines do not matter.
+pub const RAW_MAX: usize = 65_536;
+
+/// What follows from received bytes, beside what can be read.
+#[derive(Default, Debug, PartialEq, Eq)]
+pub struct Effects {
+    /// Bytes taken; fewer than offered when the buffer is full.
+    pub taken: usize,
+    /// To be shown, not yet processed for output.
+    pub echo: Vec<u8>,
+    /// Signals for the foreground group.
+    pub signals: Vec<u32>,
+    /// `Some(true)`: output stops; `Some(false)`: output goes on.
+    pub stopped: Option<bool>,
+    /// There is more to read than before.
+    pub readable: bool,
+}
+
+/// The input buffer of a terminal.
+#[derive(Default)]
+pub struct Input {
+    data: VecDeque<u8>,
+    /// How many bytes were taken out so far: positions below count from the beginning of time.
+    base: u64,
+    /// Where complete lines end. An end without bytes before it is an end of file.
+    ends: VecDeque<u64>,
+    /// Where the line being edited begins.
+    line: u64,
+    /// The next byte is taken literally.
+    literal: bool,
+    /// Output was stopped by the stop character.
+    stopped: bool,
+    /// The column in which the line being edited begins on the screen, for erasing tabs.
+    line_column: usize,
+}
+
+impl Input {
+    fn end(&self) -> u64 {
+        self.base + self.data.len() as u64
+    }
+
+    /// Bytes that a read may take now.
+    pub fn available(&self, canonical: bool) -> usize {
+        if canonical { usize::try_from(self.ends.back().map_or(0, |e| e - self.base)).unwrap_or(0) } else { self.data.len() }
+    }
+
+    /// Whether a canonical read would return now (with a line, or with end of file).
+    pub fn has_line(&self) -> bool {
+        !self.ends.is_empty()
+    }
+
+    /// How many bytes [`Input::receive`] would take now.
+    pub fn room(&self, canonical: bool) -> usize {
+        if !canonical {
+            RAW_MAX.saturating_sub(self.data.len())
+        } else if self.ends.is_empty() || self.data.len() < LINE_MAX {
+            // Without a complete line nobody can make room by reading, so everything is taken and the line is cut.
+            LINE_MAX
+        } else {
+            0
+        }
+    }
+
+    /// Takes at most one line (canonical), or what there is.
+    pub fn read(&mut self, buf: &mut [u8], canonical: bool) -> usize {
+        let limit = match self.ends.front() {
+            Some(&end) if canonical => usize::try_from(end - self.base).unwrap_or(usize::MAX),
+            None if canonical => return 0,
+            _ => self.data.len(),
+        };
+        let len = limit.min(buf.len());
+        let n = crate::pipe::take(&mut self.data, &mut buf[..len]);
+        self.base += n as u64;
+        while self.ends.front().is_some_and(|&end| end <= self.base) {
+            self.ends.pop_front();
+            if canonical {
+                break;
+            }
+        }
+        self.line = self.line.max(self.base);
+        n
+    }
+
+    /// Throws everything away.
+    pub fn flush(&mut self) {
+        self.base = self.end();
+        self.data.clear();
+        self.ends.clear();
+        self.line = self.base;
+        self.literal = false;
+    }
+
+    /// Adapts what is in the buffer to a change between canonical and raw mode.
+    pub fn change_mode(&mut self, canonical: bool) {
+        self.ends.clear();
+        self.literal = false;
+        if canonical && !self.data.is_empty() {
+            // What came before counts as a line.
+            self.ends.push_back(self.end());
+        }
+        self.line = self.end();
+    }
+
+    /// Takes in what arrived on the line. `column` is where the cursor is.
+    pub fn receive(&mut self, bytes: &[u8], termios: &Termios, column: usize) -> Effects {
+        let mut effects = Effects::default();
+        let canonical = termios.local(sys::ICANON);
+        let plain_input = sys::ISTRIP | sys::IGNCR | sys::ICRNL | sys::INLCR | sys::IUCLC | sys::IXON;
+        if termios.iflag & plain_input == 0
+            && termios.lflag & (sys::ICANON | sys::ISIG | sys::ECHO | sys::ECHONL) == 0
+            && !self.literal
+        {
+            // A raw line: nothing to look at.
+            let n = bytes.len().min(self.room(false));
+            self.data.extend(&bytes[..n]);
+            effects.taken = n;
+            effects.readable = n > 0;
+            return effects;
+        }
+        if self.line == self.end() {
+            self.line_column = column;
+        }
+        for &byte in bytes {
+            if self.room(canonical) == 0 {
+                break;
+            }
+            effects.taken += 1;
+            self.receive_byte(byte, termios, canonical, &mut effects);
+        }
+        effects
+    }
+
+    fn receive_byte(&mut self, byte: u8, termios: &Termios, canonical: bool, effects: &mut Effects) {
+        let mut byte = byte;
+        if termios.input(sys::ISTRIP) {
+            byte &= 0x7f;
+        }
+        if termios.input(sys::IUCLC) && termios.local(sys::IEXTEN) {
+            byte = byte.to_ascii_lowercase();
+        }
+        if core::mem::take(&mut self.literal) {
+            self.store(byte, termios, canonical, effects);
+            return;
+        }
+        if termios.input(sys::IXON) {
+            // The start character may be the stop character: then it toggles.
+            let start = termios.is(sys::VSTART, byte) && (self.stopped || !termios.is(sys::VSTOP, byte));
+            if start || (self.stopped && termios.input(sys::IXANY)) {
+                self.stopped = false;
+                effects.stopped = Some(false);
+                if start {
+                    return;
+                }
+            } else if termios.is(sys::VSTOP, byte) {
+                self.stopped = true;
+                effects.stopped = Some(true);
+                return;
+            }
+        }
+        if termios.local(sys::ISIG) {
+            let signals = [(sys::VINTR, sys::SIGINT), (sys::VQUIT, sys::SIGQUIT), (sys::VSUSP, sys::SIGTSTP)];
+            if let Some((_, signal)) = signals.into_iter().find(|&(which, _)| termios.is(which, byte)) {
+                if !termios.local(sys::NOFLSH) {
+                    self.flush();
+                }
+                if self.stopped {
+                    self.stopped = false;
+                    effects.stopped = Some(false);
+                }
+                if termios.local(sys::ECHO) {
+                    echo(byte, termios, effects);
+                }
+                effects.signals.push(signal);
+                return;
+            }
+        }
+        match byte {
+            b'\r' if termios.input(sys::IGNCR) => return,
+            b'\r' if termios.input(sys::ICRNL) => byte = b'\n',
+            b'\n' if termios.input(sys::INLCR) => byte = b'\r',
+            _ => {}
+        }
+        if canonical && self.edit(byte, termios, effects) {
+            return;
+        }
+        self.store(byte, termios, canonical, effects);
+    }
+
+    /// Handles the bytes that edit a canonical line or end it. True if the byte was one.
+    fn edit(&mut self, byte: u8, termios: &Termios, effects: &mut Effects) -> bool {
+        let extended = termios.local(sys::IEXTEN);
+        if termios.is(sys::VERASE, byte) {
+            self.erase_char(termios, effects);
+        } else if termios.is(sys::VKILL, byte) {
+            self.kill(byte, termios, effects);
+        } else if extended && termios.is(sys::VWERASE, byte) {
+            self.erase_word(termios, effects);
+        } else if extended && termios.is(sys::VLNEXT, byte) {
+            self.literal = true;
+            if termios.local(sys::ECHO) && termios.local(sys::ECHOCTL) {
+                effects.echo.extend(b"^\x08");
+            }
+        } else if extended && termios.is(sys::VREPRINT, byte) && termios.local(sys::ECHO) {
+            echo(byte, termios, effects);
+            effects.echo.push(b'\n');
+            for i in self.line_bytes() {
+                echo(self.data[i], termios, effects);
+            }
+        } else if termios.is(sys::VEOF, byte) {
+            self.finish_line(effects);
+        } else if byte == b'\n' || termios.is(sys::VEOL, byte) || (extended && termios.is(sys::VEOL2, byte)) {
+            self.data.push_back(byte);
+            if termios.local(sys::ECHO) || (byte == b'\n' && termios.local(sys::ECHONL)) {
+                echo(byte, termios, effects);
+            }
+            self.finish_line(effects);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn finish_line(&mut self, effects: &mut Effects) {
+        self.ends.push_back(self.end());
+        self.line = self.end();
+        self.line_column = 0;
+        effects.readable = true;
+    }
+
+    fn store(&mut self, byte: u8, termios: &Termios, canonical: bool, effects: &mut Effects) {
+        if canonical && self.end() - self.line >= LINE_MAX as u64 - 1 {
+            // The line is full; one byte is left for its end.
+            if termios.input(sys::IMAXBEL) {
+                effects.echo.push(0x07);
+            }
+            return;
+        }
+        self.data.push_back(byte);
+        if termios.local(sys::ECHO) {
+            echo(byte, termios, effects);
+        }
+        effects.readable |= !canonical;
+    }
+
+    /// Indices of the line being edited.
+    fn line_bytes(&self) -> core::ops::Range<usize> {
+        usize::try_from(self.line - self.base).unwrap_or(0)..self.data.len()
+    }
+
+    /// Takes the last character (of several bytes, with `IUTF8`) off the line and returns its last byte.
+    fn pop(&mut self, termios: &Termios) -> Option<u8> {
+        let mut taken = None;
+        while self.end() > self.line {
+            let byte = self.data.pop_back()?;
+            taken = Some(byte);
+            if !(termios.input(sys::IUTF8) && byte & 0xc0 == 0x80) {
+                break;
+            }
+        }
+        taken
+    }
+
+    fn erase_char(&mut self, termios: &Termios, effects: &mut Effects) {
+        if let Some(byte) = self.pop(termios) {
+            self.echo_erased(byte, termios, effects);
+        }
+    }
+
+    fn erase_word(&mut self, termios: &Termios, effects: &mut Effects) {
+        let mut in_word = false;
+        while let Some(&last) = self.data.back()
+            && self.end() > self.line
+        {
+            let part = last == b'_' || last.is_ascii_alphanumeric() || last >= 0x80;
+            if in_word && !part {
+                break;
+            }
+            in_word |= part;
+            self.erase_char(termios, effects);
+        }
+    }
+
+    fn kill(&mut self, byte: u8, termios: &Termios, effects: &mut Effects) {
+        if termios.local(sys::ECHO) && termios.local(sys::ECHOK) && !(termios.local(sys::ECHOKE) && termios.local(sys::ECHOE)) {
+            while self.pop(termios).is_some() {}
+            echo(byte, termios, effects);
+            effects.echo.push(b'\n');
+            self.line_column = 0;
+            return;
+        }
+        while self.end() > self.line {
+            self.erase_char(termios, effects);
+        }
+    }
+
+    fn echo_erased(&self, byte: u8, termios: &Termios, effects: &mut Effects) {
+        if !termios.local(sys::ECHO) {
+            return;
+        }
+        if !termios.local(sys::ECHOE) {
+            let erase = termios.cc[sys::VERASE as usize];
+            if erase != DISABLED {
+                echo(erase, termios, effects);
+            }
+            return;
+        }
+        let columns = match byte {
+            b'\t' => {
+                let column = self.line_bytes().fold(self.line_column, |column, i| column + width(self.data[i], column, termios));
+                let back = 8 - column % 8;
+                effects.echo.extend(core::iter::repeat_n(0x08, back));
+                return;
+            }
+            _ => width(byte, 0, termios),
+        };
+        for _ in 0..columns {
+            effects.echo.extend(b"\x08 \x08");
+        }
+    }
+}
+
+/// How many columns a byte's echo takes.
+fn width(byte: u8, column: usize, termios: &Termios) -> usize {
+    match byte {
+        b'\t' => 8 - column % 8,
+        0..0x20 | 0x7f => {
+            if termios.local(sys::ECHOCTL) {
+                2
+            } else {
+                0
+            }
+        }
+        // The continuation of a character that was counted with its first byte.
+        0x80..0xc0 if termios.input(sys::IUTF8) => 0,
+        _ => 1,
+    }
+}
+
+/// Shows a byte; control characters as `^X` if `ECHOCTL`.
+fn echo(byte: u8, termios: &Termios, effects: &mut Effects) {
+    let control = byte.is_ascii_control() && !matches!(byte, b'\n' | b'\t');
+    let start_stop = termios.is(sys::VSTART, byte) || termios.is(sys::VSTOP, byte);
+    if control && termios.local(sys::ECHOCTL) && !start_stop {
+        effects.echo.extend([b'^', byte ^ 0x40]);
+    } else {
+        effects.echo.push(byte);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn typed(text: &[u8], termios: &Termios) -> (Input, Effects) {
+        let mut input = Input::default();
+        let effects = input.receive(text, termios, 0);
+        (input, effects)
+    }
+
+    fn lines(input: &mut Input) -> Vec<Vec<u8>> {
+        let mut lines = Vec::new();
+        while input.has_line() {
+            let mut buf = [0; 5000];
+            let n = input.read(&mut buf, true);
+            lines.push(buf[..n].to_vec());
+        }
+        lines
+    }
+
+    #[test]
+    fn a_line_is_readable_when_complete() {
+        let (mut input, effects) = typed(b"hel", &Termios::default());
+        assert!(!effects.readable && !input.has_line());
+        let effects = input.receive(b"lo\rnext", &Termios::default(), 3);
+        assert!(effects.readable);
+        assert_eq!(lines(&mut input), [b"hello\n"]);
+    }
+
+    #[test]
+    fn erase_kill_and_word_erase_edit_the_line() {
+        let (mut input, effects) = typed(b"abx\x7fc\n", &Termios::default());
+        assert_eq!(effects.echo, b"abx\x08 \x08c\n");
+        assert_eq!(lines(&mut input), [b"abc\n"]);
+        let (mut input, _) = typed(b"garbage\x15ok\n", &Termios::default());
+        assert_eq!(lines(&mut input), [b"ok\n"]);
+        let (mut input, _) = typed(b"one two  \x17three\n", &Termios::default());
+        assert_eq!(lines(&mut input), [b"one three\n"]);
+        // Nothing behind the line's beginning can be erased.
+        let (mut input, effects) = typed(b"a\n\x7f\x7fb\n", &Termios::default());
+        assert_eq!(effects.echo, b"a\nb\n");
+        assert_eq!(lines(&mut input), [b"a\n", b"b\n"]);
+    }
+
+    #[test]
+    fn erasing_a_tab_goes_back_to_where_it_began() {
+        let (_, effects) = typed(b"ab\t\x7f", &Termios::default());
+        assert_eq!(effects.echo, b"ab\t\x08\x08\x08\x08\x08\x08");
+    }
+
+    #[test]
+    fn end_of_file_ends_a_read_once() {
+        let (mut input, _) = typed(b"abc\x04\x04\n", &Termios::default());
+        assert_eq!(lines(&mut input), [&b"abc"[..], b"", b"\n"]);
+    }
+
+    #[test]
+    fn a_short_read_leaves_the_rest_of_the_line() {
+        let (mut input, _) = typed(b"hello\n", &Termios::default());
+        let mut buf = [0; 4];
+        assert_eq!(input.read(&mut buf, true), 4);
+        assert_eq!(input.read(&mut buf, true), 2);
+        assert!(!input.has_line());
+    }
+
+    #[test]
+    fn control_characters_become_signals() {
+        let (mut input, effects) = typed(b"half\x03\x1a\x1c", &Termios::default());
+        assert_eq!(effects.signals, [sys::SIGINT, sys::SIGTSTP, sys::SIGQUIT]);
+        assert_eq!(effects.echo, b"half^C^Z^\\");
+        let effects = input.receive(b"x\n", &Termios::default(), 0);
+        assert!(effects.readable);
+        assert_eq!(lines(&mut input), [b"x\n"]);
+    }
+
+    #[test]
+    fn a_quoted_control_character_is_data() {
+        let (mut input, effects) = typed(b"\x16\x03\n", &Termios::default());
+        assert!(effects.signals.is_empty());
+        assert_eq!(effects.echo, b"^\x08^C\n");
+        assert_eq!(lines(&mut input), [b"\x03\n"]);
+    }
+
+    #[test]
+    fn stop_and_start() {
+        let (mut input, effects) = typed(b"a\x13", &Termios::default());
+        assert_eq!(effects.stopped, Some(true));
+        assert_eq!(input.receive(b"\x11", &Termios::default(), 0).stopped, Some(false));
+    }
+
+    #[test]
+    fn a_long_line_is_cut_and_can_still_be_ended() {
+        let (mut input, _) = typed(&[b'x'; 10_000], &Termios::default());
+        input.receive(b"\n", &Termios::default(), 0);
+        let lines = lines(&mut input);
+        assert_eq!(lines.len(), 1);
+        assert_eq!(lines[0].len(), LINE_MAX);
+        assert_eq!(lines[0].last(), Some(&b'\n'));
+    }
+
+    #[test]
+    fn complete_lines_make_it_refuse_instead_of_losing() {
+        let mut input = Input::default();
+        let text = b"0123456789abcde\n".repeat(1000);
+        let mut sent = 0;
+        let mut got = Vec::new();
+        while sent < text.len() {
+            sent += input.receive(&text[sent..], &Termios::default(), 0).taken;
+            got.extend(lines(&mut input).concat());
+        }
+        got.extend(lines(&mut input).concat());
+        assert_eq!(got, text);
+    }
+
+    #[test]
+    fn raw_is_transparent_and_bounded() {
+        let all: Vec<u8> = (0..=255).collect();
+        let (mut input, effects) = typed(&all, &Termios::raw());
+        assert_eq!((effects.taken, effects.echo.len(), effects.signals.len()), (256, 0, 0));
+        let mut buf = [0; 300];
+        assert_eq!(input.read(&mut buf, false), 256);
+        assert_eq!(buf[..256], all[..]);
+        assert_eq!(input.receive(&vec![1; RAW_MAX + 7], &Termios::raw(), 0).taken, RAW_MAX);
+        assert_eq!(input.receive(b"x", &Termios::raw(), 0).taken, 0);
+    }
+
+    #[test]
+    fn changing_modes_keeps_what_was_typed() {
+        let (mut input, _) = typed(b"abc", &Termios::default());
+        input.change_mode(false);
+        let mut buf = [0; 8];
+        assert_eq!(input.available(false), 3);
+        input.change_mode(true);
+        assert_eq!(input.read(&mut buf, true), 3);
+    }
+
+    proptest! {
+        #[test]
+        fn no_input_breaks_the_buffer(
+            chunks in proptest::collection::vec((proptest::collection::vec(any::<u8>(), 0..300), any::<bool>(), 0usize..200), 0..60)
+        ) {
+            let mut input = Input::default();
+            let mut canonical = true;
+            for (bytes, switch, read) in chunks {
+                if switch {
+                    canonical = !canonical;
+                    input.change_mode(canonical);
+                }
+                let termios = if canonical { Termios::default() } else { Termios::raw() };
+                let effects = input.receive(&bytes, &termios, 0);
+                prop_assert!(effects.taken <= bytes.len());
+                let before = input.available(canonical);
+                let mut buf = vec![0; read];
+                let n = input.read(&mut buf, canonical);
+                prop_assert!(n <= before && n <= read);
+                prop_assert!(input.line >= input.base && input.line <= input.end());
+                prop_assert!(input.data.len() <= RAW_MAX + LINE_MAX);
+            }
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Job control: which session a terminal belongs to, which group of processes may use it, and who is told what.
+
+use super::Tty;
+use crate::Result;
+use abi::errno::Errno;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use linux_raw_sys::general as sys;
+use task::{Mutex, Once};
+
+/// The calling process, as a terminal sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Process {
+    /// Its id.
+    pub pid: u32,
+    /// Its process group.
+    pub group: u32,
+    /// Its session.
+    pub session: u32,
+}
+
+impl Process {
+    fn is_leader(self) -> bool {
+        self.pid == self.session
+    }
+}
+
+/// What terminals need from the processes; the Linux personality implements it.
+pub trait JobControl: Send + Sync {
+    /// The process that calls; `None` in a kernel thread.
+    fn caller(&self) -> Option<Process>;
+
+    /// Whether the calling thread ignores or blocks a signal.
+    fn is_ignored(&self, signal: u32) -> bool;
+
+    /// Sends a signal to every process of a group.
+    fn signal_group(&self, group: u32, signal: u32);
+
+    /// Sends a signal to one process.
+    fn signal_process(&self, pid: u32, signal: u32);
+
+    /// Whether a group has no member whose parent is in another group of the same session: nobody could continue it if it stopped.
+    fn is_orphaned(&self, group: u32) -> bool;
+
+    /// The session a group is in; `None` if there is no such group.
+    fn session_of(&self, group: u32) -> Option<u32>;
+}
+
+static JOB_CONTROL: Once<Arc<dyn JobControl>> = Once::new();
+
+/// Installs the personality's side. Before that, and in kernel threads, terminals know no job control. Only the first call counts.
+pub fn set_job_control(hook: Arc<dyn JobControl>) {
+    JOB_CONTROL.call_once(|| hook);
+}
+
+pub(super) fn hook() -> Option<&'static Arc<dyn JobControl>> {
+    JOB_CONTROL.get()
+}
+
+pub(super) fn caller() -> Option<Process> {
+    hook()?.caller()
+}
+
+/// The controlling terminal of each session that has one.
+static CONTROLLING: Mutex<BTreeMap<u32, Arc<Tty>>> = Mutex::new(BTreeMap::new());
+
+/// The controlling terminal of a session.
+#[must_use]
+pub fn controlling(session: u32) -> Option<Arc<Tty>> {
+    CONTROLLING.lock().get(&session).cloned()
+}
+
+/// The session and foreground group a terminal has.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct Jobs {
+    pub(super) session: Option<u32>,
+    pub(super) foreground: Option<u32>,
+}
+
+impl Tty {
+    /// Makes this the controlling terminal of the caller, if it leads a session without one and the terminal is free.
+    /// `steal` takes it from the session that has it.
+    ///
+    /// # Errors
+    /// `EPERM`.
+    pub fn set_controlling(self: &Arc<Self>, steal: bool) -> Result<()> {
+        let process = caller().ok_or(Errno::EPERM)?;
+        let mut table = CONTROLLING.lock();
+        let mut jobs = self.jobs.lock();
+        if jobs.session == Some(process.session) {
+            return Ok(());
+        }
+        if !process.is_leader() || table.contains_key(&process.session) {
+            return Err(Errno::EPERM);
+        }
+        let old = match jobs.session {
+            Some(_) if !steal => return Err(Errno::EPERM),
+            Some(session) => table.remove(&session),
+            None => None,
+        };
+        table.insert(process.session, self.clone());
+        *jobs = Jobs { session: Some(process.session), foreground: Some(process.group) };
+        drop(jobs);
+        drop(table);
+        drop(old);
+        Ok(())
+    }
+
+    /// The caller gives its controlling terminal up (`TIOCNOTTY`); if it leads the session, the whole session does.
+    ///
+    /// # Errors
+    /// `ENOTTY` if this is not the caller's controlling terminal.
+    pub(super) fn give_up(&self) -> Result<()> {
+        let process = caller().ok_or(Errno::ENOTTY)?;
+        if self.jobs.lock().session != Some(process.session) {
+            return Err(Errno::ENOTTY);
+        }
+        if process.is_leader() {
+            leader_exits(process.session);
+        }
+        Ok(())
+    }
+
+    /// Refuses or stops a caller in the background: reading (`SIGTTIN`), writing or changing settings (`SIGTTOU`).
+    ///
+    /// # Errors
+    /// `EIO`, or `ERESTARTSYS` after the signal was sent.
+    pub(super) fn check_foreground(&self, signal: u32) -> Result<()> {
+        let Some(hook) = hook() else { return Ok(()) };
+        let Some(process) = hook.caller() else { return Ok(()) };
+        let jobs = *self.jobs.lock();
+        if jobs.session != Some(process.session) || jobs.foreground.is_none_or(|group| group == process.group) {
+            return Ok(());
+        }
+        if hook.is_ignored(signal) {
+            return if signal == sys::SIGTTIN { Err(Errno::EIO) } else { Ok(()) };
+        }
+        if hook.is_orphaned(process.group) {
+            return Err(Errno::EIO);
+        }
+        hook.signal_group(process.group, signal);
+        Err(Errno::ERESTARTSYS)
+    }
+
+    /// The foreground group.
+    #[must_use]
+    pub fn foreground(&self) -> Option<u32> {
+        self.jobs.lock().foreground
+    }
+
+    /// The session whose controlling terminal this is.
+    #[must_use]
+    pub fn session(&self) -> Option<u32> {
+        self.jobs.lock().session
+    }
+
+    pub(super) fn set_foreground(&self, group: i32) -> Result<()> {
+        let hook = hook().ok_or(Errno::ENOTTY)?;
+        let process = hook.caller().ok_or(Errno::ENOTTY)?;
+        if self.session() != Some(process.session) {
+            return Err(Errno::ENOTTY);
+        }
+        let group = u32::try_from(group).map_err(|_| Errno::EINVAL)?;
+        match hook.session_of(group) {
+            None => return Err(Errno::ESRCH),
+            Some(session) if session != process.session => return Err(Errno::EPERM),
+            Some(_) => {}
+        }
+        self.jobs.lock().foreground = Some(group);
+        Ok(())
+    }
+
+    /// Sends a signal to the foreground group.
+    pub fn signal_foreground(&self, signal: u32) {
+        if let (Some(hook), Some(group)) = (hook(), self.foreground()) {
+            hook.signal_group(group, signal);
+        }
+    }
+
+    /// Tells the session that the line is gone.
+    pub(super) fn signal_hangup(&self) {
+        let Some(hook) = hook() else { return };
+        let jobs = *self.jobs.lock();
+        if let Some(session) = jobs.session {
+            hook.signal_process(session, sys::SIGHUP);
+            hook.signal_process(session, sys::SIGCONT);
+            leader_exits(session);
+        }
+    }
+}
+
+/// A session's leader ends: its controlling terminal is free again, and the foreground group hears `SIGHUP` and `SIGCONT`.
+pub fn leader_exits(session: u32) {
+    let Some(tty) = CONTROLLING.lock().remove(&session) else { return };
+    let jobs = core::mem::take(&mut *tty.jobs.lock());
+    if let (Some(hook), Some(group)) = (hook(), jobs.foreground) {
+        hook.signal_group(group, sys::SIGHUP);
+        hook.signal_group(group, sys::SIGCONT);
+    }
+}

@@ -1,0 +1,461 @@
+//! Terminals: `termios(3)`, line editing, job control.
+//!
+//! A [`Tty`] stands between a [`Line`] (a serial port, an instance's ring) and the openings of its device node. What arrives goes
+//! through [`input::Input`] to readers; what programs write goes through [`output`] to the line. Locks, in order: `out` before
+//! `state`; neither is held while a signal is sent or a source notified.
+
+mod control;
+pub mod input;
+mod job;
+mod output;
+mod termios;
+
+pub use job::{JobControl, Process, controlling, leader_exits, set_job_control};
+pub use output::Line;
+pub use termios::{Termios, Termios2, WinSize};
+
+use crate::devfs::{self, CharDevice};
+use crate::file::{FileOps, OpenFlags};
+use crate::ioctl::Request;
+use crate::poll::{Events, PollTable, Source};
+use crate::{DeviceId, File, Result};
+use abi::errno::Errno;
+use alloc::string::String;
+use alloc::sync::Arc;
+use input::Input;
+use job::Jobs;
+use linux_raw_sys::general as sys;
+use output::Output;
+use task::{Mutex, Once};
+
+struct State {
+    termios: Termios,
+    winsize: WinSize,
+    input: Input,
+    /// Output is stopped, by the stop character or `TCXONC`.
+    stopped: bool,
+    /// The driver was told that there is no room, and waits for [`Line::resume`].
+    throttled: bool,
+    exclusive: bool,
+    /// Counts hang-ups: an opening from before the last one is dead.
+    generation: u64,
+}
+
+impl State {
+    fn canonical(&self) -> bool {
+        self.termios.local(sys::ICANON)
+    }
+
+    fn readable(&self) -> bool {
+        if self.canonical() {
+            return self.input.has_line();
+        }
+        let cc = &self.termios.cc;
+        // With a timer, or no minimum, one byte is enough to say so.
+        let least = if cc[sys::VTIME as usize] == 0 { usize::from(cc[sys::VMIN as usize]).max(1) } else { 1 };
+        self.input.available(false) >= least
+    }
+}
+
+/// A terminal.
+pub struct Tty {
+    name: String,
+    id: DeviceId,
+    line: Arc<dyn Line>,
+    state: Mutex<State>,
+    out: Mutex<Output>,
+    jobs: Mutex<Jobs>,
+    /// Notified when there is more to read, and at a hang-up.
+    readable: Source,
+    /// Notified when stopped output goes on, and at a hang-up.
+    writable: Source,
+}
+
+impl Tty {
+    /// A terminal on `line`. `name` is its node's name below `/dev`.
+    #[must_use]
+    pub fn new(name: &str, id: DeviceId, line: Arc<dyn Line>, termios: Termios) -> Arc<Self> {
+        Arc::new(Self {
+            name: name.into(),
+            id,
+            line,
+            state: Mutex::new(State {
+                termios,
+                winsize: WinSize::default(),
+                input: Input::default(),
+                stopped: false,
+                throttled: false,
+                exclusive: false,
+                generation: 0,
+            }),
+            out: Mutex::new(Output::default()),
+            jobs: Mutex::new(Jobs::default()),
+            readable: Source::new(),
+            writable: Source::new(),
+        })
+    }
+
+    /// The node's name below `/dev`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The device number.
+    #[must_use]
+    pub fn id(&self) -> DeviceId {
+        self.id
+    }
+
+    /// The present settings.
+    #[must_use]
+    pub fn termios(&self) -> Termios {
+        self.state.lock().termios
+    }
+
+    /// The window's size.
+    #[must_use]
+    pub fn winsize(&self) -> WinSize {
+        self.state.lock().winsize
+    }
+
+    /// Sets the window's size; the foreground group hears `SIGWINCH` if it changed.
+    pub fn set_winsize(&self, winsize: WinSize) {
+        let old = core::mem::replace(&mut self.state.lock().winsize, winsize);
+        if old != winsize {
+            self.signal_foreground(sys::SIGWINCH);
+        }
+    }
+
+    /// Bytes arrived on the line (the driver calls this, in a thread). Returns how many were taken; the driver keeps the rest until
+    /// [`Line::resume`].
+    pub fn input(&self, bytes: &[u8]) -> usize {
+        // A line that is not echoed does not care where the cursor is, and need not wait for writers.
+        let echoes = self.termios().local(sys::ECHO);
+        let column = if echoes { self.out.lock().column } else { 0 };
+        let (effects, termios) = {
+            let mut state = self.state.lock();
+            let state = &mut *state;
+            let effects = state.input.receive(bytes, &state.termios, column);
+            state.throttled |= effects.taken < bytes.len();
+            if let Some(stopped) = effects.stopped {
+                state.stopped = stopped;
+            }
+            (effects, state.termios)
+        };
+        if effects.stopped == Some(false) {
+            self.writable.notify();
+        }
+        if !effects.echo.is_empty() {
+            self.out.lock().echo(&*self.line, &effects.echo, &termios);
+        }
+        for signal in effects.signals {
+            self.signal_foreground(signal);
+        }
+        if effects.readable {
+            self.readable.notify();
+        }
+        effects.taken
+    }
+
+    /// The line is gone: readers see the end of file, writers `EIO`, the session `SIGHUP`. Openings made later work again.
+    pub fn hang_up(&self) {
+        {
+            let mut state = self.state.lock();
+            state.generation += 1;
+            state.input.flush();
+            state.stopped = false;
+        }
+        self.signal_hangup();
+        self.readable.notify();
+        self.writable.notify();
+        self.after_read();
+    }
+
+    /// An opening.
+    ///
+    /// # Errors
+    /// `EBUSY` while somebody has it for himself (`TIOCEXCL`).
+    pub fn open(self: &Arc<Self>, flags: OpenFlags) -> Result<Arc<dyn FileOps>> {
+        let generation = {
+            let state = self.state.lock();
+            if state.exclusive {
+                return Err(Errno::EBUSY);
+            }
+            state.generation
+        };
+        if !flags.contains(OpenFlags::NOCTTY) && flags.readable() {
+            // A session leader without a terminal gets this one, if it is free; otherwise nothing happens.
+            let _ = self.set_controlling(false);
+        }
+        Ok(Arc::new(TtyFile { tty: self.clone(), generation }))
+    }
+
+    /// After bytes were read: lets a driver that holds input back go on.
+    fn after_read(&self) {
+        let resume = {
+            let mut state = self.state.lock();
+            let room = state.input.room(state.canonical());
+            // In steps, so that a slow reader does not make the driver go on for every byte.
+            let enough = state.throttled && room >= input::LINE_MAX;
+            if enough {
+                state.throttled = false;
+            }
+            enough
+        };
+        if resume {
+            self.line.resume();
+        }
+    }
+
+    fn flush_input(&self) {
+        self.state.lock().input.flush();
+        self.after_read();
+    }
+}
+
+/// How much a writer sends before others, and echo, have their turn.
+const TURN: usize = 4096;
+
+/// One opening of a terminal.
+pub struct TtyFile {
+    tty: Arc<Tty>,
+    generation: u64,
+}
+
+impl TtyFile {
+    /// The terminal.
+    #[must_use]
+    pub fn tty(&self) -> &Arc<Tty> {
+        &self.tty
+    }
+
+    fn hung_up(&self, state: &State) -> bool {
+        state.generation != self.generation
+    }
+
+    /// Waits for what a canonical or plain raw read needs, then reads.
+    fn read_ready(&self, buf: &mut [u8], least: usize) -> Option<usize> {
+        let mut state = self.tty.state.lock();
+        if self.hung_up(&state) {
+            return Some(0);
+        }
+        let canonical = state.canonical();
+        let ready = if canonical { state.input.has_line() } else { state.input.available(false) >= least };
+        ready.then(|| state.input.read(buf, canonical))
+    }
+}
+
+impl FileOps for TtyFile {
+    fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
+        let tty = &self.tty;
+        tty.check_foreground(sys::SIGTTIN)?;
+        let (canonical, min, timer) = {
+            let state = tty.state.lock();
+            let cc = &state.termios.cc;
+            let timer = u64::from(cc[sys::VTIME as usize]) * 100_000_000;
+            (state.canonical(), usize::from(cc[sys::VMIN as usize]), timer)
+        };
+        let result = if canonical || (timer == 0 && min > 0) {
+            let least = min.min(buf.len());
+            match self.read_ready(buf, if file.nonblocking() { 1 } else { least }) {
+                Some(n) => Ok(n),
+                None if file.nonblocking() => Err(Errno::EAGAIN),
+                None => tty.readable.wait(|| self.read_ready(buf, least)),
+            }
+        } else {
+            self.read_timed(file, buf, min, timer)
+        };
+        tty.after_read();
+        result
+    }
+
+    fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
+        let tty = &self.tty;
+        let termios = tty.termios();
+        if termios.local(sys::TOSTOP) {
+            tty.check_foreground(sys::SIGTTOU)?;
+        }
+        let nonblocking = file.nonblocking();
+        let go = || {
+            let state = tty.state.lock();
+            if self.hung_up(&state) { Some(Err(Errno::EIO)) } else { (!state.stopped).then_some(Ok(())) }
+        };
+        let mut done = 0;
+        let result = loop {
+            let ready = match go() {
+                Some(ready) => ready,
+                None if nonblocking => Err(Errno::EAGAIN),
+                None => tty.writable.wait(go).flatten(),
+            };
+            if let Err(e) = ready {
+                break Err(e);
+            }
+            // The lock is not held while this waits: echo must not stand behind a slow reader of the line.
+            let (accepted, all_sent) = {
+                let mut out = tty.out.lock();
+                let turn = (buf.len() - done).min(TURN);
+                (out.write(&*tty.line, &buf[done..][..turn], &termios), out.flush(&*tty.line))
+            };
+            done += accepted;
+            if done == buf.len() && (all_sent || nonblocking) {
+                break Ok(());
+            }
+            if accepted == 0 || !all_sent {
+                let waited = if nonblocking { Err(Errno::EAGAIN) } else { tty.line.wait_writable() };
+                if let Err(e) = waited {
+                    break Err(e);
+                }
+            }
+        };
+        match result {
+            Err(e) if done == 0 => Err(e),
+            _ => Ok(done),
+        }
+    }
+
+    fn poll(&self, _: &File, mut table: Option<&mut PollTable>) -> Events {
+        if let Some(table) = table.as_mut() {
+            table.watch(&self.tty.readable);
+            table.watch(&self.tty.writable);
+        }
+        let writable = self.tty.line.writable(table);
+        let state = self.tty.state.lock();
+        if self.hung_up(&state) {
+            return Events::READABLE | Events::WRITABLE | Events::HUP | Events::ERR;
+        }
+        let mut events = Events::empty();
+        events.set(Events::READABLE, state.readable());
+        events.set(Events::WRITABLE, writable && !state.stopped);
+        events
+    }
+
+    fn ioctl(&self, _: &File, request: &Request<'_>) -> Result<usize> {
+        if self.hung_up(&self.tty.state.lock()) {
+            return Err(Errno::EIO);
+        }
+        self.tty.control(request)
+    }
+}
+
+impl TtyFile {
+    /// A raw read with `VTIME`, or with `VMIN` 0.
+    fn read_timed(&self, file: &File, buf: &mut [u8], min: usize, timer: u64) -> Result<usize> {
+        let tty = &self.tty;
+        if min == 0 {
+            // What there is now, or the first that comes within the time.
+            let deadline = if file.nonblocking() { 0 } else { timer };
+            return match self.read_ready(buf, 1) {
+                Some(n) => Ok(n),
+                None if deadline == 0 => Ok(0),
+                None => {
+                    let deadline = task::now_ns() + deadline;
+                    Ok(tty.readable.wait_until(Some(deadline), || self.read_ready(buf, 1))?.unwrap_or(0))
+                }
+            };
+        }
+        // The first byte without limit, every further one within the time after the one before.
+        let least = min.min(buf.len());
+        let mut have = 0;
+        while have < least {
+            let seen = have;
+            let more = || {
+                let state = tty.state.lock();
+                let now = state.input.available(false);
+                (now > seen || self.hung_up(&state)).then_some(now)
+            };
+            let found = match more() {
+                Some(now) => Some(now),
+                None if file.nonblocking() && seen == 0 => return Err(Errno::EAGAIN),
+                None if file.nonblocking() => None,
+                None if seen == 0 => Some(tty.readable.wait(more)?),
+                None => tty.readable.wait_until(Some(task::now_ns() + timer), more)?,
+            };
+            match found {
+                Some(now) if now > seen => have = now,
+                _ => break,
+            }
+        }
+        Ok(self.read_ready(buf, 0).unwrap_or(0))
+    }
+}
+
+/// A terminal's device node.
+struct TtyDevice {
+    tty: Arc<Tty>,
+}
+
+impl CharDevice for TtyDevice {
+    fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Arc<dyn FileOps>> {
+        self.tty.open(flags)
+    }
+
+    fn id(&self) -> Option<DeviceId> {
+        Some(self.tty.id)
+    }
+
+    fn mode(&self) -> u32 {
+        0o620
+    }
+}
+
+/// Registers a terminal's node.
+///
+/// # Errors
+/// `EEXIST` if the name or number is taken.
+pub fn register(tty: &Arc<Tty>) -> Result<()> {
+    devfs::register(&tty.name, Arc::new(TtyDevice { tty: tty.clone() })).map(drop)
+}
+
+static CONSOLE: Once<Arc<Tty>> = Once::new();
+
+/// Makes a terminal the console: what `/dev/console` opens. Only the first call counts.
+pub fn set_console(tty: Arc<Tty>) {
+    CONSOLE.call_once(|| tty);
+}
+
+/// The console, if there is one.
+#[must_use]
+pub fn console() -> Option<Arc<Tty>> {
+    CONSOLE.get().cloned()
+}
+
+/// `/dev/tty`: the caller's controlling terminal.
+struct CurrentTty;
+
+impl CharDevice for CurrentTty {
+    fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Arc<dyn FileOps>> {
+        let session = job::caller().ok_or(Errno::ENXIO)?.session;
+        controlling(session).ok_or(Errno::ENXIO)?.open(flags | OpenFlags::NOCTTY)
+    }
+
+    fn id(&self) -> Option<DeviceId> {
+        Some(DeviceId::new(5, 0))
+    }
+
+    fn mode(&self) -> u32 {
+        0o666
+    }
+}
+
+/// `/dev/console`. It never becomes a controlling terminal.
+struct ConsoleDevice;
+
+impl CharDevice for ConsoleDevice {
+    fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Arc<dyn FileOps>> {
+        console().ok_or(Errno::ENODEV)?.open(flags | OpenFlags::NOCTTY)
+    }
+
+    fn id(&self) -> Option<DeviceId> {
+        Some(DeviceId::new(5, 1))
+    }
+}
+
+/// Registers `/dev/tty` and `/dev/console`. Called once, at start-up.
+///
+/// # Errors
+/// `EEXIST` when called twice.
+pub fn register_standard() -> Result<()> {
+    devfs::register("tty", Arc::new(CurrentTty))?;
+    devfs::register("console", Arc::new(ConsoleDevice)).map(drop)
+}

@@ -1,0 +1,139 @@
+//! The settings of a terminal: `termios(3)`.
+
+use linux_raw_sys::general as sys;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// How many control characters the kernel's structure has.
+pub const NCCS: usize = 19;
+
+/// The kernel's `struct termios`, as `TCGETS` and `TCSETS` exchange it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Termios {
+    /// Input modes.
+    pub iflag: u32,
+    /// Output modes.
+    pub oflag: u32,
+    /// Control modes, the speed among them.
+    pub cflag: u32,
+    /// Local modes.
+    pub lflag: u32,
+    /// Line discipline; always 0.
+    pub line: u8,
+    /// Control characters.
+    pub cc: [u8; NCCS],
+}
+
+/// The kernel's `struct termios2`: with speeds as numbers.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Termios2 {
+    /// The ordinary part.
+    pub termios: Termios,
+    /// Input speed, bits per second.
+    pub ispeed: u32,
+    /// Output speed, bits per second.
+    pub ospeed: u32,
+}
+
+const _: () = assert!(size_of::<Termios>() == 36 && size_of::<Termios2>() == 44);
+
+/// The size of a terminal's window, as `TIOCGWINSZ` gives it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct WinSize {
+    /// Rows of characters.
+    pub rows: u16,
+    /// Columns of characters.
+    pub cols: u16,
+    /// Width in pixels; unused.
+    pub xpixel: u16,
+    /// Height in pixels; unused.
+    pub ypixel: u16,
+}
+
+/// The value of a control character that is switched off.
+pub const DISABLED: u8 = 0;
+
+impl Default for Termios {
+    /// A terminal for people: canonical, with echo and signals, 38400 bits per second (as Linux starts a terminal).
+    fn default() -> Self {
+        let mut cc = [DISABLED; NCCS];
+        for (index, value) in [
+            (sys::VINTR, 0x03),
+            (sys::VQUIT, 0x1c),
+            (sys::VERASE, 0x7f),
+            (sys::VKILL, 0x15),
+            (sys::VEOF, 0x04),
+            (sys::VMIN, 1),
+            (sys::VSTART, 0x11),
+            (sys::VSTOP, 0x13),
+            (sys::VSUSP, 0x1a),
+            (sys::VREPRINT, 0x12),
+            (sys::VDISCARD, 0x0f),
+            (sys::VWERASE, 0x17),
+            (sys::VLNEXT, 0x16),
+        ] {
+            cc[index as usize] = value;
+        }
+        Self {
+            iflag: sys::ICRNL | sys::IXON,
+            oflag: sys::OPOST | sys::ONLCR,
+            cflag: sys::B38400 | sys::CS8 | sys::CREAD | sys::HUPCL,
+            lflag: sys::ISIG | sys::ICANON | sys::ECHO | sys::ECHOE | sys::ECHOK | sys::ECHOCTL | sys::ECHOKE | sys::IEXTEN,
+            line: 0,
+            cc,
+        }
+    }
+}
+
+impl Termios {
+    /// A line that passes every byte through, as `cfmakeraw(3)` sets it.
+    #[must_use]
+    pub fn raw() -> Self {
+        Self { iflag: 0, oflag: 0, lflag: 0, ..Self::default() }
+    }
+
+    /// Sets the speed that serial consoles have by custom, 115200 bits per second.
+    pub fn set_speed_115200(&mut self) {
+        self.cflag = self.cflag & !sys::CBAUD | sys::B115200;
+    }
+
+    pub(super) fn input(&self, flag: u32) -> bool {
+        self.iflag & flag != 0
+    }
+
+    pub(super) fn output(&self, flag: u32) -> bool {
+        self.oflag & flag != 0
+    }
+
+    pub(super) fn local(&self, flag: u32) -> bool {
+        self.lflag & flag != 0
+    }
+
+    /// Whether `byte` is the control character `which`.
+    pub(super) fn is(&self, which: u32, byte: u8) -> bool {
+        byte != DISABLED && self.cc[which as usize] == byte
+    }
+
+    /// The speed in bits per second.
+    #[must_use]
+    pub fn speed(&self) -> u32 {
+        match self.cflag & sys::CBAUD {
+            sys::B0 => 0,
+            sys::B300 => 300,
+            sys::B600 => 600,
+            sys::B1200 => 1200,
+            sys::B2400 => 2400,
+            sys::B4800 => 4800,
+            sys::B9600 => 9600,
+            sys::B19200 => 19_200,
+            sys::B57600 => 57_600,
+            sys::B115200 => 115_200,
+            sys::B230400 => 230_400,
+            sys::B460800 => 460_800,
+            sys::B921600 => 921_600,
+            _ => 38_400,
+        }
+    }
+}

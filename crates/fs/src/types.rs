@@ -1,0 +1,335 @@
+//! The plain values that file systems and system calls exchange.
+
+use abi::errno::Errno;
+use alloc::sync::Arc;
+use linux_raw_sys::general as sys;
+
+/// What every file system operation returns; the error is what the system call reports.
+pub type Result<T> = core::result::Result<T, Errno>;
+
+/// The longest name of one directory entry, in bytes.
+pub const NAME_MAX: usize = 255;
+/// The longest path name a call accepts, in bytes, its final NUL included.
+pub const PATH_MAX: usize = 4096;
+
+/// The kind of a file, the top four bits of `st_mode`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FileType {
+    /// A named pipe, or either end of an anonymous one.
+    Fifo,
+    /// A character device.
+    Char,
+    /// A directory.
+    Directory,
+    /// A block device.
+    Block,
+    /// A file with contents.
+    Regular,
+    /// A symbolic link.
+    Symlink,
+    /// A socket.
+    Socket,
+}
+
+impl FileType {
+    /// The kind's bits in `st_mode` (`S_IFMT`).
+    #[must_use]
+    pub const fn mode_bits(self) -> u32 {
+        match self {
+            Self::Fifo => sys::S_IFIFO,
+            Self::Char => sys::S_IFCHR,
+            Self::Directory => sys::S_IFDIR,
+            Self::Block => sys::S_IFBLK,
+            Self::Regular => sys::S_IFREG,
+            Self::Symlink => sys::S_IFLNK,
+            Self::Socket => sys::S_IFSOCK,
+        }
+    }
+
+    /// The kind that `mode`'s `S_IFMT` bits name, if they name one.
+    #[must_use]
+    pub const fn from_mode(mode: u32) -> Option<Self> {
+        Some(match mode & sys::S_IFMT {
+            sys::S_IFIFO => Self::Fifo,
+            sys::S_IFCHR => Self::Char,
+            sys::S_IFDIR => Self::Directory,
+            sys::S_IFBLK => Self::Block,
+            sys::S_IFREG => Self::Regular,
+            sys::S_IFLNK => Self::Symlink,
+            sys::S_IFSOCK => Self::Socket,
+            _ => return None,
+        })
+    }
+
+    /// The kind as `d_type` of `getdents64(2)` gives it.
+    #[must_use]
+    pub const fn dirent_type(self) -> u8 {
+        (self.mode_bits() >> 12) as u8
+    }
+}
+
+/// A point in time, since 1970-01-01 UTC.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Timestamp {
+    /// Whole seconds.
+    pub sec: i64,
+    /// Nanoseconds within the second, below 10^9.
+    pub nsec: u32,
+}
+
+impl Timestamp {
+    /// The wall clock's time.
+    #[must_use]
+    pub fn now() -> Self {
+        Self::from_ns(wall_ns())
+    }
+
+    /// The time `ns` nanoseconds after 1970.
+    #[must_use]
+    pub const fn from_ns(ns: u64) -> Self {
+        Self { sec: (ns / 1_000_000_000) as i64, nsec: (ns % 1_000_000_000) as u32 }
+    }
+}
+
+#[cfg(target_os = "none")]
+fn wall_ns() -> u64 {
+    guard::timer::wall_ns()
+}
+
+#[cfg(not(target_os = "none"))]
+fn wall_ns() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A device number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct DeviceId {
+    /// The driver's number.
+    pub major: u32,
+    /// The device's number within the driver.
+    pub minor: u32,
+}
+
+impl DeviceId {
+    /// The device `major:minor`.
+    #[must_use]
+    pub const fn new(major: u32, minor: u32) -> Self {
+        Self { major, minor }
+    }
+
+    /// The number as `st_dev` and `st_rdev` hold it (Linux's `new_encode_dev`).
+    #[must_use]
+    pub const fn encode(self) -> u64 {
+        (((self.minor & 0xff) | (self.major << 8)) as u64) | (((self.minor & !0xff) as u64) << 12)
+    }
+
+    /// The device of an encoded number, as `mknod(2)` passes it.
+    #[must_use]
+    pub const fn decode(number: u64) -> Self {
+        Self { major: ((number >> 8) & 0xfff) as u32, minor: ((number & 0xff) | ((number >> 12) & 0xf_ff00)) as u32 }
+    }
+}
+
+/// What `stat(2)` tells about a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Metadata {
+    /// The file system's device number, encoded.
+    pub dev: u64,
+    /// The file's number within its file system.
+    pub ino: u64,
+    /// The kind of file.
+    pub kind: FileType,
+    /// Permission bits and set-id bits (07777).
+    pub mode: u32,
+    /// How many names the file has.
+    pub nlink: u32,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// The device a device node stands for, encoded.
+    pub rdev: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Blocks of 512 bytes that are allocated.
+    pub blocks: u64,
+    /// The preferred size of a transfer, bytes.
+    pub blksize: u32,
+    /// Last read (relative: at most once a day, or after a change).
+    pub atime: Timestamp,
+    /// Last change of the contents.
+    pub mtime: Timestamp,
+    /// Last change of anything.
+    pub ctime: Timestamp,
+    /// When the file was made.
+    pub btime: Timestamp,
+}
+
+impl Metadata {
+    /// Metadata of a generated file: owned by root, one link, no size, times of now.
+    #[must_use]
+    pub fn generated(dev: u64, ino: u64, kind: FileType, mode: u32) -> Self {
+        let now = Timestamp::now();
+        Self {
+            dev,
+            ino,
+            kind,
+            mode,
+            nlink: if kind == FileType::Directory { 2 } else { 1 },
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            blksize: 4096,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+        }
+    }
+}
+
+/// A change of metadata; what is `None` stays.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SetAttr {
+    /// New permission bits (07777).
+    pub mode: Option<u32>,
+    /// New owner.
+    pub uid: Option<u32>,
+    /// New group.
+    pub gid: Option<u32>,
+    /// New access time.
+    pub atime: Option<Timestamp>,
+    /// New modification time.
+    pub mtime: Option<Timestamp>,
+}
+
+/// What `statfs(2)` tells about a file system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StatFs {
+    /// The file system's magic number.
+    pub magic: u64,
+    /// Block size, bytes.
+    pub block_size: u64,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Blocks free.
+    pub blocks_free: u64,
+    /// Files in all that could exist; 0 if there is no limit.
+    pub files: u64,
+    /// Files that can still be made.
+    pub files_free: u64,
+}
+
+/// What somebody wants to do with a file; the bits of `access(2)`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Access(pub u32);
+
+impl Access {
+    /// Nothing: only existence.
+    pub const NONE: Self = Self(0);
+    /// Execute a file, search a directory.
+    pub const EXEC: Self = Self(1);
+    /// Change it.
+    pub const WRITE: Self = Self(2);
+    /// Read it.
+    pub const READ: Self = Self(4);
+
+    /// Both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// Who acts: what permission checks look at.
+#[derive(Clone, Debug)]
+pub struct Cred {
+    /// The file system user id.
+    pub uid: u32,
+    /// The file system group id.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Arc<[u32]>,
+    /// Overrides permissions and ownership (`CAP_DAC_OVERRIDE`, `CAP_FOWNER`, `CAP_CHOWN`, `CAP_MKNOD`, `CAP_SYS_ADMIN` as one).
+    pub privileged: bool,
+}
+
+impl Cred {
+    /// The superuser.
+    #[must_use]
+    pub fn root() -> Self {
+        Self { uid: 0, gid: 0, groups: Arc::from([]), privileged: true }
+    }
+
+    /// An ordinary user with one group.
+    #[must_use]
+    pub fn user(uid: u32, gid: u32) -> Self {
+        Self { uid, gid, groups: Arc::from([]), privileged: uid == 0 }
+    }
+
+    /// Whether the group is this user's, as main or supplementary one.
+    #[must_use]
+    pub fn in_group(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+
+    /// Whether this user owns the file or may act as if.
+    #[must_use]
+    pub fn owns(&self, meta: &Metadata) -> bool {
+        self.privileged || self.uid == meta.uid
+    }
+
+    /// Checks the permission bits, `EACCES` if one is missing (`path_resolution(7)`).
+    ///
+    /// # Errors
+    /// `EACCES`.
+    pub fn check(&self, meta: &Metadata, want: Access) -> Result<()> {
+        let granted = if self.uid == meta.uid {
+            meta.mode >> 6
+        } else if self.in_group(meta.gid) {
+            meta.mode >> 3
+        } else {
+            meta.mode
+        } & 7;
+        let mut missing = want.0 & !granted;
+        if self.privileged {
+            // The superuser needs at least somebody's execute bit to run a file, and nothing else.
+            missing &= Access::EXEC.0;
+            if meta.kind == FileType::Directory || meta.mode & 0o111 != 0 {
+                missing = 0;
+            }
+        }
+        if missing == 0 { Ok(()) } else { Err(Errno::EACCES) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_survive_encoding() {
+        for id in [DeviceId::new(1, 3), DeviceId::new(136, 70_000), DeviceId::new(4, 64), DeviceId::new(4095, 0xf_ffff)] {
+            assert_eq!(DeviceId::decode(id.encode()), id);
+        }
+        assert_eq!(DeviceId::new(1, 3).encode(), 0x103);
+    }
+
+    #[test]
+    fn permission_classes_do_not_add_up() {
+        let mut meta = Metadata::generated(1, 1, FileType::Regular, 0o047);
+        meta.uid = 10;
+        meta.gid = 20;
+        // The owner gets the owner's bits even where others would get more.
+        assert_eq!(Cred::user(10, 99).check(&meta, Access::READ), Err(Errno::EACCES));
+        assert!(Cred::user(11, 20).check(&meta, Access::READ).is_ok());
+        assert_eq!(Cred::user(11, 20).check(&meta, Access::WRITE), Err(Errno::EACCES));
+        assert!(Cred::user(11, 21).check(&meta, Access(7)).is_ok());
+        meta.mode = 0o600;
+        assert!(Cred::root().check(&meta, Access(6)).is_ok());
+        assert_eq!(Cred::root().check(&meta, Access::EXEC), Err(Errno::EACCES));
+    }
+}

@@ -1,0 +1,257 @@
+//! Pipes, event counters, polling and epoll, with real threads.
+
+use abi::errno::Errno;
+use fs::epoll::{EpollFile, Interest, Ready, epoll};
+use fs::eventfd::eventfd;
+use fs::mount::{self};
+use fs::pipe::{CAPACITY, PIPE_BUF, PipeEnd, pipe};
+use fs::poll::{Events, PollEntry, poll};
+use fs::ramfs::RamFs;
+use fs::{Cred, File, FsContext, NewKind, OpenFlags, ops};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+const NONBLOCK: OpenFlags = OpenFlags::NONBLOCK;
+
+#[test]
+fn bytes_arrive_in_order_through_a_full_pipe() {
+    let (reader, writer) = pipe(OpenFlags::empty());
+    let data: Vec<u8> = (0..1_000_000u32).map(|i| (i * 7 % 256) as u8).collect();
+    let sent = data.clone();
+    let sender = thread::spawn(move || assert_eq!(writer.write(&sent), Ok(sent.len())));
+    let mut got = Vec::new();
+    let mut buf = [0; 30_001];
+    loop {
+        match reader.read(&mut buf) {
+            Ok(0) => break,
+            Ok(n) => got.extend_from_slice(&buf[..n]),
+            Err(e) => panic!("{e}"),
+        }
+    }
+    sender.join().unwrap();
+    assert!(got == data);
+}
+
+#[test]
+fn a_small_write_is_whole_or_nothing() {
+    let (reader, writer) = pipe(NONBLOCK);
+    assert_eq!(writer.write(&vec![1; CAPACITY - 10]), Ok(CAPACITY - 10));
+    assert_eq!(writer.write(&[2; 11]), Err(Errno::EAGAIN));
+    assert_eq!(writer.write(&[2; 10]), Ok(10));
+    assert_eq!(reader.read(&mut [0; 100]), Ok(100));
+    // A large write may be cut.
+    assert_eq!(writer.write(&vec![3; PIPE_BUF + 1]), Ok(100));
+    assert_eq!(writer.write(&[1]), Err(Errno::EAGAIN));
+}
+
+#[test]
+fn small_writes_of_many_writers_do_not_mix() {
+    let (reader, writer) = pipe(OpenFlags::empty());
+    let writers: Vec<_> = (1..=4u8)
+        .map(|id| {
+            let writer = writer.clone();
+            thread::spawn(move || (0..500).for_each(|_| assert_eq!(writer.write(&[id; 1000]), Ok(1000))))
+        })
+        .collect();
+    drop(writer);
+    let mut got = Vec::new();
+    let mut buf = vec![0; 65_536];
+    while let n @ 1.. = reader.read(&mut buf).unwrap() {
+        got.extend_from_slice(&buf[..n]);
+    }
+    writers.into_iter().for_each(|t| t.join().unwrap());
+    assert_eq!(got.len(), 4 * 500 * 1000);
+    assert!(got.chunks(1000).all(|c| c.iter().all(|&b| b == c[0])));
+}
+
+#[test]
+fn the_end_of_one_side_is_seen_by_the_other() {
+    let (reader, writer) = pipe(OpenFlags::empty());
+    writer.write(b"last").unwrap();
+    drop(writer);
+    let mut buf = [0; 8];
+    assert_eq!(reader.read(&mut buf), Ok(4));
+    assert_eq!(reader.read(&mut buf), Ok(0));
+    assert!(reader.poll(None).contains(Events::HUP));
+    let (reader, writer) = pipe(OpenFlags::empty());
+    let blocked = thread::spawn(move || writer.write(&vec![0; CAPACITY * 2]));
+    thread::sleep(Duration::from_millis(20));
+    drop(reader);
+    assert_eq!(blocked.join().unwrap(), Err(Errno::EPIPE));
+}
+
+#[test]
+fn capacity_can_be_changed() {
+    let (_reader, writer) = pipe(NONBLOCK);
+    let end = writer.ops_as::<PipeEnd>().unwrap();
+    assert_eq!(end.set_capacity(5000), Ok(8192));
+    assert_eq!(writer.write(&vec![0; 100_000]), Ok(8192));
+    assert_eq!(end.set_capacity(4096), Err(Errno::EBUSY));
+    assert_eq!(end.set_capacity(usize::MAX), Err(Errno::EPERM));
+}
+
+#[test]
+fn a_named_pipe_joins_two_openers() {
+    let fs = FsContext::new(mount::mount_root(RamFs::new("tmpfs", None, 0o755), "none"));
+    let cred = Cred::root();
+    ops::make(&fs.walk(&cred), b"/fifo", NewKind::Fifo, 0o600).unwrap();
+    let open = |flags| ops::open(&fs.walk(&cred), b"/fifo", flags, 0);
+    assert_eq!(open(OpenFlags::WRONLY | NONBLOCK).err(), Some(Errno::ENXIO));
+    thread::scope(|s| {
+        let reader = s.spawn(|| {
+            let file = open(OpenFlags::RDONLY).unwrap();
+            let mut buf = [0; 16];
+            let n = file.read(&mut buf).unwrap();
+            assert_eq!(file.read(&mut buf[n..]), Ok(0));
+            buf[..n].to_vec()
+        });
+        let writer = open(OpenFlags::WRONLY).unwrap();
+        writer.write(b"met").unwrap();
+        drop(writer);
+        assert_eq!(reader.join().unwrap(), b"met");
+    });
+    // Without a writer ever: empty, not hung up.
+    let lone = open(OpenFlags::RDONLY | NONBLOCK).unwrap();
+    assert!(!lone.poll(None).contains(Events::READABLE));
+    assert_eq!(lone.read(&mut [0; 4]), Ok(0));
+}
+
+fn entry(file: &Arc<File>, wanted: Events) -> PollEntry {
+    PollEntry { file: Some(file.clone()), wanted: wanted | Events::ALWAYS, found: Events::empty() }
+}
+
+#[test]
+fn poll_waits_for_any() {
+    let (r1, w1) = pipe(OpenFlags::empty());
+    let (r2, _w2) = pipe(OpenFlags::empty());
+    let mut entries = [entry(&r1, Events::IN), entry(&r2, Events::IN)];
+    assert_eq!(poll(&mut entries, Some(0)), Ok(0));
+    let soon = task::now_ns() + 20_000_000;
+    assert_eq!(poll(&mut entries, Some(soon)), Ok(0));
+    assert!(task::now_ns() >= soon);
+    let sender = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(30));
+        w1.write(b"x").unwrap();
+        w1
+    });
+    assert_eq!(poll(&mut entries, None), Ok(1));
+    assert_eq!(entries[0].found, Events::IN);
+    assert!(entries[1].found.is_empty());
+    drop(sender.join().unwrap());
+    r1.read(&mut [0; 4]).unwrap();
+    // Hang-up is told though nobody asked.
+    let mut entries = [entry(&r1, Events::empty())];
+    assert_eq!(poll(&mut entries, None), Ok(1));
+    assert_eq!(entries[0].found, Events::HUP);
+}
+
+#[test]
+fn event_counters() {
+    let counter = eventfd(3, false, NONBLOCK);
+    let mut buf = [0; 8];
+    assert_eq!(counter.read(&mut buf), Ok(8));
+    assert_eq!(u64::from_ne_bytes(buf), 3);
+    assert_eq!(counter.read(&mut buf), Err(Errno::EAGAIN));
+    assert_eq!(counter.read(&mut buf[..4]), Err(Errno::EINVAL));
+    counter.write(&(u64::MAX - 1).to_ne_bytes()).unwrap();
+    assert_eq!(counter.write(&1u64.to_ne_bytes()), Err(Errno::EAGAIN));
+    assert_eq!(counter.write(&u64::MAX.to_ne_bytes()), Err(Errno::EINVAL));
+    let semaphore = eventfd(2, true, NONBLOCK);
+    for _ in 0..2 {
+        semaphore.read(&mut buf).unwrap();
+        assert_eq!(u64::from_ne_bytes(buf), 1);
+    }
+    assert_eq!(semaphore.read(&mut buf), Err(Errno::EAGAIN));
+}
+
+const IN: u32 = 1;
+const ET: u32 = 1 << 31;
+const ONESHOT: u32 = 1 << 30;
+
+fn now(set: &EpollFile) -> Vec<Ready> {
+    set.set().wait(10, Some(0)).unwrap()
+}
+
+#[test]
+fn epoll_level_edge_and_one_shot() {
+    let file = epoll(OpenFlags::empty());
+    let set = file.ops_as::<EpollFile>().unwrap();
+    let (r, w) = pipe(OpenFlags::empty());
+    let interest = |events| Interest { events, data: 42 };
+    set.set().add(5, &r, interest(IN)).unwrap();
+    assert_eq!(set.set().add(5, &r, interest(IN)), Err(Errno::EEXIST));
+    set.set().add(6, &r, interest(IN)).unwrap();
+    set.set().remove(6, &r).unwrap();
+    assert!(now(set).is_empty());
+    w.write(b"ab").unwrap();
+    let ready = [Ready { events: IN, data: 42 }];
+    // Level: as long as it is so.
+    assert_eq!(now(set), ready);
+    assert_eq!(now(set), ready);
+    assert!(file.poll(None).contains(Events::READABLE));
+    r.read(&mut [0; 8]).unwrap();
+    assert!(now(set).is_empty() && file.poll(None).is_empty());
+    // Edge: once per change.
+    set.set().modify(5, &r, interest(IN | ET)).unwrap();
+    w.write(b"a").unwrap();
+    assert_eq!(now(set), ready);
+    assert!(now(set).is_empty());
+    w.write(b"b").unwrap();
+    assert_eq!(now(set), ready);
+    // One shot: until armed again.
+    set.set().modify(5, &r, interest(IN | ONESHOT)).unwrap();
+    assert_eq!(now(set), ready);
+    w.write(b"c").unwrap();
+    assert!(now(set).is_empty());
+    set.set().modify(5, &r, interest(IN | ONESHOT)).unwrap();
+    assert_eq!(now(set), ready);
+    // A closed file leaves by itself.
+    set.set().modify(5, &r, interest(IN)).unwrap();
+    drop(r);
+    assert!(now(set).is_empty());
+}
+
+#[test]
+fn epoll_wakes_and_nests() {
+    let inner_file = epoll(OpenFlags::empty());
+    let outer_file = epoll(OpenFlags::empty());
+    let (inner, outer) = (inner_file.ops_as::<EpollFile>().unwrap(), outer_file.ops_as::<EpollFile>().unwrap());
+    let counter = eventfd(0, false, OpenFlags::empty());
+    inner.set().add(3, &counter, Interest { events: IN, data: 1 }).unwrap();
+    outer.set().add(4, &inner_file, Interest { events: IN, data: 2 }).unwrap();
+    assert_eq!(inner.set().add(5, &outer_file, Interest { events: IN, data: 3 }), Err(Errno::ELOOP));
+    assert_eq!(inner.set().add(5, &inner_file, Interest { events: IN, data: 3 }), Err(Errno::ELOOP));
+    let writer = counter.clone();
+    let sender = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(20));
+        writer.write(&1u64.to_ne_bytes()).unwrap();
+    });
+    assert_eq!(outer.set().wait(4, None).unwrap(), [Ready { events: IN, data: 2 }]);
+    assert_eq!(inner.set().wait(4, None).unwrap(), [Ready { events: IN, data: 1 }]);
+    sender.join().unwrap();
+}
+
+#[test]
+fn epoll_loses_no_wake_up() {
+    let file = epoll(OpenFlags::empty());
+    let set = file.ops_as::<EpollFile>().unwrap();
+    let counter = eventfd(0, false, NONBLOCK);
+    set.set().add(3, &counter, Interest { events: IN | ET, data: 0 }).unwrap();
+    let writer = counter.clone();
+    let sender = thread::spawn(move || {
+        for _ in 0..20_000 {
+            writer.write(&1u64.to_ne_bytes()).unwrap();
+        }
+    });
+    let mut sum = 0;
+    while sum < 20_000 {
+        let deadline = task::now_ns() + 10_000_000_000;
+        assert!(!set.set().wait(1, Some(deadline)).unwrap().is_empty(), "a wake-up was lost at {sum}");
+        let mut buf = [0; 8];
+        while counter.read(&mut buf).is_ok() {
+            sum += u64::from_ne_bytes(buf);
+        }
+    }
+    sender.join().unwrap();
+}

@@ -1,0 +1,153 @@
+//! Execution contexts of the kernel: a stack and where it stopped.
+//!
+//! [`switch`] can be called from safe code because it checks what it relies on: that interrupts are off, that `prev` is the
+//! context running here, and that `next` runs nowhere. A context is marked running before its stack is used and unmarked
+//! after the last use, so two CPUs cannot be on one stack, and a stack is freed only when nobody is on it.
+
+use core::arch::naked_asm;
+use core::cell::UnsafeCell;
+use core::mem::ManuallyDrop;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::cpu;
+use crate::stack::KernelStack;
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+/// A stack with a saved position, or the one in use.
+pub struct Context {
+    /// Never reused; 0 is nobody.
+    id: u64,
+    running: AtomicBool,
+    /// Stack pointer while not running.
+    rsp: UnsafeCell<usize>,
+    /// `None` for the stack the CPU came up on, which is never freed.
+    stack: Option<ManuallyDrop<KernelStack>>,
+}
+
+// SAFETY: `rsp` is touched only by the CPU that set `running` from false to true, until it clears it (with the ordering of
+// x86 stores after the last access); everything else is immutable or atomic.
+unsafe impl Sync for Context {}
+// SAFETY: as above; a context is not tied to a CPU.
+unsafe impl Send for Context {}
+
+/// What a new context finds on its stack: popped by `switch_stacks`, from the lowest address up.
+#[repr(C)]
+struct Start {
+    r15: usize,
+    r14: usize,
+    r13: usize,
+    r12: usize,
+    rbx: usize,
+    rbp: usize,
+    rip: usize,
+    /// Ends back traces, and aligns the stack for the call.
+    end: [usize; 2],
+}
+
+impl Context {
+    /// A context that will call `entry(arg)` on `stack` when first switched to, with interrupts off.
+    #[must_use]
+    pub fn new(stack: KernelStack, entry: fn(usize) -> !, arg: usize) -> Self {
+        let start = Start {
+            r15: 0,
+            r14: 0,
+            r13: entry as usize,
+            r12: arg,
+            rbx: 0,
+            rbp: 0,
+            rip: start_context as *const () as usize,
+            end: [0; 2],
+        };
+        let rsp = stack.top() - size_of::<Start>();
+        // SAFETY: the stack is mapped, larger than this, and owned by us; its top is 16-byte aligned.
+        unsafe { (rsp as *mut Start).write(start) };
+        Self {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            running: AtomicBool::new(false),
+            rsp: UnsafeCell::new(rsp),
+            stack: Some(ManuallyDrop::new(stack)),
+        }
+    }
+
+    /// Adopts what runs on this CPU, on the stack it came up on, which nobody frees.
+    ///
+    /// # Panics
+    /// If this CPU's running context was adopted or made before.
+    #[must_use]
+    pub fn boot() -> Self {
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let adopted = cpu::area().context.compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed);
+        assert!(adopted.is_ok(), "boot context adopted twice");
+        Self { id, running: AtomicBool::new(true), rsp: UnsafeCell::new(0), stack: None }
+    }
+
+    /// Whether a CPU is on this context's stack. Stays true until the CPU that switches away has left it.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.running.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // A stack in use is leaked: whoever dropped its context while on it can only be about to switch away for good.
+        if !*self.running.get_mut()
+            && let Some(stack) = &mut self.stack
+        {
+            // SAFETY: dropped once, here.
+            unsafe { ManuallyDrop::drop(stack) };
+        }
+    }
+}
+
+/// Leaves `prev`, which runs here, and continues `next`. Returns when somebody switches back to `prev`, perhaps on another
+/// CPU.
+///
+/// # Panics
+/// If interrupts are on, within `CpuLocal::with`, if `prev` does not run here, or if `next` runs anywhere.
+pub fn switch(prev: &Context, next: &Context) {
+    cpu::assert_not_pinned();
+    assert!(!cpu::irqs_enabled(), "context switch with interrupts on");
+    let running = &cpu::area().context;
+    assert!(running.load(Ordering::Relaxed) == prev.id, "switch from a context that does not run here");
+    assert!(!next.running.swap(true, Ordering::Acquire), "switch to a running context");
+    running.store(next.id, Ordering::Relaxed);
+    // SAFETY: interrupts are off. `prev` is the running context, so saving the stack pointer there is right, and its flag is
+    // cleared after this stack's last use. `next` was not running and is now marked as ours; its stack pointer was saved by
+    // `switch_stacks` or made by `new`, on a stack that lives as long as the context.
+    unsafe { switch_stacks(prev.rsp.get(), *next.rsp.get(), prev.running.as_ptr()) };
+}
+
+/// Saves the callee-saved registers and the stack pointer, changes stacks, declares the old one free, and goes on.
+///
+/// # Safety
+/// See [`switch`].
+#[unsafe(naked)]
+unsafe extern "sysv64" fn switch_stacks(save: *mut usize, load: usize, running: *mut bool) {
+    naked_asm!(
+        "push rbp",
+        "push rbx",
+        "push r12",
+        "push r13",
+        "push r14",
+        "push r15",
+        "mov [rdi], rsp",
+        "mov rsp, rsi",
+        // Stores are not reordered with earlier loads and stores on x86, so whoever sees this sees the saved pointer.
+        "mov byte ptr [rdx], 0",
+        "pop r15",
+        "pop r14",
+        "pop r13",
+        "pop r12",
+        "pop rbx",
+        "pop rbp",
+        "ret",
+    )
+}
+
+/// First instructions of a new context: R13 is the entry, R12 its argument.
+#[unsafe(naked)]
+unsafe extern "sysv64" fn start_context() {
+    naked_asm!("mov rdi, r12", "call r13", "ud2")
+}

@@ -1,0 +1,389 @@
+//! CPUs: which one this is, its private area, interrupts on and off, and idling.
+//!
+//! Each CPU has one [`CpuArea`], found through the GS base while in the kernel. Its fields are atomics used with relaxed
+//! ordering: only the owner writes them, but an interrupt handler of the same CPU may look at any moment.
+
+use alloc::alloc::{Layout, alloc_zeroed};
+use alloc::boxed::Box;
+use core::arch::asm;
+use core::cell::UnsafeCell;
+use core::marker::PhantomData;
+use core::mem::offset_of;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+
+use super::gdt::{Gdt, Tss};
+use super::msr;
+use crate::role;
+
+pub use super::cpuinfo::{CpuInfo, brand};
+
+/// Most CPUs of one instance.
+pub const MAX_CPUS: usize = abi::descriptor::MAX_CPUS;
+
+/// A CPU of this instance, by its index in the partition descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CpuId(pub u32);
+
+impl core::fmt::Display for CpuId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Bytes of each of the three stacks that NMI, double fault and machine check run on.
+pub(super) const IST_STACK_BYTES: usize = 8 << 10;
+
+/// One of those stacks.
+#[repr(C, align(16))]
+pub(super) struct IstStack(UnsafeCell<[u8; IST_STACK_BYTES]>);
+
+/// What a CPU has for itself. The assembly in `trap` and `user` uses the offsets below.
+#[repr(C, align(64))]
+pub(crate) struct CpuArea {
+    /// This structure's own address, so that `gs:0` is a pointer to it.
+    this: AtomicUsize,
+    /// Where the user registers go on the next entry from ring 3.
+    pub(super) user_regs: AtomicUsize,
+    /// The user's stack pointer, for a few instructions of the system call entry.
+    pub(super) scratch: AtomicUsize,
+    /// Number of this CPU.
+    number: AtomicU32,
+    /// Depth of `CpuLocal::with` closures.
+    pinned: AtomicU32,
+    /// Depth of interrupt handlers.
+    pub(crate) irq_depth: AtomicU32,
+    _unused: AtomicU32,
+    /// Identity of the running context; 0 before the first one is adopted.
+    pub(super) context: AtomicU64,
+    /// When the timer handler is due, in nanoseconds; `u64::MAX` if the timer is not armed.
+    pub(super) deadline: AtomicU64,
+    /// Puts the stack pointer inside the task state segment, which is at 4 in it, on an 8-byte boundary.
+    _tss_offset: AtomicU32,
+    /// Task state segment: holds the kernel stack pointer for entries from ring 3, and the three special stacks.
+    pub(super) tss: UnsafeCell<Tss>,
+    /// Descriptor table.
+    pub(super) gdt: UnsafeCell<Gdt>,
+    /// Interrupts taken, by vector.
+    pub(crate) interrupts: [AtomicU64; 256],
+    /// Stack of the NMI handler.
+    pub(super) nmi_stack: IstStack,
+    /// Stack of the double fault handler.
+    pub(super) double_fault_stack: IstStack,
+    /// Stack of the machine check handler.
+    pub(super) machine_check_stack: IstStack,
+}
+
+// SAFETY: the cells are the TSS and GDT, written by the owning CPU before it loads them and, for the kernel stack pointer in
+// the TSS, by its assembly with interrupts off; and the stacks, which only the processor and the handlers on them use.
+unsafe impl Sync for CpuArea {}
+
+/// `gs:` offset of [`CpuArea::user_regs`].
+pub(super) const GS_USER_REGS: usize = offset_of!(CpuArea, user_regs);
+/// `gs:` offset of [`CpuArea::scratch`].
+pub(super) const GS_SCRATCH: usize = offset_of!(CpuArea, scratch);
+/// `gs:` offset of the kernel stack pointer for entries from ring 3, in the task state segment.
+pub(super) const GS_KERNEL_RSP: usize = offset_of!(CpuArea, tss) + offset_of!(Tss, rsp0);
+/// Distance from the area's start to the top of each special stack, by which the handlers on them find the area.
+pub(super) const NMI_STACK_TOP: usize = offset_of!(CpuArea, nmi_stack) + IST_STACK_BYTES;
+pub(super) const DOUBLE_FAULT_STACK_TOP: usize = offset_of!(CpuArea, double_fault_stack) + IST_STACK_BYTES;
+pub(super) const MACHINE_CHECK_STACK_TOP: usize = offset_of!(CpuArea, machine_check_stack) + IST_STACK_BYTES;
+
+const _: () = {
+    assert!(offset_of!(CpuArea, this) == 0);
+    // Naturally aligned, so that the one store per user entry does not straddle cache lines.
+    assert!(GS_KERNEL_RSP.is_multiple_of(8));
+    assert!(NMI_STACK_TOP.is_multiple_of(16));
+};
+
+impl CpuArea {
+    const fn new() -> Self {
+        Self {
+            this: AtomicUsize::new(0),
+            user_regs: AtomicUsize::new(0),
+            scratch: AtomicUsize::new(0),
+            number: AtomicU32::new(0),
+            pinned: AtomicU32::new(0),
+            irq_depth: AtomicU32::new(0),
+            _unused: AtomicU32::new(0),
+            context: AtomicU64::new(0),
+            deadline: AtomicU64::new(0),
+            _tss_offset: AtomicU32::new(0),
+            tss: UnsafeCell::new(Tss::new()),
+            gdt: UnsafeCell::new(Gdt::new()),
+            interrupts: [const { AtomicU64::new(0) }; 256],
+            nmi_stack: IstStack(UnsafeCell::new([0; IST_STACK_BYTES])),
+            double_fault_stack: IstStack(UnsafeCell::new([0; IST_STACK_BYTES])),
+            machine_check_stack: IstStack(UnsafeCell::new([0; IST_STACK_BYTES])),
+        }
+    }
+}
+
+/// The first CPU's area exists before there is a heap.
+static FIRST_AREA: CpuArea = CpuArea::new();
+
+static AREAS: [AtomicPtr<CpuArea>; MAX_CPUS] = [const { AtomicPtr::new(ptr::null_mut()) }; MAX_CPUS];
+static ONLINE: [AtomicBool; MAX_CPUS] = [const { AtomicBool::new(false) }; MAX_CPUS];
+
+/// Allocates the area of a CPU that is about to be started; see `arch::prepare_cpu`.
+pub(super) fn allocate_area(cpu: CpuId) -> bool {
+    let Some(slot) = AREAS.get(cpu.0 as usize) else { return false };
+    if cpu.0 == 0 || !slot.load(Ordering::Acquire).is_null() {
+        return true;
+    }
+    // SAFETY: the layout has a size; the result is checked. All-zero bytes are a valid `CpuArea` (atomics, integers, bytes).
+    let area = unsafe { alloc_zeroed(Layout::new::<CpuArea>()) }.cast::<CpuArea>();
+    if area.is_null() {
+        return false;
+    }
+    // Never freed: a CPU that is given away and comes back finds it again. If another thread was faster its area is used
+    // and this one leaks, which takes two threads starting the same CPU.
+    let _ = slot.compare_exchange(ptr::null_mut(), area, Ordering::Release, Ordering::Relaxed);
+    true
+}
+
+/// Makes the area of `cpu` this CPU's own.
+pub(super) fn install_area(cpu: CpuId) -> &'static CpuArea {
+    let slot = &AREAS[cpu.0 as usize];
+    if cpu.0 == 0 {
+        slot.store((&raw const FIRST_AREA).cast_mut(), Ordering::Release);
+    }
+    let pointer = slot.load(Ordering::Acquire);
+    assert!(!pointer.is_null(), "CPU {cpu} started without an area");
+    // SAFETY: set to the first CPU's static or by `allocate_area` to memory that is never freed; only shared references exist.
+    let area = unsafe { &*pointer };
+    area.this.store(pointer as usize, Ordering::Relaxed);
+    area.number.store(cpu.0, Ordering::Relaxed);
+    area.pinned.store(0, Ordering::Relaxed);
+    area.irq_depth.store(0, Ordering::Relaxed);
+    area.context.store(0, Ordering::Relaxed);
+    area.deadline.store(u64::MAX, Ordering::Relaxed);
+    set_gs_base(area);
+    area
+}
+
+/// Points GS at the area, and leaves no user value in FS and in the exchange register.
+pub(super) fn set_gs_base(area: &'static CpuArea) {
+    // SAFETY: the registers exist on every 64-bit CPU; the kernel reaches its area through GS from here on.
+    unsafe {
+        msr::write(msr::GS_BASE, ptr::from_ref(area) as u64);
+        msr::write(msr::KERNEL_GS_BASE, 0);
+        msr::write(msr::FS_BASE, 0);
+    }
+}
+
+/// This CPU's area. The caller may move to another CPU right after, unless interrupts are off.
+#[inline]
+pub(crate) fn area() -> &'static CpuArea {
+    let pointer: *const CpuArea;
+    // SAFETY: in the kernel GS points to this CPU's area, whose first word is its address; areas are never freed.
+    unsafe {
+        asm!("mov {}, gs:[0]", out(reg) pointer, options(nostack, preserves_flags, readonly));
+        &*pointer
+    }
+}
+
+pub(super) fn mark_online(cpu: CpuId) {
+    ONLINE[cpu.0 as usize].store(true, Ordering::Release);
+}
+
+/// Whether the CPU entered this kernel and has an area.
+#[must_use]
+pub fn is_online(cpu: CpuId) -> bool {
+    ONLINE.get(cpu.0 as usize).is_some_and(|flag| flag.load(Ordering::Acquire))
+}
+
+/// The area of any CPU that was ever set up.
+pub(crate) fn area_of(cpu: CpuId) -> Option<&'static CpuArea> {
+    let pointer = AREAS.get(cpu.0 as usize)?.load(Ordering::Acquire);
+    // SAFETY: non-null entries point to areas that are never freed and only shared.
+    unsafe { pointer.as_ref() }
+}
+
+/// The CPU this runs on. Unless interrupts are off, that may have changed when the caller looks at the answer.
+#[inline]
+#[must_use]
+pub fn current() -> CpuId {
+    let number;
+    // SAFETY: in the kernel GS points to this CPU's area.
+    unsafe {
+        asm!("mov {:e}, gs:[{}]", out(reg) number, const offset_of!(CpuArea, number), options(nostack, preserves_flags, readonly));
+    }
+    CpuId(number)
+}
+
+/// This CPU's count of `CpuLocal::with` closures, read in one instruction: a thread that is moved right before or after it
+/// sees 0, because it cannot be moved while its own CPU's count is not.
+#[inline]
+fn pinned() -> u32 {
+    let count;
+    // SAFETY: as in `current`.
+    unsafe {
+        asm!("mov {:e}, gs:[{}]", out(reg) count, const offset_of!(CpuArea, pinned), options(nostack, preserves_flags, readonly));
+    }
+    count
+}
+
+/// Whether an interrupt handler runs on this CPU; in one instruction, for the same reason.
+#[inline]
+pub(crate) fn in_handler() -> bool {
+    let depth: u32;
+    // SAFETY: as in `current`.
+    unsafe {
+        asm!("mov {:e}, gs:[{}]", out(reg) depth, const offset_of!(CpuArea, irq_depth), options(nostack, preserves_flags, readonly));
+    }
+    depth != 0
+}
+
+/// Number of CPUs of this instance, started or not.
+#[must_use]
+pub fn count() -> usize {
+    role::descriptor().cpus().len()
+}
+
+/// Whether interrupts are on.
+#[inline]
+#[must_use]
+pub fn irqs_enabled() -> bool {
+    let flags: u64;
+    // SAFETY: reads the flags by way of one balanced push and pop.
+    unsafe { asm!("pushfq", "pop {}", out(reg) flags, options(preserves_flags)) };
+    flags & (1 << 9) != 0
+}
+
+#[inline]
+pub(crate) fn irqs_off() {
+    // SAFETY: turning interrupts off cannot break memory safety.
+    unsafe { asm!("cli", options(nostack)) };
+}
+
+#[inline]
+pub(super) fn irqs_on() {
+    // SAFETY: callers are `enable_irqs` and code that restores the state it found; the interrupt handlers are in place.
+    unsafe { asm!("sti", options(nostack)) };
+}
+
+/// Turns interrupts on.
+///
+/// # Panics
+/// Within `CpuLocal::with`, whose reference is only safe while they are off.
+#[inline]
+pub fn enable_irqs() {
+    assert_not_pinned();
+    irqs_on();
+}
+
+#[inline]
+#[track_caller]
+pub(super) fn assert_not_pinned() {
+    assert!(pinned() == 0, "interrupts enabled or context switched within CpuLocal::with");
+}
+
+/// Runs `f` with interrupts off, and restores the state found.
+#[inline]
+pub fn without_irqs<R>(f: impl FnOnce() -> R) -> R {
+    let were_on = irqs_enabled();
+    irqs_off();
+    let result = f();
+    if were_on {
+        irqs_on();
+    }
+    result
+}
+
+/// Sleeps until the next interrupt if `should_sleep` says so. It is asked with interrupts off, and they come on together
+/// with the halt, so a wake-up that arrives after the question ends the sleep. Interrupts are on at return.
+pub fn idle_wait(should_sleep: impl FnOnce() -> bool) {
+    assert_not_pinned();
+    irqs_off();
+    if should_sleep() {
+        // SAFETY: `sti` takes effect after the following instruction, so no interrupt is taken between the two; the halt
+        // ends with the next one.
+        unsafe { asm!("sti", "hlt", options(nostack)) };
+    } else {
+        irqs_on();
+    }
+}
+
+/// One value per CPU, made at its first use on (or of) that CPU.
+///
+/// The first use allocates, so it must happen in a thread; later ones may come from interrupt handlers.
+pub struct CpuLocal<T: 'static> {
+    slots: [AtomicPtr<T>; MAX_CPUS],
+    make: fn(CpuId) -> T,
+    owns: PhantomData<T>,
+}
+
+// SAFETY: `with` gives a reference to one CPU's value only on that CPU with interrupts off, where neither another CPU nor
+// another thread can hold one (enabling interrupts or switching context inside panics); values move between threads at most
+// once, when made, hence `Send`. `of` shares between CPUs and asks for `Sync` itself.
+unsafe impl<T: Send> Sync for CpuLocal<T> {}
+
+impl<T: Send> CpuLocal<T> {
+    /// A set of values, each made by `make` when first used.
+    #[must_use]
+    pub const fn new(make: fn(CpuId) -> T) -> Self {
+        Self { slots: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_CPUS], make, owns: PhantomData }
+    }
+
+    fn slot(&self, cpu: CpuId) -> &T {
+        let slot = &self.slots[cpu.0 as usize];
+        let mut pointer = slot.load(Ordering::Acquire);
+        if pointer.is_null() {
+            let fresh = Box::into_raw(Box::new((self.make)(cpu)));
+            match slot.compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => pointer = fresh,
+                Err(winner) => {
+                    // SAFETY: `fresh` came from `Box::into_raw` above and was not published.
+                    drop(unsafe { Box::from_raw(fresh) });
+                    pointer = winner;
+                }
+            }
+        }
+        // SAFETY: published pointers come from `Box::into_raw` and are never freed.
+        unsafe { &*pointer }
+    }
+
+    /// Makes the value of a CPU that is about to be started, where allocating may not be possible yet.
+    pub fn prepare(&self, cpu: CpuId) {
+        self.slot(cpu);
+    }
+
+    /// Runs `f` with this CPU's value, with interrupts off. Calls may nest.
+    #[inline]
+    pub fn with<R>(&self, f: impl FnOnce(&T) -> R) -> R {
+        loop {
+            // Outside of the closed section, because the first use allocates.
+            let guess = current();
+            self.slot(guess);
+            let were_on = irqs_enabled();
+            irqs_off();
+            let area = area();
+            if area.number.load(Ordering::Relaxed) == guess.0 {
+                area.pinned.store(area.pinned.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                compiler_fence(Ordering::SeqCst);
+                let result = f(self.slot(guess));
+                compiler_fence(Ordering::SeqCst);
+                area.pinned.store(area.pinned.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+                if were_on {
+                    irqs_on();
+                }
+                return result;
+            }
+            // Moved to another CPU in between.
+            if were_on {
+                irqs_on();
+            }
+        }
+    }
+}
+
+impl<T: Send + Sync> CpuLocal<T> {
+    /// A CPU's value, from anywhere.
+    ///
+    /// # Panics
+    /// If `cpu` is beyond [`MAX_CPUS`].
+    pub fn of(&self, cpu: CpuId) -> &T {
+        self.slot(cpu)
+    }
+}

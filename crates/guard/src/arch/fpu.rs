@@ -1,0 +1,282 @@
+//! Floating-point and vector registers of programs.
+//!
+//! The kernel is compiled without them, so they stay in the CPU across system calls and interrupts, and are saved and
+//! restored only when another program's thread runs. The save area has XSAVE's standard format, which is also what Linux
+//! puts into signal frames; without XSAVE it is FXSAVE's, its first 512 bytes.
+
+use alloc::alloc::{Layout, alloc_zeroed, dealloc};
+use core::arch::asm;
+use core::arch::x86_64::__cpuid_count;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::features::{self, Features};
+
+/// Components we manage if the processor has them: x87, SSE, AVX, and the three of AVX-512.
+const COMPONENTS: u64 = 0b1110_0111;
+/// Of these, the ones every 64-bit CPU has.
+const LEGACY: u64 = 0b11;
+const LEGACY_BYTES: usize = 512;
+const HEADER_BYTES: usize = 64;
+const MXCSR: usize = 24;
+const MXCSR_MASK: usize = 28;
+const XSTATE_BV: usize = 512;
+const DEFAULT_FCW: u16 = 0x037f;
+const DEFAULT_MXCSR: u32 = 0x1f80;
+/// MXCSR bits of a processor that reports no mask.
+const DEFAULT_MXCSR_MASK: u32 = 0xffbf;
+
+/// Offset of the 48 bytes software may use, in which Linux describes the rest of a signal frame.
+const SOFTWARE_BYTES: usize = 464;
+/// First word of that description (`FP_XSTATE_MAGIC1` of Linux' ABI).
+const MAGIC1: u32 = 0x4650_5853;
+/// Last word of a frame (`FP_XSTATE_MAGIC2`).
+const MAGIC2: u32 = 0x4650_5845;
+
+static BYTES: AtomicU32 = AtomicU32::new(LEGACY_BYTES as u32);
+static ENABLED: AtomicU64 = AtomicU64::new(LEGACY);
+static ALLOWED_MXCSR: AtomicU32 = AtomicU32::new(DEFAULT_MXCSR_MASK);
+
+/// Sets up XCR0 and the initial state on this CPU; the first one finds out the sizes.
+pub(super) fn init_cpu() {
+    if features::has(Features::XSAVE) {
+        let supported = {
+            let leaf = __cpuid_count(0xd, 0);
+            u64::from(leaf.edx) << 32 | u64::from(leaf.eax)
+        };
+        let mut enabled = supported & COMPONENTS | LEGACY;
+        // The three AVX-512 components come together, and with AVX.
+        if enabled & 0b1110_0100 != 0b1110_0100 {
+            enabled &= 0b111;
+        }
+        // SAFETY: CR4.OSXSAVE is set; the value holds x87 and only supported components in permitted combinations.
+        unsafe {
+            asm!("xsetbv", in("ecx") 0, in("eax") enabled as u32, in("edx") (enabled >> 32) as u32, options(nostack, nomem));
+        }
+        ENABLED.store(enabled, Ordering::Relaxed);
+        // EBX: the size for what XCR0 enables now.
+        BYTES.store(__cpuid_count(0xd, 0).ebx, Ordering::Relaxed);
+    }
+    let mut probe = LegacyArea([0; LEGACY_BYTES]);
+    // SAFETY: the area is 16-byte aligned and 512 bytes long; `fninit` has no operand.
+    unsafe { asm!("fninit", "fxsave64 [{}]", in(reg) &raw mut probe, options(nostack)) };
+    let mask =
+        u32::from_le_bytes([probe.0[MXCSR_MASK], probe.0[MXCSR_MASK + 1], probe.0[MXCSR_MASK + 2], probe.0[MXCSR_MASK + 3]]);
+    if mask != 0 {
+        ALLOWED_MXCSR.store(mask, Ordering::Relaxed);
+    }
+}
+
+#[repr(C, align(16))]
+struct LegacyArea([u8; LEGACY_BYTES]);
+
+fn area_bytes() -> usize {
+    BYTES.load(Ordering::Relaxed) as usize
+}
+
+fn layout() -> Layout {
+    Layout::from_size_align(area_bytes(), 64).expect("the size is CPUID's and small")
+}
+
+/// Bytes of a signal frame's floating-point part, including its final magic word.
+#[must_use]
+pub fn signal_frame_size() -> usize {
+    if features::has(Features::XSAVE) { area_bytes() + 4 } else { LEGACY_BYTES }
+}
+
+/// A floating-point frame that no processor state can be made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadFrame;
+
+/// Saved floating-point and vector registers of one thread.
+pub struct UserFpu {
+    area: NonNull<u8>,
+}
+
+// SAFETY: exclusively owned memory, like a `Box<[u8]>`.
+unsafe impl Send for UserFpu {}
+// SAFETY: shared references only read it.
+unsafe impl Sync for UserFpu {}
+
+impl UserFpu {
+    /// The state a new program starts with; `None` if memory is short.
+    #[must_use]
+    pub fn new() -> Option<Self> {
+        let mut fpu = Self::allocate()?;
+        let bytes = fpu.bytes_mut();
+        bytes[..2].copy_from_slice(&DEFAULT_FCW.to_le_bytes());
+        bytes[MXCSR..MXCSR + 4].copy_from_slice(&DEFAULT_MXCSR.to_le_bytes());
+        Some(fpu)
+    }
+
+    /// A copy, for a new thread; `None` if memory is short.
+    #[must_use]
+    pub fn fork(&self) -> Option<Self> {
+        let mut fpu = Self::allocate()?;
+        fpu.bytes_mut().copy_from_slice(self.bytes());
+        Some(fpu)
+    }
+
+    fn allocate() -> Option<Self> {
+        // SAFETY: the layout's size is at least 512.
+        NonNull::new(unsafe { alloc_zeroed(layout()) }).map(|area| Self { area })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: allocated with this size, initialised, and borrowed with `self`.
+        unsafe { core::slice::from_raw_parts(self.area.as_ptr(), area_bytes()) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, exclusively.
+        unsafe { core::slice::from_raw_parts_mut(self.area.as_ptr(), area_bytes()) }
+    }
+
+    /// Saves this CPU's registers here.
+    #[inline]
+    pub fn save(&mut self) {
+        let area = self.area.as_ptr();
+        let features = features::get();
+        // SAFETY: the area is 64-byte aligned, as large as XCR0 needs, and exclusively ours. XSAVEOPT leaves out only what is
+        // unchanged since it was restored from this very area.
+        unsafe {
+            if features.contains(Features::XSAVEOPT) {
+                asm!("xsaveopt64 [{}]", in(reg) area, in("eax") -1, in("edx") -1, options(nostack, preserves_flags));
+            } else if features.contains(Features::XSAVE) {
+                asm!("xsave64 [{}]", in(reg) area, in("eax") -1, in("edx") -1, options(nostack, preserves_flags));
+            } else {
+                asm!("fxsave64 [{}]", in(reg) area, options(nostack, preserves_flags));
+            }
+        }
+    }
+
+    /// Loads this CPU's registers from here. All of them: nothing of another program's stays.
+    #[inline]
+    pub fn restore(&self) {
+        let area = self.area.as_ptr();
+        // SAFETY: the area is aligned and holds what `new`, `save` or `from_signal_frame` put there, none of which sets a
+        // reserved bit, so this cannot fault.
+        unsafe {
+            if features::has(Features::XSAVE) {
+                asm!("xrstor64 [{}]", in(reg) area, in("eax") -1, in("edx") -1, options(nostack, preserves_flags, readonly));
+            } else {
+                asm!("fxrstor64 [{}]", in(reg) area, options(nostack, preserves_flags, readonly));
+            }
+        }
+    }
+
+    /// Writes the state as Linux puts it into signal frames, at most [`signal_frame_size`] bytes; returns how many. The
+    /// frame's address must be a multiple of 64 for a program that restores it by itself.
+    ///
+    /// # Panics
+    /// If `frame` is smaller than [`signal_frame_size`].
+    pub fn to_signal_frame(&self, frame: &mut [u8]) -> usize {
+        let bytes = self.bytes();
+        let total = signal_frame_size();
+        frame[..bytes.len()].copy_from_slice(bytes);
+        frame[SOFTWARE_BYTES..LEGACY_BYTES].fill(0);
+        if features::has(Features::XSAVE) {
+            // What XSAVEOPT left out is in its initial state, which only x87 and SSE describe by more than zeros; programs
+            // expect the header to call those two present.
+            let present = u64::from_le_bytes(frame[XSTATE_BV..XSTATE_BV + 8].try_into().expect("eight bytes"));
+            if present & 1 == 0 {
+                frame[..MXCSR].fill(0);
+                frame[..2].copy_from_slice(&DEFAULT_FCW.to_le_bytes());
+                frame[32..160].fill(0);
+            }
+            if present & 2 == 0 {
+                frame[160..416].fill(0);
+                frame[MXCSR..MXCSR + 4].copy_from_slice(&DEFAULT_MXCSR.to_le_bytes());
+            }
+            frame[XSTATE_BV..XSTATE_BV + 8].copy_from_slice(&(present | LEGACY).to_le_bytes());
+            let enabled = ENABLED.load(Ordering::Relaxed);
+            let software = &mut frame[SOFTWARE_BYTES..];
+            software[0..4].copy_from_slice(&MAGIC1.to_le_bytes());
+            software[4..8].copy_from_slice(&(total as u32).to_le_bytes());
+            software[8..16].copy_from_slice(&enabled.to_le_bytes());
+            software[16..20].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
+            frame[total - 4..total].copy_from_slice(&MAGIC2.to_le_bytes());
+        }
+        total
+    }
+
+    /// The state in a signal frame. Whatever the program wrote there, the result can be loaded.
+    ///
+    /// # Errors
+    /// [`BadFrame`] if it is shorter than a frame without extensions.
+    pub fn from_signal_frame(&mut self, frame: &[u8]) -> Result<(), BadFrame> {
+        let legacy = frame.get(..LEGACY_BYTES).ok_or(BadFrame)?;
+        let extended = extended_part(frame, area_bytes());
+        let bytes = self.bytes_mut();
+        bytes.fill(0);
+        bytes[..SOFTWARE_BYTES].copy_from_slice(&legacy[..SOFTWARE_BYTES]);
+        let mxcsr = u32::from_le_bytes(legacy[MXCSR..MXCSR + 4].try_into().expect("four bytes"));
+        let mxcsr = mxcsr & ALLOWED_MXCSR.load(Ordering::Relaxed);
+        bytes[MXCSR..MXCSR + 4].copy_from_slice(&mxcsr.to_le_bytes());
+        if bytes.len() > LEGACY_BYTES {
+            let mut present = LEGACY;
+            if let Some(frame) = extended {
+                present = u64::from_le_bytes(frame[XSTATE_BV..XSTATE_BV + 8].try_into().expect("eight bytes"));
+                present &= ENABLED.load(Ordering::Relaxed);
+                let data = LEGACY_BYTES + HEADER_BYTES;
+                bytes[data..].copy_from_slice(&frame[data..]);
+            }
+            // The rest of the header stays zero: standard format, no reserved bits.
+            bytes[XSTATE_BV..XSTATE_BV + 8].copy_from_slice(&present.to_le_bytes());
+        }
+        Ok(())
+    }
+}
+
+/// The frame as a whole XSAVE area, if it says it is one of our size.
+fn extended_part(frame: &[u8], size: usize) -> Option<&[u8]> {
+    let word = |at: usize| frame.get(at..at + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+    let described = word(SOFTWARE_BYTES)? == MAGIC1
+        && word(SOFTWARE_BYTES + 4)? as usize == size + 4
+        && word(SOFTWARE_BYTES + 16)? as usize == size
+        && size > LEGACY_BYTES + HEADER_BYTES
+        && word(size)? == MAGIC2;
+    if described { frame.get(..size) } else { None }
+}
+
+impl Drop for UserFpu {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout in `allocate`, whose size does not change after the CPUs are set up.
+        unsafe { dealloc(self.area.as_ptr(), layout()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn legacy_frames_round_trip_and_mxcsr_is_masked() {
+        let mut fpu = UserFpu::new().unwrap();
+        let mut frame = [0; LEGACY_BYTES];
+        assert_eq!(fpu.to_signal_frame(&mut frame), LEGACY_BYTES);
+        assert_eq!(frame[..2], DEFAULT_FCW.to_le_bytes());
+        frame[MXCSR..MXCSR + 4].fill(0xff);
+        frame[200] = 7;
+        fpu.from_signal_frame(&frame).unwrap();
+        let bytes = fpu.fork().unwrap();
+        assert_eq!(bytes.bytes()[MXCSR..MXCSR + 4], DEFAULT_MXCSR_MASK.to_le_bytes());
+        assert_eq!(bytes.bytes()[200], 7);
+        assert_eq!(fpu.from_signal_frame(&frame[1..]), Err(BadFrame));
+    }
+
+    #[test]
+    fn only_a_complete_description_is_extended() {
+        const SIZE: usize = 832;
+        let mut frame = [0; SIZE + 4];
+        assert!(extended_part(&frame, SIZE).is_none());
+        frame[464..468].copy_from_slice(&MAGIC1.to_le_bytes());
+        frame[468..472].copy_from_slice(&(SIZE as u32 + 4).to_le_bytes());
+        frame[480..484].copy_from_slice(&(SIZE as u32).to_le_bytes());
+        assert!(extended_part(&frame, SIZE).is_none());
+        frame[SIZE..].copy_from_slice(&MAGIC2.to_le_bytes());
+        assert_eq!(extended_part(&frame, SIZE).map(<[u8]>::len), Some(SIZE));
+        assert!(extended_part(&frame[..SIZE], SIZE).is_none());
+        assert!(extended_part(&frame, SIZE + 64).is_none());
+    }
+}

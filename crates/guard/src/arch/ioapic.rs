@@ -1,0 +1,116 @@
+//! The I/O interrupt controllers, which route device lines to CPUs. Only instances that were given lines touch them; today
+//! that is the supervisor. The two old 8259s are put to sleep.
+
+use abi::descriptor::{IRQ_ACTIVE_LOW, IRQ_LEVEL, IrqLine};
+use lfmutex::{Mutex, Once};
+
+use super::port;
+use crate::mem::phys::PhysAddr;
+use crate::paging::kernel::{Cache, Io};
+use crate::role;
+
+const SELECT: usize = 0x00;
+const WINDOW: usize = 0x10;
+const VERSION: u32 = 0x01;
+const REDIRECTION: u32 = 0x10;
+const MASKED: u32 = 1 << 16;
+const LEVEL: u32 = 1 << 15;
+const ACTIVE_LOW: u32 = 1 << 13;
+
+struct IoApic {
+    registers: Io,
+    gsi_base: u32,
+    inputs: u32,
+}
+
+impl IoApic {
+    // The lock around all controllers keeps select and access together.
+    fn read(&self, register: u32) -> u32 {
+        self.registers.write32(SELECT, register);
+        self.registers.read32(WINDOW)
+    }
+
+    fn write(&self, register: u32, value: u32) {
+        self.registers.write32(SELECT, register);
+        self.registers.write32(WINDOW, value);
+    }
+
+    fn route(&self, input: u32, low: u32, apic_id: u32) {
+        let entry = REDIRECTION + 2 * input;
+        // Masked while it is half written.
+        self.write(entry, MASKED);
+        self.write(entry + 1, apic_id << 24);
+        self.write(entry, low);
+    }
+}
+
+type Controllers = arrayvec::ArrayVec<IoApic, { abi::descriptor::MAX_IOAPICS }>;
+
+static CONTROLLERS: Once<Mutex<Controllers>> = Once::new();
+
+fn with_input<R>(gsi: u32, f: impl FnOnce(&IoApic, u32) -> R) -> Option<R> {
+    let controllers = CONTROLLERS.call_once(|| Mutex::new(find_all())).lock();
+    let controller = controllers.iter().find(|c| gsi >= c.gsi_base && gsi - c.gsi_base < c.inputs)?;
+    Some(f(controller, gsi - controller.gsi_base))
+}
+
+/// Maps the controllers of the descriptor and masks all their inputs.
+fn find_all() -> Controllers {
+    silence_8259();
+    let mut found = Controllers::new();
+    for entry in role::descriptor().ioapics() {
+        let Ok(registers) = Io::map(PhysAddr(entry.phys), WINDOW + 4, Cache::Off) else {
+            log::warn!("no memory to map I/O APIC {}: its lines stay off", entry.id);
+            continue;
+        };
+        let mut controller = IoApic { registers, gsi_base: entry.gsi_base, inputs: 0 };
+        controller.inputs = (controller.read(VERSION) >> 16 & 0xff) + 1;
+        for input in 0..controller.inputs {
+            controller.write(REDIRECTION + 2 * input, MASKED);
+        }
+        found.push(controller);
+    }
+    found
+}
+
+/// Moves the old controllers' vectors away from the exceptions and masks every line. A spurious interrupt of theirs ends up
+/// at vectors 0x27 or 0x2f, which are ignored.
+fn silence_8259() {
+    const COMMANDS: [(u16, u8); 10] = [
+        (0x20, 0x11),
+        (0xa0, 0x11),
+        (0x21, 0x20),
+        (0xa1, 0x28),
+        (0x21, 4),
+        (0xa1, 2),
+        (0x21, 1),
+        (0xa1, 1),
+        (0x21, 0xff),
+        (0xa1, 0xff),
+    ];
+    for (port, value) in COMMANDS {
+        // SAFETY: the initialisation sequence of the 8259 pair; only the guard touches these ports, and an instance with I/O
+        // APICs in its descriptor owns the platform's interrupt routing.
+        unsafe { port::outb(port, value) };
+    }
+}
+
+/// Routes a line to a vector of one CPU and unmasks it. `false` if no controller has it, or the CPU is out of its reach.
+pub fn enable(line: IrqLine, vector: u8, apic_id: u32) -> bool {
+    if apic_id > 0xfe {
+        return false;
+    }
+    let mut low = u32::from(vector);
+    if line.flags & IRQ_LEVEL != 0 {
+        low |= LEVEL;
+    }
+    if line.flags & IRQ_ACTIVE_LOW != 0 {
+        low |= ACTIVE_LOW;
+    }
+    with_input(line.gsi, |controller, input| controller.route(input, low, apic_id)).is_some()
+}
+
+/// Masks a line.
+pub fn disable(line: IrqLine) {
+    with_input(line.gsi, |controller, input| controller.write(REDIRECTION + 2 * input, MASKED));
+}

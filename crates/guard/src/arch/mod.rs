@@ -1,0 +1,88 @@
+//! The processor: everything that is x86-64 and not a page table.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `features` | what CPUID promises, decided once on the first CPU |
+//! | `cpu` | the per-CPU area, `CpuLocal`, interrupt enable, idle |
+//! | `gdt`, `idt`, `trap` | descriptor tables; the only ways into the kernel |
+//! | `user`, `usercopy` | ring 3 and back; the kernel's access to user memory |
+//! | `context`, `fpu` | switching stacks; user floating-point state |
+//! | `apic`, `ioapic`, `timer` | interrupts and time |
+//! | `port` | I/O ports |
+
+pub(crate) mod apic;
+pub mod context;
+pub mod cpu;
+mod cpuinfo;
+pub(crate) mod features;
+pub mod fpu;
+mod gdt;
+mod idt;
+pub(crate) mod ioapic;
+pub(crate) mod msr;
+pub mod port;
+pub mod timer;
+pub(crate) mod trap;
+pub mod user;
+mod usercopy;
+
+pub(crate) use usercopy::probe;
+
+use abi::descriptor::FLAG_X2APIC;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use crate::{paging, role};
+use cpu::CpuId;
+
+/// Makes room for a further CPU; done by a running CPU before it starts that one. `false` if memory is short.
+pub(crate) fn prepare_cpu(cpu: CpuId) -> bool {
+    cpu::allocate_area(cpu)
+}
+
+/// Sets up the CPU this runs on: control registers, descriptor tables, per-CPU area, system call entry, floating point,
+/// local APIC and timer. The same for the first and every further CPU, whatever state it comes from (reset trampoline or
+/// park page), so nothing is assumed of the registers it writes.
+///
+/// Interrupts must be off, the final page tables active, and `prepare_cpu` done for any CPU but the first.
+pub(crate) fn init_cpu(cpu: CpuId) {
+    let descriptor = role::descriptor();
+    if cpu.0 == 0 {
+        features::detect();
+    }
+    features::enable();
+    let area = cpu::install_area(cpu);
+    gdt::load(area);
+    // Loading selectors cleared the GS base: set it again, and zero what a program may have left in the others.
+    cpu::set_gs_base(area);
+    idt::load();
+    usercopy::init_cpu();
+    user::init_cpu();
+    fpu::init_cpu();
+    apic::init_cpu(descriptor.has(FLAG_X2APIC));
+    if cpu.0 == 0 {
+        timer::init(descriptor);
+    }
+    timer::init_cpu();
+    cpu::mark_online(cpu);
+    paging::tlb::join();
+}
+
+/// Set when this instance's other CPUs must stop for good at their next NMI.
+static STOPPING: AtomicBool = AtomicBool::new(false);
+
+/// Whether [`stop_other_cpus`] was called.
+pub(crate) fn is_stopping() -> bool {
+    STOPPING.load(Ordering::Acquire)
+}
+
+/// Stops this instance's other CPUs by NMI: in a subOS they go to the park page, in the supervisor they halt. Returns at
+/// once; nobody waits for them. For panic, exit and power-off.
+pub(crate) fn stop_other_cpus() {
+    STOPPING.store(true, Ordering::Release);
+    let me = cpu::current();
+    for (number, entry) in role::descriptor().cpus().iter().enumerate() {
+        if number != me.0 as usize && cpu::is_online(CpuId(number as u32)) {
+            apic::send_nmi(entry.apic_id);
+        }
+    }
+}

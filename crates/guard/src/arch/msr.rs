@@ -1,0 +1,62 @@
+//! Model-specific registers and the few privileged instructions that need no file of their own.
+
+use core::arch::asm;
+
+pub const APIC_BASE: u32 = 0x1b;
+pub const PAT: u32 = 0x277;
+pub const SYSENTER_CS: u32 = 0x174;
+pub const TSC_DEADLINE: u32 = 0x6e0;
+pub const EFER: u32 = 0xc000_0080;
+pub const STAR: u32 = 0xc000_0081;
+pub const LSTAR: u32 = 0xc000_0082;
+pub const CSTAR: u32 = 0xc000_0083;
+pub const SFMASK: u32 = 0xc000_0084;
+pub const FS_BASE: u32 = 0xc000_0100;
+pub const GS_BASE: u32 = 0xc000_0101;
+pub const KERNEL_GS_BASE: u32 = 0xc000_0102;
+
+/// Reads a model-specific register.
+///
+/// # Safety
+/// The register exists on this CPU, and reading it has no effect but the read.
+pub unsafe fn read(msr: u32) -> u64 {
+    let (low, high): (u32, u32);
+    // SAFETY: the caller vouches for the register.
+    unsafe { asm!("rdmsr", in("ecx") msr, out("eax") low, out("edx") high, options(nostack, preserves_flags)) };
+    u64::from(high) << 32 | u64::from(low)
+}
+
+/// Writes a model-specific register.
+///
+/// # Safety
+/// The register exists on this CPU, accepts the value, and the effect breaks no invariant of the kernel.
+pub unsafe fn write(msr: u32, value: u64) {
+    // SAFETY: the caller vouches for register and value.
+    unsafe {
+        asm!("wrmsr", in("ecx") msr, in("eax") value as u32, in("edx") (value >> 32) as u32, options(nostack, preserves_flags));
+    }
+}
+
+/// The address of the last page fault.
+pub fn cr2() -> usize {
+    let value;
+    // SAFETY: reading CR2 has no effect.
+    unsafe { asm!("mov {}, cr2", out(reg) value, options(nostack, nomem, preserves_flags)) };
+    value
+}
+
+/// The active page-table root and its flags.
+pub fn cr3() -> u64 {
+    let value;
+    // SAFETY: reading CR3 has no effect.
+    unsafe { asm!("mov {}, cr3", out(reg) value, options(nostack, nomem, preserves_flags)) };
+    value
+}
+
+/// Halts with interrupts off, for ever; only an NMI runs in between.
+pub fn halt_forever() -> ! {
+    loop {
+        // SAFETY: stops this CPU and touches nothing.
+        unsafe { asm!("cli", "hlt", options(nostack, nomem)) };
+    }
+}

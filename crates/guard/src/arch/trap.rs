@@ -1,0 +1,307 @@
+//! The ways into the kernel other than SYSCALL: exceptions and interrupts.
+//!
+//! Each vector has a 16-byte stub that makes the stack look the same (error code, vector) and goes on to one of
+//!
+//! * `from_user`: saves the program's registers into the `UserRegs` of the running `user::enter`, and returns from it;
+//! * `from_kernel`: saves all registers on the stack, calls [`kernel_trap`], restores them;
+//! * `from_anywhere` (NMI, double fault, machine check, each on its own stack): these may interrupt the few instructions
+//!   where the kernel runs with the user's GS or stack. A program can put any value into its GS base, so nothing can be
+//!   concluded from it: the handler finds its per-CPU area by the stack it runs on, sets the GS base, and puts the old one
+//!   back at the end.
+//!
+//! Interrupts are off in all of them. Direction and alignment-check flags are the interrupted code's and are cleared first.
+
+use core::arch::{asm, global_asm};
+use core::mem::{offset_of, size_of};
+use core::sync::atomic::Ordering;
+
+use super::features::{self, Features};
+use super::{cpu, msr, user, usercopy};
+use crate::{irq, panic, park, role};
+
+/// Registers of interrupted kernel code, as the stubs leave them on the stack.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct KernelFrame {
+    pub r15: u64,
+    pub r14: u64,
+    pub r13: u64,
+    pub r12: u64,
+    pub rbp: u64,
+    pub rbx: u64,
+    pub r11: u64,
+    pub r10: u64,
+    pub r9: u64,
+    pub r8: u64,
+    pub rax: u64,
+    pub rcx: u64,
+    pub rdx: u64,
+    pub rsi: u64,
+    pub rdi: u64,
+    pub vector: u64,
+    pub error: u64,
+    pub rip: u64,
+    pub cs: u64,
+    pub rflags: u64,
+    pub rsp: u64,
+    pub ss: u64,
+}
+
+const _: () = assert!(size_of::<KernelFrame>().is_multiple_of(16));
+
+/// Interrupts enabled, in RFLAGS.
+const RFLAGS_IF: u64 = 1 << 9;
+/// Bit numbers of a page fault's error code.
+const FAULT_PRESENT: u64 = 1 << 0;
+const FAULT_WRITE: u64 = 1 << 1;
+const FAULT_RESERVED: u64 = 1 << 3;
+const FAULT_FETCH: u64 = 1 << 4;
+
+pub const NMI: u8 = 2;
+pub const DOUBLE_FAULT: u8 = 8;
+pub const GENERAL_PROTECTION: u8 = 13;
+pub const PAGE_FAULT: u8 = 14;
+pub const MACHINE_CHECK: u8 = 18;
+
+const STUB_BYTES: usize = 16;
+
+/// Pushes the general registers in the order of [`KernelFrame`].
+macro_rules! push_registers {
+    () => {
+        "push rdi\npush rsi\npush rdx\npush rcx\npush rax\npush r8\npush r9\npush r10\npush r11\npush rbx\npush rbp\n\
+         push r12\npush r13\npush r14\npush r15"
+    };
+}
+
+/// The reverse, and drops vector and error code.
+macro_rules! pop_registers {
+    () => {
+        "pop r15\npop r14\npop r13\npop r12\npop rbp\npop rbx\npop r11\npop r10\npop r9\npop r8\npop rax\npop rcx\n\
+         pop rdx\npop rsi\npop rdi\nadd rsp, 16"
+    };
+}
+
+global_asm!(
+    ".balign 16",
+    ".global skerry_trap_stubs",
+    "skerry_trap_stubs:",
+    ".set skerry_vector, 0",
+    ".rept 256",
+    ".balign 16",
+    // Vectors for which the processor pushes an error code itself.
+    ".if (skerry_vector == 8) || ((skerry_vector >= 10) && (skerry_vector <= 14)) || (skerry_vector == 17) || \
+         (skerry_vector == 21) || (skerry_vector == 29) || (skerry_vector == 30)",
+    ".else",
+    "push 0",
+    ".endif",
+    // `push imm32`, spelled out because an assembler variable as an operand means memory here.
+    ".byte 0x68",
+    ".long skerry_vector",
+    ".if skerry_vector == 2",
+    "jmp skerry_trap_nmi",
+    ".elseif skerry_vector == 8",
+    "jmp skerry_trap_double_fault",
+    ".elseif skerry_vector == 18",
+    "jmp skerry_trap_machine_check",
+    ".else",
+    "jmp skerry_trap_common",
+    ".endif",
+    ".set skerry_vector, skerry_vector + 1",
+    ".endr",
+    "",
+    "skerry_trap_common:",
+    "test byte ptr [rsp + {cs}], 3",
+    "jnz skerry_trap_from_user",
+    "",
+    "skerry_trap_from_kernel:",
+    push_registers!(),
+    "cld",
+    "mov rdi, rsp",
+    "call {kernel_trap}",
+    pop_registers!(),
+    "iretq",
+    "",
+    // On the stack that `enter` prepared; the registers go where it said, the stack pointer goes back to where it was,
+    // and the rest is a return from `enter` with the vector in RAX and the error code in RDX.
+    "skerry_trap_from_user:",
+    "swapgs",
+    "push rax",
+    "mov rax, gs:[{gs_user_regs}]",
+    "mov [rax + {rbx}], rbx",
+    "mov [rax + {rcx}], rcx",
+    "mov [rax + {rdx}], rdx",
+    "mov [rax + {rsi}], rsi",
+    "mov [rax + {rdi}], rdi",
+    "mov [rax + {rbp}], rbp",
+    "mov [rax + {r8}], r8",
+    "mov [rax + {r9}], r9",
+    "mov [rax + {r10}], r10",
+    "mov [rax + {r11}], r11",
+    "mov [rax + {r12}], r12",
+    "mov [rax + {r13}], r13",
+    "mov [rax + {r14}], r14",
+    "mov [rax + {r15}], r15",
+    "pop rcx",
+    "mov [rax + {rax}], rcx",
+    "mov qword ptr [rax + {orig_rax}], -1",
+    "pop rsi", // vector
+    "pop rdx", // error code
+    "pop rcx",
+    "mov [rax + {rip}], rcx",
+    "add rsp, 8", // code segment
+    "pop rcx",
+    "mov [rax + {rflags}], rcx",
+    "pop rcx",
+    "mov [rax + {rsp}], rcx",
+    "mov rax, rsi",
+    "mov rsp, gs:[{gs_kernel_rsp}]",
+    "cld",
+    "ret",
+    "",
+    "skerry_trap_nmi:",
+    push_registers!(),
+    "lea rsi, [rsp + {frame_bytes} - {nmi_top}]",
+    "jmp skerry_trap_from_anywhere",
+    "skerry_trap_double_fault:",
+    push_registers!(),
+    "lea rsi, [rsp + {frame_bytes} - {double_fault_top}]",
+    "jmp skerry_trap_from_anywhere",
+    "skerry_trap_machine_check:",
+    push_registers!(),
+    "lea rsi, [rsp + {frame_bytes} - {machine_check_top}]",
+    "",
+    // RSI: this CPU's area.
+    "skerry_trap_from_anywhere:",
+    "cld",
+    "mov ecx, {gs_base}",
+    "rdmsr",
+    "mov r12d, eax",
+    "mov r13d, edx",
+    "mov rax, rsi",
+    "mov rdx, rsi",
+    "shr rdx, 32",
+    "wrmsr",
+    "mov rdi, rsp",
+    "call {special_trap}",
+    "mov ecx, {gs_base}",
+    "mov eax, r12d",
+    "mov edx, r13d",
+    "wrmsr",
+    pop_registers!(),
+    "iretq",
+    cs = const 3 * 8,
+    kernel_trap = sym kernel_trap,
+    special_trap = sym special_trap,
+    frame_bytes = const size_of::<KernelFrame>(),
+    nmi_top = const cpu::NMI_STACK_TOP,
+    double_fault_top = const cpu::DOUBLE_FAULT_STACK_TOP,
+    machine_check_top = const cpu::MACHINE_CHECK_STACK_TOP,
+    gs_base = const msr::GS_BASE,
+    gs_user_regs = const cpu::GS_USER_REGS,
+    gs_kernel_rsp = const cpu::GS_KERNEL_RSP,
+    rax = const offset_of!(user::UserRegs, rax),
+    rbx = const offset_of!(user::UserRegs, rbx),
+    rcx = const offset_of!(user::UserRegs, rcx),
+    rdx = const offset_of!(user::UserRegs, rdx),
+    rsi = const offset_of!(user::UserRegs, rsi),
+    rdi = const offset_of!(user::UserRegs, rdi),
+    rbp = const offset_of!(user::UserRegs, rbp),
+    r8 = const offset_of!(user::UserRegs, r8),
+    r9 = const offset_of!(user::UserRegs, r9),
+    r10 = const offset_of!(user::UserRegs, r10),
+    r11 = const offset_of!(user::UserRegs, r11),
+    r12 = const offset_of!(user::UserRegs, r12),
+    r13 = const offset_of!(user::UserRegs, r13),
+    r14 = const offset_of!(user::UserRegs, r14),
+    r15 = const offset_of!(user::UserRegs, r15),
+    rip = const offset_of!(user::UserRegs, rip),
+    rflags = const offset_of!(user::UserRegs, rflags),
+    rsp = const offset_of!(user::UserRegs, rsp),
+    orig_rax = const offset_of!(user::UserRegs, orig_rax),
+);
+
+unsafe extern "C" {
+    #[link_name = "skerry_trap_stubs"]
+    static STUBS: [[u8; STUB_BYTES]; 256];
+}
+
+/// Address of a vector's entry stub.
+pub fn stub(vector: u8) -> u64 {
+    // SAFETY: the symbol is defined above with 256 stubs; only its address is taken.
+    (unsafe { &raw const STUBS[usize::from(vector)] }) as u64
+}
+
+/// Forbids access to user memory until the next `stac`; interrupted code may have been in a user copy, and a program may
+/// have set the flag.
+#[inline]
+pub fn close_user_memory() {
+    if features::has(Features::SMAP) {
+        // SAFETY: the instruction exists with SMAP, and only takes a permission away. It comes back with the flags of the
+        // interrupted code.
+        unsafe { asm!("clac", options(nostack)) };
+    }
+}
+
+/// An exception or interrupt in kernel code, on the interrupted stack.
+extern "C" fn kernel_trap(frame: &mut KernelFrame) {
+    close_user_memory();
+    let vector = frame.vector as u8;
+    match vector {
+        irq::FIRST_VECTOR..=255 => irq::handle(vector),
+        PAGE_FAULT => kernel_page_fault(frame),
+        _ => {
+            if let Some(fixup) = usercopy::fixup(frame.rip) {
+                frame.rip = fixup;
+            } else {
+                panic::exception(frame, None);
+            }
+        }
+    }
+}
+
+fn kernel_page_fault(frame: &mut KernelFrame) {
+    // Read first: the next fault overwrites it.
+    let address = msr::cr2();
+    let Some(fixup) = usercopy::fixup(frame.rip) else { panic::exception(frame, Some(address)) };
+    let write = frame.error & FAULT_WRITE != 0;
+    let ordinary = frame.error & (FAULT_RESERVED | FAULT_FETCH) == 0;
+    if address < user::USER_END && ordinary && frame.rflags & RFLAGS_IF != 0 {
+        // The copy ran in a thread with interrupts on, so its fault may sleep.
+        cpu::enable_irqs();
+        let retry = user::handle_kernel_fault(address, write);
+        cpu::irqs_off();
+        if retry {
+            return;
+        }
+    }
+    frame.rip = fixup;
+}
+
+/// NMI, double fault and machine check, on their own stacks.
+extern "C" fn special_trap(frame: &mut KernelFrame) {
+    close_user_memory();
+    match frame.vector as u8 {
+        NMI => {
+            let area = cpu::area();
+            area.interrupts[usize::from(NMI)].fetch_add(1, Ordering::Relaxed);
+            if let Some(window) = role::window() {
+                if window.halt_ordered() || super::is_stopping() {
+                    park::enter();
+                }
+            } else if super::is_stopping() {
+                msr::halt_forever();
+            }
+        }
+        _ => panic::exception(frame, Some(msr::cr2())),
+    }
+}
+
+/// A program's page fault, from its error code.
+pub fn user_page_fault(address: usize, error: u64) -> user::Trap {
+    user::Trap::PageFault {
+        addr: address,
+        write: error & FAULT_WRITE != 0,
+        exec: error & FAULT_FETCH != 0,
+        present: error & FAULT_PRESENT != 0,
+    }
+}

@@ -1,0 +1,258 @@
+//! The supervisor's partition descriptor: everything of the machine that nobody else owns, which at boot is everything.
+
+use core::arch::asm;
+use core::cell::UnsafeCell;
+use core::ops::Range;
+
+use abi::Descriptor;
+use abi::descriptor::{
+    CpuEntry, FLAG_COM1, FLAG_INVARIANT_TSC, FLAG_TSC_DEADLINE, FLAG_X2APIC, IRQ_ACTIVE_LOW, IRQ_LEVEL, IoApic, IrqLine,
+    MAX_CPUS, MAX_RANGES, MemRange, PortRange, RESERVED_FIRMWARE, RESERVED_IMAGE, ROLE_SUPERVISOR, Reserved,
+};
+use abi::layout::{GRANULE_FRAMES, LAPIC_MMIO, PAGE_SIZE};
+use acpi::{MadtEntry, Memory, PowerOff, Tables};
+use arrayvec::ArrayVec;
+use raw_cpuid::CpuId;
+use zerocopy::FromZeros;
+
+use super::clock;
+use super::entry::{MULTIBOOT2, PVH};
+use super::info::BootInfo;
+use crate::arch::{apic, timer};
+use crate::log::early;
+use crate::park;
+
+/// What boot needs to know beside the descriptor.
+pub(super) struct Machine {
+    /// The supervisor's descriptor, in the image.
+    pub descriptor: &'static Descriptor,
+    /// All CPUs, by APIC id; the index is the number of the park slot. The first is this one.
+    pub apic_ids: ArrayVec<u32, MAX_CPUS>,
+    /// All CPUs but this one: slot and APIC id.
+    pub others: ArrayVec<(usize, u32), MAX_CPUS>,
+    /// How to switch off.
+    pub power: PowerOff,
+}
+
+struct Cell(UnsafeCell<Descriptor>);
+
+// SAFETY: written by `describe` only, which runs once, before anybody else exists.
+unsafe impl Sync for Cell {}
+
+// SAFETY: a descriptor is integers and bytes; all zeroes is a value of it.
+static DESCRIPTOR: Cell = Cell(UnsafeCell::new(unsafe { core::mem::zeroed() }));
+
+/// Physical memory below 4 GiB, seen at its own addresses on the boot tables.
+struct LowMemory;
+
+impl Memory for LowMemory {
+    fn read(&self, at: u64, to: &mut [u8]) -> bool {
+        if at == 0 || at.checked_add(to.len() as u64).is_none_or(|end| end > 4 << 30) {
+            return false;
+        }
+        // SAFETY: the boot tables map it, `describe` runs on them, and `to` is this code's own. What is read may be anything;
+        // all callers treat it as such.
+        unsafe { core::ptr::copy_nonoverlapping(core::ptr::with_exposed_provenance(at as usize), to.as_mut_ptr(), to.len()) };
+        true
+    }
+}
+
+/// Reads what loader, firmware and processor say, and writes the supervisor's descriptor; installs the park page.
+///
+/// # Safety
+/// Called once, on the boot tables, by the entry code's call with what the loader passed.
+pub(super) unsafe fn describe(kind: u32, info: u32) -> Machine {
+    let info = match kind {
+        PVH => BootInfo::from_pvh(&LowMemory, u64::from(info)),
+        MULTIBOOT2 => BootInfo::from_multiboot2(&LowMemory, u64::from(info)),
+        _ => None,
+    };
+    let Some(info) = info else { panic!("the boot loader's information makes no sense") };
+    // SAFETY: this runs once, before anybody else refers to it.
+    let descriptor = unsafe { &mut *DESCRIPTOR.0.get() };
+    descriptor.stamp();
+    descriptor.role = ROLE_SUPERVISOR;
+    descriptor.set_label("supervisor");
+    descriptor.set_cmdline(info.cmdline());
+
+    let tables = info.rsdp.and_then(|rsdp| Tables::new(&LowMemory, rsdp));
+    if tables.is_none() {
+        early!("no ACPI tables: one CPU, no interrupt lines, no power switch");
+    }
+    let cpuid = CpuId::new();
+    let x2apic = cpuid.get_feature_info().is_some_and(|f| f.has_x2apic());
+    descriptor.lapic_phys = tables.as_ref().and_then(acpi::local_apic_address).unwrap_or(0xfee0_0000);
+    if x2apic {
+        descriptor.flags |= FLAG_X2APIC;
+    } else {
+        map_local_apic(descriptor.lapic_phys);
+    }
+    apic::init_mode(x2apic);
+
+    let mut apic_ids = ArrayVec::<u32, MAX_CPUS>::new();
+    apic_ids.push(apic::id());
+    let mut irqs = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
+        .map(|isa: u8| IrqLine { isa, gsi: u32::from(isa), ..IrqLine::new_zeroed() });
+    if let Some(tables) = &tables {
+        tables.for_each_madt_entry(|entry| match entry {
+            MadtEntry::Cpu { apic_id } => {
+                // Firmware may list a CPU twice, by its old and its new kind of entry.
+                if !apic_ids.contains(&apic_id) && (x2apic || apic_id < 0xff) {
+                    let _ = apic_ids.try_push(apic_id);
+                }
+            }
+            MadtEntry::IoApic { id, address, gsi_base } => {
+                let ioapic = IoApic { phys: u64::from(address), gsi_base, id: u32::from(id) };
+                let _ = descriptor.push_ioapic(ioapic);
+            }
+            MadtEntry::Override { source, gsi, flags } => {
+                if let Some(line) = irqs.get_mut(usize::from(source)) {
+                    line.gsi = gsi;
+                    line.flags = if flags & 3 == 3 { IRQ_ACTIVE_LOW } else { 0 }
+                        | if flags >> 2 & 3 == 3 { IRQ_LEVEL } else { 0 };
+                }
+            }
+        });
+        // The cascade of the old controllers is no line, and the clock's and the lines below are claimed by nobody.
+        for line in irqs {
+            if line.isa != 2 {
+                let _ = descriptor.push_irq(line);
+            }
+        }
+    }
+    // COM1 is the log's; the others are there for drivers.
+    descriptor.flags |= FLAG_COM1;
+    for base in [0x3f8, 0x2f8, 0x3e8, 0x2e8] {
+        let _ = descriptor.push_ports(PortRange { base, len: 8 });
+    }
+
+    let own = info.cmdline().split_whitespace().filter_map(|word| word.strip_prefix("supervisor_cpus=")).next_back();
+    let own = own.and_then(|n| n.parse::<usize>().ok()).unwrap_or(1);
+    for (slot, apic_id) in apic_ids.iter().enumerate().take(own.max(1)) {
+        let _ = descriptor.push_cpu(CpuEntry { apic_id: *apic_id, slot: slot as u32 });
+    }
+
+    describe_memory(descriptor, &info);
+    describe_clock(descriptor, &cpuid);
+    descriptor.random_seed = seed();
+    if let Err(error) = descriptor.validate() {
+        panic!("the machine's description: {error}");
+    }
+    let usable = |range: &Range<u64>| range.contains(&park::TRAMPOLINE) && range.contains(&(park::TRAMPOLINE + 0xfff));
+    assert!(info.memory.iter().any(usable), "no memory at {:#x} to start CPUs from", park::TRAMPOLINE);
+    // SAFETY: on the boot tables, once; memory below 1 MiB is in nobody's descriptor.
+    unsafe { park::install(&apic_ids, x2apic) };
+    let others = apic_ids.iter().copied().enumerate().skip(1).collect();
+    let power = tables.map(|tables| tables.power()).unwrap_or_default();
+    Machine { descriptor, apic_ids, others, power }
+}
+
+/// Memory from 1 MiB on, and what of it is in use.
+fn describe_memory(descriptor: &mut Descriptor, info: &BootInfo) {
+    const FIRST: u64 = 1 << 20;
+    const PAGE: u64 = PAGE_SIZE as u64;
+    let mut runs = info.memory.clone();
+    runs.sort_unstable_by_key(|run| run.start);
+    let mut next_frame = 0u64;
+    for run in &runs {
+        let (start, end) = (run.start.max(FIRST).next_multiple_of(PAGE), run.end / PAGE * PAGE);
+        if start >= end {
+            continue;
+        }
+        // Congruent to the physical number, so that granules of one are granules of the other.
+        let first_frame = next_frame + start / PAGE % GRANULE_FRAMES;
+        let range = MemRange { first_frame, phys: start, count: (end - start) / PAGE };
+        if !descriptor.push_range(range) {
+            early!("more than {MAX_RANGES} runs of memory: the rest is left unused");
+            break;
+        }
+        next_frame = (first_frame + range.count).next_multiple_of(GRANULE_FRAMES);
+    }
+    let image = super::image();
+    let start = park::loaded_at(image.text.start);
+    let pages = (image.data.end - image.text.start) / PAGE_SIZE;
+    descriptor.image_frame = reserve(descriptor, start..start + (pages * PAGE_SIZE) as u64, RESERVED_IMAGE)
+        .expect("the image is in memory that the loader reports");
+    descriptor.image_frames = pages as u64;
+    if let Some(module) = &info.module {
+        match frame_at(descriptor, module.start) {
+            Some(first) if module.start.is_multiple_of(PAGE) => {
+                descriptor.initramfs_frame = first;
+                descriptor.initramfs_len = module.end - module.start;
+            }
+            _ => early!("the initramfs is not in memory, or not on a page boundary: ignored"),
+        }
+    }
+    for own in &info.own {
+        reserve(descriptor, own.clone(), RESERVED_FIRMWARE);
+    }
+}
+
+fn frame_at(descriptor: &Descriptor, phys: u64) -> Option<u64> {
+    let range = descriptor.ranges().iter().find(|r| (r.phys..r.phys + r.count * PAGE_SIZE as u64).contains(&phys))?;
+    Some(range.first_frame + (phys - range.phys) / PAGE_SIZE as u64)
+}
+
+/// Marks memory as in use; returns its first frame, if it is the supervisor's memory at all.
+fn reserve(descriptor: &mut Descriptor, bytes: Range<u64>, kind: u32) -> Option<u64> {
+    let first_frame = frame_at(descriptor, bytes.start)?;
+    let pages = (bytes.end.div_ceil(PAGE_SIZE as u64) - bytes.start / PAGE_SIZE as u64) as u32;
+    assert!(descriptor.push_reserved(Reserved { first_frame, count: pages, kind }), "a handful of reservations");
+    Some(first_frame)
+}
+
+fn describe_clock(descriptor: &mut Descriptor, cpuid: &CpuId<raw_cpuid::CpuIdReaderNative>) {
+    let rates = clock::measure();
+    descriptor.tsc_hz = rates.tsc;
+    descriptor.lapic_hz = rates.lapic;
+    descriptor.tsc_base = crate::role::boot_tsc();
+    let since_boot = (timer::tsc() - descriptor.tsc_base) as u128 * 1_000_000_000 / u128::from(rates.tsc);
+    descriptor.wall_base_ns = (clock::unix_time() * 1_000_000_000).saturating_sub(since_boot as u64);
+    if cpuid.get_feature_info().is_some_and(|f| f.has_tsc_deadline()) {
+        descriptor.flags |= FLAG_TSC_DEADLINE;
+    }
+    if cpuid.get_advanced_power_mgmt_info().is_some_and(|p| p.has_invariant_tsc()) {
+        descriptor.flags |= FLAG_INVARIANT_TSC;
+    }
+}
+
+/// What is unpredictable at boot: the processor's generator where there is one, and how long things took.
+fn seed() -> [u8; 32] {
+    let has_rdrand = CpuId::new().get_feature_info().is_some_and(|f| f.has_rdrand());
+    let mut seed = [0; 32];
+    for chunk in seed.chunks_exact_mut(8) {
+        let mut word = timer::tsc().rotate_left(17);
+        if has_rdrand {
+            let random: u64;
+            // SAFETY: the instruction exists, by CPUID; it has no effect but on the register and flags. If it fails the
+            // register is 0.
+            unsafe { asm!("rdrand {}", out(reg) random, options(nostack, nomem)) };
+            word ^= random;
+        }
+        chunk.copy_from_slice(&word.to_le_bytes());
+    }
+    seed
+}
+
+/// Maps the local APIC's registers at their fixed address on the boot tables, for machines without x2APIC.
+fn map_local_apic(phys: u64) {
+    use core::sync::atomic::{AtomicU64, Ordering};
+
+    #[repr(C, align(4096))]
+    struct Table([AtomicU64; 512]);
+    static TABLES: [Table; 3] = [const { Table([const { AtomicU64::new(0) }; 512]) }; 3];
+    const PRESENT_WRITE: u64 = 3;
+    const UNCACHED: u64 = 1 << 4;
+    let phys_of = |table: &Table| park::loaded_at(core::ptr::from_ref(table).addr());
+    let [third, second, first] = &TABLES;
+    third.0[LAPIC_MMIO >> 30 & 511].store(phys_of(second) | PRESENT_WRITE, Ordering::Relaxed);
+    second.0[LAPIC_MMIO >> 21 & 511].store(phys_of(first) | PRESENT_WRITE, Ordering::Relaxed);
+    first.0[LAPIC_MMIO >> 12 & 511].store(phys | PRESENT_WRITE | UNCACHED, Ordering::Relaxed);
+    let root = crate::arch::msr::cr3() as usize;
+    // SAFETY: the boot tables' root, seen at its own address; its entry for device registers is unused.
+    unsafe {
+        core::ptr::with_exposed_provenance_mut::<u64>(root)
+            .add(LAPIC_MMIO >> 39 & 511)
+            .write_volatile(phys_of(third) | PRESENT_WRITE);
+    }
+}

@@ -1,0 +1,187 @@
+//! From the first instruction to `kernel_main` (`docs/boot.md`).
+//!
+//! There are two ways in. A machine starts at `entry`'s 32-bit code, which a boot loader jumps to; the code here then writes
+//! the supervisor's own partition descriptor. An instance starts at `smp::instance_entry`, out of the park page, with a
+//! descriptor its supervisor has written. Both go on in [`run`]: from the descriptor on there is one path.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `entry` | the 32-bit entry, long mode, the first page tables |
+//! | `info` | what the boot loader tells: memory, archive, command line, ACPI |
+//! | `machine` | the supervisor's descriptor |
+//! | `clock` | rates of TSC and local APIC timer; wall clock |
+
+mod clock;
+mod entry;
+mod info;
+mod machine;
+
+use core::ops::Range;
+
+use abi::layout::{DESCRIPTOR, PAGE_SIZE, PARK};
+
+use crate::arch;
+use crate::cpu::CpuId;
+use crate::mem::{self, Start};
+use crate::mem::frame::Frame;
+use crate::paging::build::{Access, ImageLayout, Shared};
+use crate::{log as logging, park, role, smp, timer};
+
+unsafe extern "C" {
+    static image_start: u8;
+    static text_end: u8;
+    static rodata_end: u8;
+    static data_start: u8;
+    static data_end: u8;
+    static image_end: u8;
+    static pristine_data: u8;
+}
+
+unsafe extern "Rust" {
+    safe fn skerry_kernel_main() -> !;
+    safe fn skerry_kernel_secondary() -> !;
+}
+
+/// Names the functions of the kernel crate that the guard calls: on the first CPU, with everything of the guard's set up
+/// and interrupts off, and on each further CPU of the instance.
+#[macro_export]
+macro_rules! entry {
+    ($main:path, $secondary:path) => {
+        const _: () = {
+            // SAFETY: the one definition of this symbol, with the type the guard declares.
+            #[unsafe(no_mangle)]
+            fn skerry_kernel_main() -> ! {
+                let main: fn() -> ! = $main;
+                main()
+            }
+            // SAFETY: as above.
+            #[unsafe(no_mangle)]
+            fn skerry_kernel_secondary() -> ! {
+                let secondary: fn() -> ! = $secondary;
+                secondary()
+            }
+        };
+    };
+}
+
+/// Where the image is linked.
+pub(crate) fn image() -> ImageLayout {
+    ImageLayout {
+        text: (&raw const image_start).addr()..(&raw const text_end).addr(),
+        rodata: (&raw const text_end).addr()..(&raw const rodata_end).addr(),
+        data: (&raw const rodata_end).addr()..(&raw const image_end).addr(),
+    }
+}
+
+/// The parts of the image that an instance's copy is made of: what never changes, and the data as it was when the boot
+/// loader left, which the entry code has put aside. The rest of the image is zeroes.
+pub(crate) struct Pristine {
+    /// Text and constants, from the image's start on.
+    pub constant: &'static [u8],
+    /// Offset of the data in the image.
+    pub data_offset: usize,
+    /// The data.
+    pub data: &'static [u8],
+}
+
+/// See [`Pristine`].
+pub(crate) fn pristine() -> Pristine {
+    let between = |range: Range<*const u8>| {
+        // SAFETY: the bounds are the linker's; text and constants are mapped readable and never change. The pristine copy
+        // is written by the entry code before any Rust runs, and never after.
+        unsafe { core::slice::from_raw_parts(range.start, range.end.addr() - range.start.addr()) }
+    };
+    let (start, data) = (&raw const image_start, (&raw const data_start).addr());
+    let data_len = (&raw const data_end).addr() - data;
+    let copy = &raw const pristine_data;
+    Pristine {
+        constant: between(start..&raw const rodata_end),
+        data_offset: data - start.addr(),
+        data: between(copy..copy.wrapping_add(data_len)),
+    }
+}
+
+/// First Rust code of a machine: called once by the entry assembly, on the boot stack, with interrupts off.
+extern "C" fn start_machine(kind: u32, info: u32) -> ! {
+    role::set_entry_tsc(timer::tsc());
+    logging::use_com1();
+    // SAFETY: this is the entry code's call.
+    let machine = unsafe { machine::describe(kind, info) };
+    let descriptor = machine.descriptor;
+    role::adopt(descriptor);
+    let frame_of = |va: usize| Frame(descriptor.image_frame + ((va - image().text.start) / PAGE_SIZE) as u64);
+    let shared = [
+        Shared {
+            va: DESCRIPTOR,
+            at: frame_of(core::ptr::from_ref(descriptor).addr()),
+            pages: abi::descriptor::SIZE / PAGE_SIZE,
+            access: Access::Read,
+        },
+        Shared { va: PARK, at: frame_of(park::page()), pages: 1, access: Access::ReadExecute },
+    ];
+    // SAFETY: the descriptor was written from the firmware's memory map with everything in use reserved; the boot tables map
+    // the low 4 GiB at their own addresses.
+    unsafe { mem::init(descriptor, Start::Boot { base: 0, reach: 4 << 30 }, &image(), &shared) };
+    // SAFETY: the tables just loaded map it there.
+    unsafe { role::adopt_mapped() };
+    run(|| {
+        let parked = smp::bring_up(&machine.others);
+        crate::partition::init(machine.apic_ids.len(), descriptor.cpus().len(), &machine.others);
+        if parked < machine.others.len() {
+            log::warn!("{} of {} CPUs did not start", machine.others.len() - parked, machine.apic_ids.len());
+        }
+        crate::power::init(machine.power);
+    })
+}
+
+/// First Rust code of an instance's first CPU.
+pub(crate) fn start_instance() -> ! {
+    role::set_entry_tsc(timer::tsc());
+    // SAFETY: the supervisor's tables, which are in force, map this instance's descriptor there.
+    unsafe { role::adopt_mapped() };
+    logging::use_ring();
+    if let Some(window) = role::window() {
+        window.status.entry_tsc.store(role::boot_tsc(), core::sync::atomic::Ordering::Relaxed);
+    }
+    // SAFETY: the descriptor validated and is the supervisor's word; the tables are complete.
+    unsafe { mem::init(role::descriptor(), Start::Loaded, &image(), &[]) };
+    run(|| {})
+}
+
+/// The common path: the CPU, the log, what the role wants, and the kernel.
+fn run(as_role: impl FnOnce()) -> ! {
+    arch::init_cpu(CpuId(0));
+    logging::init();
+    as_role();
+    skerry_kernel_main()
+}
+
+/// Called by each further CPU of the instance when it is set up.
+pub(crate) fn enter_secondary() -> ! {
+    skerry_kernel_secondary()
+}
+
+/// Brings the instance's further CPUs in: the supervisor starts its own at once, an instance asks its supervisor to. They
+/// arrive in the kernel's secondary entry. False if there is no memory for them; then they stay where they are.
+pub fn start_further_cpus() -> bool {
+    if role::descriptor().cpus().len() == 1 {
+        return true;
+    }
+    if !smp::prepare() {
+        return false;
+    }
+    match role::window() {
+        None => {
+            let wanted = role::descriptor().cpus().len() as u32 - 1;
+            let came = smp::start_own();
+            if came < wanted {
+                log::warn!("{} of the supervisor's CPUs did not start", wanted - came);
+            }
+        }
+        Some(window) => {
+            window.status.wants_cpus.store(1, core::sync::atomic::Ordering::Release);
+            crate::ipi::ring_peer();
+        }
+    }
+    true
+}

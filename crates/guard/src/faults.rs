@@ -1,0 +1,64 @@
+//! Faults on purpose: what the tests of isolation between instances use. The supervisor refuses.
+
+use core::hint::black_box;
+use core::ptr;
+
+use crate::{cpu, role};
+
+/// A way for a kernel to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// `panic!`.
+    Panic,
+    /// Reads a kernel address that is not mapped.
+    Wild,
+    /// Stops this CPU with interrupts off, for ever.
+    Hang,
+    /// Runs out of kernel stack.
+    Overflow,
+}
+
+impl Fault {
+    /// By the name tests write to `/proc/skerry/fault`.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "panic" => Self::Panic,
+            "wild" => Self::Wild,
+            "hang" => Self::Hang,
+            "overflow" => Self::Overflow,
+            _ => return None,
+        })
+    }
+}
+
+/// Fails as told. Returns only in the supervisor, where it does nothing.
+pub fn inject(fault: Fault) {
+    if role::is_supervisor() {
+        return;
+    }
+    match fault {
+        Fault::Panic => panic!("on purpose"),
+        Fault::Wild => {
+            // The far end of the area for stacks: never handed out, so never mapped.
+            let nowhere = abi::layout::MMIO - 2 * abi::layout::PAGE_SIZE;
+            // SAFETY: not sound, and not meant to be: the read faults, which ends this instance before its result exists.
+            black_box(unsafe { ptr::read_volatile(nowhere as *const u64) });
+        }
+        Fault::Hang => {
+            cpu::irqs_off();
+            loop {
+                black_box(());
+            }
+        }
+        Fault::Overflow => {
+            black_box(dig(1));
+        }
+    }
+}
+
+#[expect(unconditional_recursion, reason = "that is the fault")]
+fn dig(depth: u64) -> u64 {
+    let filler = black_box([depth; 64]);
+    black_box(dig(depth + 1)) + filler[63]
+}

@@ -1,0 +1,53 @@
+//! What an instance can do about itself: its window, its boot blob, its end.
+
+use abi::Window;
+use abi::window::State;
+use core::sync::atomic::Ordering;
+
+use crate::arch::{self, timer};
+use crate::mem::direct;
+use crate::mem::frame::Frame;
+use crate::{ipi, park, role};
+
+/// The window shared with the supervisor.
+///
+/// # Panics
+/// In the supervisor.
+#[must_use]
+pub fn window() -> &'static Window {
+    role::window().expect("the supervisor has no window")
+}
+
+/// What to run: the bytes that the tool which created the instance has put together (`abi::boot`).
+#[must_use]
+pub fn boot_blob() -> &'static [u8] {
+    let descriptor = role::descriptor();
+    let len = descriptor.boot_blob_len as usize;
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: the descriptor validated, so the frames are the instance's and contiguous; they stay reserved for ever and
+    // nobody writes to them.
+    unsafe { core::slice::from_raw_parts(direct::ptr(Frame(descriptor.boot_blob_frame)), len) }
+}
+
+/// Notes the moment at which the first program begins, once, and tells the supervisor that the instance runs.
+pub fn mark_first_user() {
+    let window = window();
+    let first = &window.status.first_user_tsc;
+    if first.compare_exchange(0, timer::tsc(), Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        window.set_state(State::Running);
+        ipi::ring_peer();
+    }
+}
+
+/// Ends this instance: its status is `code`, and all its CPUs go to the park page.
+pub fn exit(code: u32) -> ! {
+    arch::stop_other_cpus();
+    if let Some(window) = role::window() {
+        window.status.exit_code.store(code, Ordering::Relaxed);
+        window.set_state(State::Exited);
+        ipi::ring_peer();
+    }
+    park::enter()
+}

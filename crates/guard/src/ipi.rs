@@ -1,0 +1,33 @@
+//! Interrupts between CPUs. A destination is a CPU of this instance, or the doorbell the descriptor names; there is no way
+//! to address anything else.
+
+use crate::arch::apic;
+use crate::cpu::CpuId;
+use crate::irq::{RESCHEDULE_VECTOR, TLB_VECTOR};
+use crate::role;
+
+fn send(cpu: CpuId, vector: u8) {
+    if let Some(entry) = role::descriptor().cpus().get(cpu.0 as usize) {
+        apic::send_ipi(entry.apic_id, vector);
+    }
+}
+
+/// Makes a CPU of this instance run its reschedule handler. Ignored if there is no such CPU.
+pub fn reschedule(cpu: CpuId) {
+    send(cpu, RESCHEDULE_VECTOR);
+}
+
+/// Makes a CPU of this instance look for a TLB shootdown.
+pub(crate) fn tlb(cpu: CpuId) {
+    send(cpu, TLB_VECTOR);
+}
+
+/// Rings the supervisor. Does nothing in the supervisor itself.
+pub fn ring_peer() {
+    let descriptor = role::descriptor();
+    if !descriptor.is_supervisor()
+        && let Ok(vector @ 0x20..=0xfe) = u8::try_from(descriptor.doorbell_vector)
+    {
+        apic::send_ipi(descriptor.doorbell_apic_id, vector);
+    }
+}

@@ -1,0 +1,221 @@
+//! Interrupts, from the entry stub to the handlers.
+//!
+//! A handler runs with interrupts off on the stack of whatever was interrupted. It wakes threads and does nothing else: it
+//! takes no lock and allocates nothing. After it the interrupt is acknowledged and the exit hook runs, which may switch to
+//! another thread.
+
+use alloc::vec::Vec;
+use core::marker::PhantomData;
+use core::mem::size_of;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use crate::arch::{apic, cpu, ioapic, timer};
+use crate::cpu::CpuId;
+use crate::{paging, park, role};
+
+/// Vectors below are exceptions.
+pub(crate) const FIRST_VECTOR: u8 = 0x20;
+/// Vector of ISA interrupt 0; the others follow.
+pub const ISA_VECTOR: u8 = 0x30;
+/// Lines that have a vector.
+const ISA_LINES: u8 = 16;
+/// Another CPU of the instance wants this one to schedule.
+pub const RESCHEDULE_VECTOR: u8 = 0xe0;
+/// TLB shootdown.
+pub const TLB_VECTOR: u8 = 0xe1;
+/// A peer instance's doorbell.
+pub const DOORBELL_VECTOR: u8 = 0xe2;
+/// Another CPU of the instance stops all of them.
+pub const HALT_VECTOR: u8 = 0xe3;
+/// The local timer.
+pub const TIMER_VECTOR: u8 = 0xef;
+/// The local APIC had nothing to deliver after all; not acknowledged.
+pub const SPURIOUS_VECTOR: u8 = 0xff;
+
+/// A function set at run time, called from interrupt handlers.
+pub(crate) struct Hook<F> {
+    function: AtomicPtr<()>,
+    is: PhantomData<F>,
+}
+
+impl<F: Copy + 'static> Hook<F> {
+    /// No function.
+    pub(crate) const fn new() -> Self {
+        assert!(size_of::<F>() == size_of::<*mut ()>(), "hooks are plain function pointers");
+        Self { function: AtomicPtr::new(null_mut()), is: PhantomData }
+    }
+
+    /// Replaces the function.
+    pub(crate) fn set(&self, function: F) {
+        // SAFETY: `F` has a pointer's size; it is turned back into what it was.
+        self.function.store(unsafe { core::mem::transmute_copy::<F, *mut ()>(&function) }, Ordering::Release);
+    }
+
+    /// The function, if one was set.
+    #[inline]
+    pub(crate) fn get(&self) -> Option<F> {
+        let pointer = self.function.load(Ordering::Acquire);
+        if pointer.is_null() {
+            return None;
+        }
+        // SAFETY: only `set` stores non-null values, and they were of type `F`.
+        Some(unsafe { core::mem::transmute_copy::<*mut (), F>(&pointer) })
+    }
+}
+
+static RESCHEDULE: Hook<fn()> = Hook::new();
+static DOORBELL: Hook<fn()> = Hook::new();
+static EXIT: Hook<fn()> = Hook::new();
+static ISA: [Hook<fn()>; ISA_LINES as usize] = [const { Hook::new() }; ISA_LINES as usize];
+/// Interrupts nobody claimed: foreign IPIs, late device interrupts.
+static UNKNOWN: AtomicU64 = AtomicU64::new(0);
+
+/// Sets what runs when the deadline of `timer::arm` has passed.
+pub fn set_timer_handler(handler: fn()) {
+    timer::set_handler(handler);
+}
+
+/// Sets what runs when another CPU called `ipi::reschedule` for this one.
+pub fn set_reschedule_handler(handler: fn()) {
+    RESCHEDULE.set(handler);
+}
+
+/// Sets what runs when a peer instance rang.
+pub fn set_doorbell_handler(handler: fn()) {
+    DOORBELL.set(handler);
+}
+
+/// Sets what runs at the end of every interrupt, after its acknowledgement, with interrupts off. It may switch context.
+pub fn set_irq_exit_hook(hook: fn()) {
+    EXIT.set(hook);
+}
+
+/// Handles one interrupt on this CPU, with interrupts off.
+pub(crate) fn handle(vector: u8) {
+    let area = cpu::area();
+    // This CPU alone writes these, and not from NMI handlers: no locked operations are needed.
+    let count = &area.interrupts[usize::from(vector)];
+    count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    let depth = area.irq_depth.load(Ordering::Relaxed);
+    area.irq_depth.store(depth + 1, Ordering::Relaxed);
+    match vector {
+        TIMER_VECTOR => timer::on_interrupt(),
+        RESCHEDULE_VECTOR => run(&RESCHEDULE),
+        TLB_VECTOR => paging::tlb::interrupt(),
+        DOORBELL_VECTOR => run(&DOORBELL),
+        HALT_VECTOR if !role::is_supervisor() => park::enter(),
+        ISA_VECTOR..0x40 => run(&ISA[usize::from(vector - ISA_VECTOR)]),
+        _ => {
+            UNKNOWN.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    if vector != SPURIOUS_VECTOR {
+        apic::end_of_interrupt();
+    }
+    area.irq_depth.store(depth, Ordering::Relaxed);
+    run(&EXIT);
+}
+
+#[inline]
+fn run(hook: &Hook<fn()>) {
+    if let Some(function) = hook.get() {
+        function();
+    }
+}
+
+/// Whether this code runs in an interrupt handler.
+#[must_use]
+pub fn in_handler() -> bool {
+    cpu::in_handler()
+}
+
+/// The interrupt line is not the instance's, or another driver has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Denied;
+
+/// A claimed interrupt line; dropping it masks the line.
+#[derive(Debug)]
+pub struct IsaIrq {
+    irq: u8,
+}
+
+/// Lines in use, one bit each.
+static CLAIMED: AtomicU64 = AtomicU64::new(0);
+
+/// Routes an ISA interrupt line to this CPU and `handler`, which runs as described at the top of this module.
+///
+/// # Errors
+/// [`Denied`] if the partition descriptor does not list the line, or it is claimed already.
+pub fn claim_isa(irq: u8, handler: fn()) -> Result<IsaIrq, Denied> {
+    let line = role::descriptor().isa_irq(irq).filter(|line| line.isa < ISA_LINES).ok_or(Denied)?;
+    let bit = 1 << irq;
+    if CLAIMED.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
+        return Err(Denied);
+    }
+    ISA[usize::from(irq)].set(handler);
+    let target = role::descriptor().cpus()[cpu::current().0 as usize].apic_id;
+    if !ioapic::enable(line, ISA_VECTOR + irq, target) {
+        CLAIMED.fetch_and(!bit, Ordering::AcqRel);
+        return Err(Denied);
+    }
+    Ok(IsaIrq { irq })
+}
+
+impl Drop for IsaIrq {
+    fn drop(&mut self) {
+        if let Some(line) = role::descriptor().isa_irq(self.irq) {
+            ioapic::disable(line);
+        }
+        CLAIMED.fetch_and(!(1 << self.irq), Ordering::AcqRel);
+    }
+}
+
+/// How often a vector was taken on a CPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Count {
+    /// Where.
+    pub cpu: CpuId,
+    /// Which.
+    pub vector: u8,
+    /// How often.
+    pub count: u64,
+}
+
+/// All vectors that were taken at least once, by CPU.
+#[must_use]
+pub fn counts() -> Vec<Count> {
+    let mut result = Vec::new();
+    for number in 0..cpu::count() as u32 {
+        let Some(area) = cpu::area_of(CpuId(number)) else { continue };
+        for vector in 0..=255u8 {
+            let count = area.interrupts[usize::from(vector)].load(Ordering::Relaxed);
+            if count != 0 {
+                result.push(Count { cpu: CpuId(number), vector, count });
+            }
+        }
+    }
+    result
+}
+
+/// Interrupts with a vector nobody claimed.
+#[must_use]
+pub fn unknown() -> u64 {
+    UNKNOWN.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hook_gives_back_what_was_set() {
+        fn double(n: usize) -> usize {
+            2 * n
+        }
+        let hook: Hook<fn(usize) -> usize> = Hook::new();
+        assert!(hook.get().is_none());
+        hook.set(double);
+        assert_eq!(hook.get().map(|f| f(21)), Some(42));
+    }
+}

@@ -1,0 +1,29 @@
+//! The guard: Skerry's trusted computing base (see `docs/guard.md`).
+//!
+//! It alone contains `unsafe`, assembly, privileged instructions, page-table writes, MMIO, port and MSR access,
+//! interrupt entry and inter-processor interrupts. Everything it offers is checked against the instance's partition
+//! descriptor; all of its public interface is safe.
+#![cfg_attr(target_os = "none", no_std)]
+
+extern crate alloc;
+
+pub mod arch;
+pub mod boot;
+pub mod faults;
+pub mod instance;
+pub mod ipi;
+pub mod irq;
+pub mod log;
+pub mod mem;
+pub mod paging;
+mod panic;
+mod park;
+pub mod partition;
+pub mod power;
+pub mod random;
+pub mod role;
+mod smp;
+pub mod stack;
+mod symbols;
+
+pub use arch::{context, cpu, fpu, port, timer, user};

@@ -1,0 +1,240 @@
+//! Memory on its way to an instance and back.
+//!
+//! The supervisor takes whole granules out of its frame allocator ([`Granules::take`]), prepares them through its direct
+//! map, and then lets go of them ([`Granules::grant`]): they leave the direct map of all its CPUs, and from then on the
+//! supervisor cannot touch them either. They come back by [`Granules::take_back`], are scrubbed and freed.
+//!
+//! An instance gets nothing that belonged to another one, or to the supervisor: the frame allocator knows which granules
+//! were in use since they were last scrubbed, and `take` zeroes those. What an instance had is scrubbed when it comes back,
+//! so creating one costs no scrubbing in the usual case. (Memory not used since boot holds what the firmware left there.)
+//!
+//! Granted memory that is dropped is leaked and counted: whoever loses track of its owner must not reuse it.
+
+use ::alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use abi::descriptor::MAX_RANGES;
+use abi::layout::{GRANULE_FRAMES, GRANULE_SIZE, PAGE_SIZE};
+use arrayvec::ArrayVec;
+
+use super::alloc::{self, Block, GRANULE_ORDER};
+use super::direct;
+use super::frame::Frame;
+use super::phys;
+use crate::paging::build::Run;
+use crate::paging::kernel;
+use crate::timer;
+
+/// Frames granted to instances, and frames lost for good.
+static GRANTED: AtomicU64 = AtomicU64::new(0);
+static LEAKED: AtomicU64 = AtomicU64::new(0);
+
+/// Frames granted at the moment, and frames leaked since boot.
+pub(super) fn counts() -> (u64, u64) {
+    (GRANTED.load(Ordering::Relaxed), LEAKED.load(Ordering::Relaxed))
+}
+
+/// What scrubbing did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scrub {
+    /// Bytes zeroed.
+    pub bytes: u64,
+    /// How long it took.
+    pub ns: u64,
+}
+
+/// Why granules could not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoGranules {
+    /// Fewer whole granules are free.
+    Short {
+        /// How many there were.
+        free: u64,
+    },
+    /// They are scattered over more than [`MAX_RANGES`] runs.
+    Scattered,
+}
+
+/// Whole granules that belong to one instance, or are about to.
+#[derive(Debug)]
+pub(crate) struct Granules {
+    /// Ascending by frame.
+    blocks: Vec<Block>,
+    granted: bool,
+}
+
+impl Granules {
+    /// Takes `count` granules out of the allocator, clean, in as few runs as it has. All or nothing.
+    pub(crate) fn take(count: u64) -> Result<Self, NoGranules> {
+        let free = alloc::free_granules();
+        if free < count {
+            return Err(NoGranules::Short { free });
+        }
+        let mut granules = Self { blocks: Vec::new(), granted: false };
+        let mut missing = count;
+        let mut order = alloc::MAX_ORDER;
+        while missing > 0 {
+            order = order.min(GRANULE_ORDER + missing.ilog2() as u8);
+            match Block::of_granules(order) {
+                Some(block) => {
+                    granules.blocks.push(block);
+                    missing -= 1 << (order - GRANULE_ORDER);
+                }
+                None if order > GRANULE_ORDER => order -= 1,
+                // Somebody else was faster.
+                None => return Err(NoGranules::Short { free: count - missing }),
+            }
+        }
+        granules.blocks.sort_unstable_by_key(Block::first);
+        if granules.runs().is_none() {
+            return Err(NoGranules::Scattered);
+        }
+        for block in &granules.blocks {
+            alloc::clean(block);
+        }
+        Ok(granules)
+    }
+
+    /// Bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.blocks.iter().map(|block| block.bytes() as u64).sum()
+    }
+
+    /// The granules as the instance will number them, from frame 0 on without holes; `None` if there are too many runs.
+    pub(crate) fn runs(&self) -> Option<ArrayVec<Run, MAX_RANGES>> {
+        let mut runs = ArrayVec::<Run, MAX_RANGES>::new();
+        // Granule by granule: a block may span two ranges that are neighbours in frame numbers only.
+        for (granule, at) in self.granules().enumerate() {
+            match runs.last_mut() {
+                Some(run) if phys::of(run.at).add(run.count * PAGE_SIZE as u64) == phys::of(at) => {
+                    run.count += GRANULE_FRAMES;
+                }
+                _ => runs.try_push(Run { first: granule as u64 * GRANULE_FRAMES, at, count: GRANULE_FRAMES }).ok()?,
+            }
+        }
+        Some(runs)
+    }
+
+    /// The supervisor's number of the instance's frame `frame`.
+    pub(crate) fn frame(&self, frame: u64) -> Option<Frame> {
+        let mut first = 0;
+        for block in &self.blocks {
+            let count = (block.bytes() / PAGE_SIZE) as u64;
+            if frame - first < count {
+                return Some(block.first().add(frame - first));
+            }
+            first += count;
+        }
+        None
+    }
+
+    /// Writes into the memory before it is granted, at a byte offset as the instance numbers its frames.
+    ///
+    /// # Panics
+    /// If it was granted, or the bytes are not all within.
+    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) {
+        assert!(!self.granted, "write into granted memory");
+        let (mut at, mut rest) = (offset, bytes);
+        while !rest.is_empty() {
+            let within = at as usize % PAGE_SIZE;
+            let (now, later) = rest.split_at(rest.len().min(PAGE_SIZE - within));
+            let frame = self.frame(at / PAGE_SIZE as u64).expect("write beyond the instance's memory");
+            // SAFETY: a frame of ours, in the direct map as it is not granted; `now` ends within it. `bytes` is a
+            // reference to something else, as nobody has references into these frames.
+            unsafe { direct::copy(direct::ptr(frame).add(within), now.as_ptr(), now.len()) };
+            at += now.len() as u64;
+            rest = later;
+        }
+    }
+
+    /// Takes the memory out of this instance's direct map. When it returns, no CPU of this instance reaches it.
+    pub(crate) fn grant(&mut self) {
+        if !self.granted {
+            self.granted = true;
+            GRANTED.fetch_add(self.bytes() / PAGE_SIZE as u64, Ordering::Relaxed);
+            // SAFETY: the blocks are ours, made of whole granules, and `write` refuses from now on.
+            unsafe { kernel::withdraw(self.granules()) };
+        }
+    }
+
+    /// Puts the memory back into the direct map.
+    ///
+    /// # Safety
+    /// Every CPU that had the memory mapped is confirmed to be parked or reset, and no device writes to it.
+    pub(crate) unsafe fn take_back(&mut self) {
+        if self.granted {
+            // SAFETY: ours again, by the caller's promise.
+            unsafe { kernel::restore(self.granules()) };
+            GRANTED.fetch_sub(self.bytes() / PAGE_SIZE as u64, Ordering::Relaxed);
+            self.granted = false;
+        }
+    }
+
+    /// Zeroes all of it and frees it.
+    ///
+    /// # Panics
+    /// If it is still granted.
+    pub(crate) fn scrub_and_free(self) -> Scrub {
+        assert!(!self.granted, "freeing granted memory");
+        let start = timer::now_ns();
+        for block in &self.blocks {
+            alloc::scrub(block);
+        }
+        Scrub { bytes: self.bytes(), ns: timer::now_ns() - start }
+    }
+
+    /// The first frame of each granule, as the instance orders them.
+    fn granules(&self) -> impl Iterator<Item = Frame> {
+        self.blocks.iter().flat_map(|block| {
+            let (first, count) = (block.first(), (block.bytes() / GRANULE_SIZE) as u64);
+            (0..count).map(move |granule| first.add(granule * GRANULE_FRAMES))
+        })
+    }
+}
+
+impl Drop for Granules {
+    fn drop(&mut self) {
+        if self.granted {
+            let frames = self.bytes() / PAGE_SIZE as u64;
+            GRANTED.fetch_sub(frames, Ordering::Relaxed);
+            LEAKED.fetch_add(frames, Ordering::Relaxed);
+            log::error!("leaking {} MiB that an instance may still use", self.bytes() >> 20);
+            for block in self.blocks.drain(..) {
+                block.into_raw();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::host;
+
+    #[test]
+    fn what_is_granted_comes_back_scrubbed() {
+        host::set_up();
+        assert!(matches!(Granules::take(8), Err(NoGranules::Short { free: 3..8 })));
+        let mut granules = Granules::take(3).unwrap();
+        assert_eq!(granules.bytes(), 6 << 20);
+        let runs = granules.runs().unwrap();
+        assert_eq!(runs.iter().map(|run| run.count).sum::<u64>(), 3 * GRANULE_FRAMES);
+        assert_eq!(granules.frame(GRANULE_FRAMES + 1).unwrap().0 % GRANULE_FRAMES, 1);
+        assert_eq!(granules.frame(3 * GRANULE_FRAMES), None);
+        // Across a page boundary, in the last granule.
+        let offset = 3 * GRANULE_SIZE as u64 - 5000;
+        granules.write(offset, &[7; 3000]);
+        let at = granules.frame(offset / PAGE_SIZE as u64).unwrap();
+        granules.grant();
+        assert_eq!(counts().0, 3 * GRANULE_FRAMES);
+        // SAFETY: there is no instance.
+        unsafe { granules.take_back() };
+        let last = direct::ptr(at).wrapping_add(offset as usize % PAGE_SIZE);
+        // SAFETY: part of `granules`, which nobody else uses.
+        assert_eq!(unsafe { *last }, 7);
+        assert_eq!(granules.scrub_and_free().bytes, 6 << 20);
+        assert_eq!(counts(), (0, 0));
+        // SAFETY: the test's memory; nobody else takes granules.
+        assert_eq!(unsafe { *last }, 0);
+    }
+}

@@ -1,0 +1,53 @@
+//! Memory of a pretended instance, for unit tests on the host: 16 MiB, with real page tables that no processor uses.
+
+use std::alloc::{Layout, alloc};
+use std::sync::{LazyLock, Once};
+use std::vec::Vec;
+
+use abi::descriptor::MemRange;
+use abi::layout::{GRANULE_FRAMES, GRANULE_SIZE, IMAGE, PAGE_SIZE};
+
+use super::frame::Frame;
+use super::{alloc as allocator, meta, phys};
+use crate::paging::build::{self, ImageLayout, Plan, Run};
+use crate::paging::{View, kernel};
+
+/// Frames of the instance.
+pub(crate) const FRAMES: u64 = 8 * GRANULE_FRAMES;
+/// Where its frame 0 pretends to be.
+pub(crate) const PHYS: u64 = 0x20_0000;
+
+static MEMORY: LazyLock<usize> = LazyLock::new(|| {
+    let layout = Layout::from_size_align(FRAMES as usize * PAGE_SIZE, GRANULE_SIZE).expect("constants");
+    // SAFETY: the layout has a size. Never freed.
+    unsafe { alloc(layout) }.expose_provenance()
+});
+
+/// Where the direct map is.
+pub(super) fn base() -> usize {
+    *MEMORY
+}
+
+/// Gives the memory to the allocator; only the first call does anything.
+pub(crate) fn set_up() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let range = MemRange { first_frame: 0, phys: PHYS, count: FRAMES };
+        phys::init(&[range]);
+        let mut used = 0..GRANULE_FRAMES;
+        let part = |pages: usize| IMAGE + pages * PAGE_SIZE;
+        let image = ImageLayout { text: part(0)..part(1), rodata: part(1)..part(2), data: part(2)..part(3) };
+        let runs = [Run { first: 0, at: Frame(0), count: FRAMES }];
+        let plan = Plan { runs: &runs, image_first: 0, image: &image, shared: &[] };
+        used.start = 16;
+        // SAFETY: frames of the first granule, each taken once.
+        let root = unsafe { build::build(&plan, View::Direct, &mut || used.next().map(Frame)) }.expect("tables");
+        kernel::init(root);
+        // SAFETY: frames of the first granule, which nobody else takes.
+        unsafe { meta::init(Frame(used.start), FRAMES) };
+        let words = Vec::leak(vec![0; frames::words_needed(FRAMES)]);
+        let mut buddy = frames::Buddy::new(FRAMES, words);
+        buddy.add_range(GRANULE_FRAMES, FRAMES - GRANULE_FRAMES);
+        allocator::init(buddy, Vec::leak(vec![0; allocator::used_words(FRAMES)]));
+    });
+}

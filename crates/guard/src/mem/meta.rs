@@ -1,0 +1,71 @@
+//! What is known of each frame: four bytes, the number of references to the page in it.
+//!
+//! The table is not initialised at boot. A count means something only while its frame holds a [`super::Page`], and
+//! allocating one stores 1 before anybody else can see it; so the table costs no boot time, whatever the size of memory.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use lfmutex::Once;
+
+use super::direct;
+use super::frame::Frame;
+
+static REFERENCES: Once<&'static [AtomicU32]> = Once::new();
+static PAGES: AtomicU64 = AtomicU64::new(0);
+
+/// References beyond this are a leak that would end in a use after free.
+const MOST: u32 = u32::MAX / 2;
+
+/// Bytes of the table for frames `0..end`.
+pub(super) const fn bytes(end: u64) -> usize {
+    end as usize * size_of::<AtomicU32>()
+}
+
+/// Puts the table for frames `0..end` at `at`.
+///
+/// # Safety
+/// `bytes(end)` bytes from `at` on are in the direct map, and the table's for good.
+pub(super) unsafe fn init(at: Frame, end: u64) {
+    REFERENCES.call_once(|| {
+        // SAFETY: by the caller's promise; page-aligned; any bit pattern is an `AtomicU32`.
+        unsafe { core::slice::from_raw_parts(direct::ptr(at).cast::<AtomicU32>(), end as usize) }
+    });
+}
+
+fn count(frame: Frame) -> &'static AtomicU32 {
+    &REFERENCES.get().expect("page used before mem::init")[frame.0 as usize]
+}
+
+/// A frame becomes a page with one reference.
+pub(super) fn first_reference(frame: Frame) {
+    count(frame).store(1, Ordering::Relaxed);
+    PAGES.fetch_add(1, Ordering::Relaxed);
+}
+
+/// One more reference.
+pub(super) fn add_reference(frame: Frame) {
+    // Relaxed, as in `Arc`: whoever adds one already holds one.
+    let before = count(frame).fetch_add(1, Ordering::Relaxed);
+    assert!(before < MOST, "too many references to {frame:?}");
+}
+
+/// One reference less; `true` if that was the last one, and the frame is the caller's to free.
+pub(super) fn drop_reference(frame: Frame) -> bool {
+    // Release and acquire, as in `Arc`: all uses of the page happen before it is freed.
+    if count(frame).fetch_sub(1, Ordering::Release) != 1 {
+        return false;
+    }
+    core::sync::atomic::fence(Ordering::Acquire);
+    PAGES.fetch_sub(1, Ordering::Relaxed);
+    true
+}
+
+/// References to the page in a frame, at this moment.
+pub(super) fn references(frame: Frame) -> u32 {
+    count(frame).load(Ordering::Acquire)
+}
+
+/// Frames that hold pages.
+pub(super) fn pages() -> u64 {
+    PAGES.load(Ordering::Relaxed)
+}

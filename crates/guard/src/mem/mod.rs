@@ -1,0 +1,208 @@
+//! Memory of this instance (`docs/memory.md`).
+//!
+//! | file | subject |
+//! |---|---|
+//! | `frame`, `phys` | frame numbers; what they are physically, which only page tables need to know |
+//! | `direct` | the direct map |
+//! | `early` | frames before there is an allocator |
+//! | `alloc` | the frame allocator |
+//! | `meta`, `page` | reference counts; pages of programs |
+//! | `heap` | the kernel heap |
+//! | `grant` | memory on its way to another instance and back |
+
+pub(crate) mod alloc;
+pub(crate) mod direct;
+mod early;
+pub(crate) mod frame;
+pub(crate) mod grant;
+mod heap;
+#[cfg(not(target_os = "none"))]
+#[cfg_attr(not(test), allow(dead_code, reason = "set up by tests only"))]
+pub(crate) mod host;
+mod meta;
+pub(crate) mod page;
+pub(crate) mod phys;
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use ::frames::Buddy;
+use abi::Descriptor;
+use abi::descriptor::FLAG_X2APIC;
+use abi::layout::PAGE_SIZE;
+
+use crate::paging::build::{self, ImageLayout, Plan, Run, Shared};
+use crate::paging::{View, kernel};
+use crate::role;
+use early::{Bump, Holes};
+use phys::PhysAddr;
+
+pub use frame::Frame;
+pub use grant::Scrub;
+pub use page::Page;
+
+/// On what page tables `init` finds itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Start {
+    /// On the boot code's, which map physical memory below `reach` at `base`. The real ones are built from within.
+    Boot {
+        /// Where physical address 0 is mapped.
+        base: usize,
+        /// How far the map goes.
+        reach: u64,
+    },
+    /// On the real ones, built by the supervisor.
+    Loaded,
+}
+
+/// Frames of the instance, in numbers. Granted and leaked frames are part of no other number than `total`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemStats {
+    /// All frames of the descriptor.
+    pub total: u64,
+    /// Free.
+    pub free: u64,
+    /// Pages of programs and files.
+    pub user: u64,
+    /// The kernel: image, tables, stacks, heap, what was reserved at boot.
+    pub kernel: u64,
+    /// The heap's part of `kernel`.
+    pub heap: u64,
+    /// Granted to other instances (supervisor only).
+    pub granted: u64,
+    /// Lost for good, because another instance may still use them (supervisor only).
+    pub leaked: u64,
+}
+
+static TOTAL: AtomicU64 = AtomicU64::new(0);
+
+/// How the frames are used at the moment. The numbers are read one after another while they change.
+#[must_use]
+pub fn stats() -> MemStats {
+    let total = TOTAL.load(Ordering::Relaxed);
+    let (free, user) = (alloc::free_frames(), meta::pages());
+    let (granted, leaked) = grant::counts();
+    let kernel = total.saturating_sub(free + user + granted + leaked);
+    MemStats { total, free, user, kernel, heap: heap::frames(), granted, leaked }
+}
+
+/// Sets up everything of this module, and the kernel half of the address space (with the local APIC's registers, in xAPIC
+/// mode). Once, on the first CPU, before anything
+/// uses the heap. `shared` is what the supervisor's own tables map beside memory and image; an instance's tables are
+/// complete already.
+///
+/// # Panics
+/// If the memory does not suffice for the tables.
+///
+/// # Safety
+/// `descriptor` is validated and tells the truth: its ranges are this instance's memory, nobody uses what is not in its
+/// `reserved` table (or initramfs or boot blob), `image` is the running kernel, and `start` is right.
+pub(crate) unsafe fn init(descriptor: &Descriptor, start: Start, image: &ImageLayout, shared: &[Shared]) {
+    let map = phys::init(descriptor.ranges());
+    TOTAL.store(descriptor.total_frames(), Ordering::Relaxed);
+    let mut holes = Holes::of(descriptor);
+
+    let root = match start {
+        Start::Loaded => Frame(descriptor.root_table_frame),
+        Start::Boot { base, reach } => {
+            let mut bump = Bump::new(map.ranges(), &holes, reach);
+            let mut runs = arrayvec::ArrayVec::<Run, { abi::descriptor::MAX_RANGES }>::new();
+            runs.extend(map.ranges().iter().map(|r| Run { first: r.first_frame, at: Frame(r.first_frame), count: r.count }));
+            let plan = Plan { runs: &runs, image_first: descriptor.image_frame, image, shared };
+            // SAFETY: the frames are free by the descriptor, below `reach`, and handed out once.
+            let root = unsafe { build::build(&plan, View::Boot(base), &mut || bump.take(1)) };
+            let root = root.unwrap_or_else(|error| panic!("cannot build the page tables: {error:?}"));
+            // SAFETY: the new tables map the running image where it is, with its stack and data, so execution goes on.
+            unsafe { kernel::load_first(root) };
+            holes.add(bump.taken());
+            root
+        }
+    };
+    kernel::init(root);
+
+    // Everything is in the direct map now. The allocator's own memory comes from the largest free run.
+    let end = map.end();
+    let mut bump = Bump::new(map.ranges(), &holes, u64::MAX);
+    let mut table = |bytes: usize| {
+        let pages = bytes.div_ceil(PAGE_SIZE);
+        bump.take(pages as u64).unwrap_or_else(|| panic!("no {bytes} bytes for memory management"))
+    };
+    let references = table(meta::bytes(end));
+    let (buddy_words, used_words) = (::frames::words_needed(end), alloc::used_words(end));
+    let words = table((buddy_words + used_words) * size_of::<u64>());
+    holes.add(bump.taken());
+    // SAFETY: just taken, as long as asked for.
+    unsafe { meta::init(references, end) };
+    // SAFETY: as above; in the direct map, page-aligned, never used for anything else, and any bits are an `u64`.
+    let words = unsafe {
+        direct::zero(direct::ptr(words), ((buddy_words + used_words) * size_of::<u64>()).div_ceil(PAGE_SIZE));
+        core::slice::from_raw_parts_mut(direct::ptr(words).cast::<u64>(), buddy_words + used_words)
+    };
+    let (buddy_words, used_words) = words.split_at_mut(buddy_words);
+
+    let mut buddy = Buddy::new(end, buddy_words);
+    for range in map.ranges() {
+        holes.between(range.first_frame..range.first_frame + range.count, |run| {
+            buddy.add_range(run.start, run.end - run.start);
+        });
+    }
+    alloc::init(buddy, used_words);
+    if !descriptor.has(FLAG_X2APIC) {
+        kernel::map_local_apic(PhysAddr(descriptor.lapic_phys)).expect("no frame to map the local APIC");
+    }
+}
+
+/// Allocation may have to wait for a lock, and an interrupt handler cannot: it might have interrupted the holder.
+#[track_caller]
+fn assert_may_sleep() {
+    debug_assert!(lfmutex::scheduler().may_block(), "memory allocated or freed where the caller must not sleep");
+}
+
+/// The archive given at boot. Its frames are freed as it is consumed, and at the latest when this is dropped.
+#[derive(Debug)]
+pub struct Initramfs {
+    first: Frame,
+    /// What of the bytes from `first` on is not consumed yet.
+    unread: core::ops::Range<usize>,
+}
+
+/// The archive given at boot, if there is one and nobody took it before.
+#[must_use]
+pub fn take_initramfs() -> Option<Initramfs> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    let descriptor = role::descriptor();
+    if descriptor.initramfs_len == 0 || TAKEN.swap(true, Ordering::Relaxed) {
+        return None;
+    }
+    Some(Initramfs { first: Frame(descriptor.initramfs_frame), unread: 0..descriptor.initramfs_len as usize })
+}
+
+impl Initramfs {
+    /// The bytes not consumed yet.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the descriptor's initramfs is reserved until `consume` or `drop` give it away, which need `&mut`; it is
+        // contiguous in frame numbers, in the direct map, and nobody writes to it.
+        unsafe { core::slice::from_raw_parts(direct::ptr(self.first).add(self.unread.start), self.unread.len()) }
+    }
+
+    /// Forgets the next `count` bytes, and frees the frames that hold nothing else.
+    pub fn consume(&mut self, count: usize) {
+        let before = self.unread.start / PAGE_SIZE;
+        self.unread.start = self.unread.end.min(self.unread.start.saturating_add(count));
+        self.free_frames(before, self.unread.start / PAGE_SIZE);
+    }
+
+    fn free_frames(&mut self, from: usize, to: usize) {
+        if from < to {
+            // SAFETY: these frames were reserved for the archive, and no reference to their bytes can be left: `bytes`
+            // borrows `self`, and shows no byte before `unread.start` (or, in `drop`, none at all any more).
+            unsafe { alloc::donate(self.first.0 + from as u64..self.first.0 + to as u64) };
+        }
+    }
+}
+
+impl Drop for Initramfs {
+    fn drop(&mut self) {
+        self.free_frames(self.unread.start / PAGE_SIZE, self.unread.end.div_ceil(PAGE_SIZE));
+    }
+}

@@ -1,0 +1,170 @@
+//! Frame numbers to physical addresses and back: the only place where physical addresses are made.
+//!
+//! The map is the descriptor's range table. In the supervisor it also holds the frames that are granted to instances:
+//! they keep their numbers here, so that their page tables can be built and taken back, but they are not in the direct
+//! map.
+
+use abi::descriptor::{MAX_RANGES, MemRange};
+use abi::layout::{GRANULE_FRAMES, PAGE_SIZE};
+use arrayvec::ArrayVec;
+use lfmutex::Once;
+
+use super::frame::Frame;
+
+/// A physical address: for page tables, device registers and CR3, and nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PhysAddr(pub(crate) u64);
+
+impl PhysAddr {
+    /// `bytes` further on.
+    pub(crate) const fn add(self, bytes: u64) -> Self {
+        Self(self.0 + bytes)
+    }
+}
+
+/// The range table, in both directions.
+#[derive(Debug)]
+pub(crate) struct Map {
+    by_frame: ArrayVec<MemRange, MAX_RANGES>,
+    by_phys: ArrayVec<MemRange, MAX_RANGES>,
+}
+
+impl Map {
+    /// Takes the ranges of a validated descriptor (ascending by frame, without overlaps).
+    ///
+    /// # Panics
+    /// If a range's frame numbers are not congruent to its physical frame numbers modulo 512, or two ranges share a granule
+    /// of frame numbers: the direct map could not use 2 MiB pages, and memory could not change hands by granules.
+    pub(crate) fn new(ranges: &[MemRange]) -> Self {
+        let mut by_frame = ArrayVec::<MemRange, MAX_RANGES>::new();
+        for range in ranges {
+            let pfn = range.phys / PAGE_SIZE as u64;
+            assert!(
+                pfn.wrapping_sub(range.first_frame).is_multiple_of(GRANULE_FRAMES),
+                "memory range at {:#x}: frame {:#x} is not congruent",
+                range.phys,
+                range.first_frame
+            );
+            let end = by_frame.last().map_or(0, |before| (before.first_frame + before.count).div_ceil(GRANULE_FRAMES));
+            assert!(
+                range.first_frame / GRANULE_FRAMES >= end,
+                "memory range at {:#x}: frame {:#x} is in the granule of the range before",
+                range.phys,
+                range.first_frame
+            );
+            by_frame.push(*range);
+        }
+        let mut by_phys = by_frame.clone();
+        by_phys.sort_unstable_by_key(|range| range.phys);
+        Self { by_frame, by_phys }
+    }
+
+    /// Where a frame is.
+    pub(crate) fn phys(&self, frame: Frame) -> Option<PhysAddr> {
+        let after = self.by_frame.partition_point(|range| range.first_frame <= frame.0);
+        let range = self.by_frame.get(after.checked_sub(1)?)?;
+        let offset = frame.0 - range.first_frame;
+        (offset < range.count).then(|| PhysAddr(range.phys + offset * PAGE_SIZE as u64))
+    }
+
+    /// Which frame is there; `None` if the address is not this instance's memory.
+    pub(crate) fn frame(&self, at: PhysAddr) -> Option<Frame> {
+        let after = self.by_phys.partition_point(|range| range.phys <= at.0);
+        let range = self.by_phys.get(after.checked_sub(1)?)?;
+        let offset = (at.0 - range.phys) / PAGE_SIZE as u64;
+        (offset < range.count).then(|| Frame(range.first_frame + offset))
+    }
+
+    /// The ranges, ascending by frame number.
+    pub(crate) fn ranges(&self) -> &[MemRange] {
+        &self.by_frame
+    }
+
+    /// One more than the highest frame number.
+    pub(crate) fn end(&self) -> u64 {
+        self.by_frame.last().map_or(0, |range| range.first_frame + range.count)
+    }
+}
+
+static MAP: Once<Map> = Once::new();
+
+/// Adopts the descriptor's ranges; once, before anything else of this module is used.
+pub(super) fn init(ranges: &[MemRange]) -> &'static Map {
+    MAP.call_once(|| Map::new(ranges))
+}
+
+/// The map of this instance.
+///
+/// # Panics
+/// Before `mem::init`.
+pub(crate) fn map() -> &'static Map {
+    MAP.get().expect("memory map used before mem::init")
+}
+
+/// Where a frame of this instance is.
+///
+/// # Panics
+/// If the instance has no such frame: frame numbers come from the allocator or from the descriptor, so this is a bug of
+/// the guard's and must not become an entry in a page table.
+pub(crate) fn of(frame: Frame) -> PhysAddr {
+    match map().phys(frame) {
+        Some(at) => at,
+        None => panic!("{frame:?} is not this instance's"),
+    }
+}
+
+/// Which frame of this instance is at a physical address, if any.
+pub(crate) fn frame_at(at: PhysAddr) -> Option<Frame> {
+    map().frame(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map() -> Map {
+        // Physical order differs from frame order, and there is a hole in both.
+        Map::new(&[
+            MemRange { first_frame: 0, phys: 0x4000_0000, count: 512 },
+            MemRange { first_frame: 512, phys: 0x20_0000, count: 1024 },
+            MemRange { first_frame: 2048 + 3, phys: 0x100_0000 + 3 * 4096, count: 5 },
+        ])
+    }
+
+    #[test]
+    fn both_directions_agree() {
+        let map = map();
+        for frame in (0..1536).chain(2051..2056).map(Frame) {
+            let at = map.phys(frame).unwrap();
+            assert_eq!(map.frame(at), Some(frame));
+            assert_eq!(map.frame(at.add(4095)), Some(frame));
+        }
+        assert_eq!(map.end(), 2056);
+    }
+
+    #[test]
+    fn holes_are_holes() {
+        let map = map();
+        for frame in [1536, 2050, 2056, u64::MAX] {
+            assert_eq!(map.phys(Frame(frame)), None);
+        }
+        for at in [0, 0x1f_ffff, 0x60_0000, 0x100_2fff, 0x100_8000, 0x4020_0000, u64::MAX] {
+            assert_eq!(map.frame(PhysAddr(at)), None);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "in the granule of the range before")]
+    fn two_ranges_in_one_granule_are_refused() {
+        let _ = Map::new(&[
+            MemRange { first_frame: 0, phys: 0x20_0000, count: 500 },
+            MemRange { first_frame: 500, phys: 0x100_0000 + 500 * 4096, count: 12 },
+        ]);
+    }
+
+    #[test]
+    #[should_panic(expected = "not congruent")]
+    fn an_incongruent_range_is_refused() {
+        let _ = Map::new(&[MemRange { first_frame: 0, phys: 0x1000, count: 1 }]);
+    }
+}

@@ -1,0 +1,258 @@
+//! The kernel half of the address space: one set of tables, linked into every user page table of the instance.
+//!
+//! Its top-level entries are complete before the first user page table exists and never change (`build`). Below them,
+//! kernel stacks and device registers come and go here, and granules of the direct map are withdrawn while they are
+//! granted to an instance. Tables of the kernel half are never freed.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use abi::layout::{DIRECT, GRANULE_SIZE, LAPIC_MMIO, MMIO, PAGE_SIZE};
+use lfmutex::Mutex;
+
+use super::entry::{Entry, Flags};
+use super::table::{self, KERNEL_HALF, Table, View, index};
+use super::tlb;
+use crate::mem::alloc::Block;
+use crate::mem::frame::Frame;
+use crate::mem::phys::{self, PhysAddr};
+
+/// Physical address of the root in use by the kernel alone.
+static ROOT: AtomicU64 = AtomicU64::new(0);
+
+/// Held while the tables are changed. The data is the next free address for device registers.
+static EDIT: Mutex<usize> = Mutex::new(MMIO + GRANULE_SIZE);
+
+/// End of the addresses for device registers: 1 GiB, one table of level 2.
+const IO_END: usize = MMIO + (1 << 30);
+
+/// No frame for a table, or no addresses left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoMemory;
+
+/// Adopts the tables under `root`, which are loaded on this CPU.
+pub(crate) fn init(root: Frame) {
+    ROOT.store(phys::of(root).0, Ordering::Relaxed);
+}
+
+/// Leaves the boot code's tables.
+///
+/// # Safety
+/// The tables under `root` map the running image, stack and data as they are.
+pub(crate) unsafe fn load_first(root: Frame) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        core::arch::asm!("mov cr3, {}", in(reg) phys::of(root).0, options(nostack, preserves_flags));
+    }
+}
+
+/// What CR3 holds while no user page table is active.
+pub(crate) fn root() -> PhysAddr {
+    PhysAddr(ROOT.load(Ordering::Relaxed))
+}
+
+fn table(at: PhysAddr) -> &'static Table {
+    let frame = phys::frame_at(at).expect("kernel table outside the instance's memory");
+    // SAFETY: the addresses come from `ROOT` and from the entries below it, which hold tables of the kernel half; those
+    // are in the direct map (tables are never granted away) and never freed.
+    unsafe { View::Direct.table(frame) }
+}
+
+/// Links the kernel half into the root of a new user page table.
+pub(super) fn link(user_root: &Table) {
+    let kernel_root = table(root());
+    for slot in KERNEL_HALF..table::ENTRIES {
+        user_root.set(slot, kernel_root.get(slot));
+    }
+}
+
+/// The page table that covers `va`, made if need be; with `EDIT` held.
+fn page_table(va: usize) -> Result<&'static Table, NoMemory> {
+    let mut table = table(root());
+    for level in [4, 3, 2] {
+        let entry = table.get(index(va, level));
+        let next = match entry.table() {
+            Some(next) => next,
+            None => {
+                assert!(level < 4 && !entry.present(), "no page table can be at {va:#x}");
+                let next = phys::of(Block::zeroed(0).ok_or(NoMemory)?.into_raw());
+                table.set(index(va, level), Entry::kernel_table(next));
+                next
+            }
+        };
+        table = self::table(next);
+    }
+    Ok(table)
+}
+
+fn map(va: usize, pages: usize, at: PhysAddr, flags: Flags) -> Result<(), NoMemory> {
+    for page in 0..pages {
+        let va = va + page * PAGE_SIZE;
+        let entry = Entry::page(at.add((page * PAGE_SIZE) as u64), flags);
+        let before = page_table(va)?.swap(index(va, 1), entry);
+        debug_assert!(!before.present(), "{va:#x} is mapped already");
+    }
+    Ok(())
+}
+
+/// Maps `pages` consecutive frames at `va` for reading and writing. On an error nothing is mapped.
+///
+/// # Safety
+/// The frames are the caller's, `va` is in the region for stacks, and nothing is mapped there.
+pub(crate) unsafe fn map_frames(va: usize, first: Frame, pages: usize) -> Result<(), NoMemory> {
+    let _edit = EDIT.lock();
+    // The tables first: after that nothing can fail.
+    for page in 0..pages {
+        page_table(va + page * PAGE_SIZE)?;
+    }
+    map(va, pages, phys::of(first), Flags::WRITE | Flags::NO_EXECUTE | Flags::GLOBAL)
+}
+
+/// Ends what [`map_frames`] began. When it returns, no CPU reaches the frames at `va` any more.
+///
+/// # Safety
+/// Nobody uses the memory at `va` any more.
+pub(crate) unsafe fn unmap_frames(va: usize, pages: usize) {
+    {
+        let _edit = EDIT.lock();
+        for va in (va..va + pages * PAGE_SIZE).step_by(PAGE_SIZE) {
+            if let Ok(table) = page_table(va) {
+                table.set(index(va, 1), Entry::NONE);
+            }
+        }
+    }
+    tlb::flush_kernel(va..va + pages * PAGE_SIZE);
+}
+
+/// Takes whole granules out of the direct map. When it returns, no CPU of this instance reaches them.
+///
+/// # Safety
+/// The granules (given by their first frames) are the caller's, and nobody uses their memory.
+pub(crate) unsafe fn withdraw(granules: impl Iterator<Item = Frame>) {
+    let (mut low, mut high) = (usize::MAX, 0);
+    {
+        let _edit = EDIT.lock();
+        for first in granules {
+            let (table, slot) = direct_entry(first);
+            table.set(slot, Entry::NONE);
+            let va = DIRECT + first.0 as usize * PAGE_SIZE;
+            (low, high) = (low.min(va), high.max(va + GRANULE_SIZE));
+        }
+    }
+    if low < high {
+        tlb::flush_kernel(low..high);
+    }
+}
+
+/// Puts withdrawn granules back into the direct map.
+///
+/// # Safety
+/// The granules are the caller's alone: nobody else has them mapped any more.
+pub(crate) unsafe fn restore(granules: impl Iterator<Item = Frame>) {
+    let _edit = EDIT.lock();
+    for first in granules {
+        let (table, slot) = direct_entry(first);
+        let flags = Flags::WRITE | Flags::NO_EXECUTE | Flags::GLOBAL;
+        table.set(slot, Entry::large(phys::of(first), flags));
+    }
+}
+
+/// The level-2 entry of a granule in the direct map.
+fn direct_entry(first: Frame) -> (&'static Table, usize) {
+    let va = DIRECT + first.0 as usize * PAGE_SIZE;
+    assert!(va.is_multiple_of(GRANULE_SIZE), "{first:?} starts no granule");
+    let mut table = table(root());
+    for level in [4, 3] {
+        table = self::table(table.get(index(va, level)).table().expect("granule outside the direct map"));
+    }
+    let slot = index(va, 2);
+    assert!(table.get(slot).table().is_none(), "granule of {first:?} is mapped by small pages");
+    (table, slot)
+}
+
+/// How device registers and firmware tables are cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cache {
+    /// Not at all: registers.
+    Off,
+    /// As memory: firmware tables.
+    WriteBack,
+}
+
+/// Maps the local APIC's registers at their fixed address, for instances whose CPUs are in xAPIC mode.
+///
+/// # Errors
+/// [`NoMemory`] if there is no frame for a table.
+pub(crate) fn map_local_apic(at: PhysAddr) -> Result<(), NoMemory> {
+    let _edit = EDIT.lock();
+    Io::map_pages(LAPIC_MMIO, at, 1, Cache::Off)
+}
+
+/// A mapped run of device registers or firmware memory; mapped for good.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Io {
+    base: usize,
+    len: usize,
+}
+
+impl Io {
+    /// Maps `len` bytes of physical address space from `at` on (any alignment).
+    ///
+    /// # Errors
+    /// [`NoMemory`] if there is no frame for a table or no address left.
+    ///
+    /// # Panics
+    /// If the bytes are memory of this instance and the cache is off: memory has one memory type.
+    pub(crate) fn map(at: PhysAddr, len: usize, cache: Cache) -> Result<Self, NoMemory> {
+        let mut next = EDIT.lock();
+        let offset = at.0 as usize % PAGE_SIZE;
+        let pages = (offset + len).div_ceil(PAGE_SIZE);
+        let base = *next;
+        if pages > (IO_END - base) / PAGE_SIZE {
+            return Err(NoMemory);
+        }
+        Self::map_pages(base, at, pages, cache)?;
+        *next = base + pages * PAGE_SIZE;
+        Ok(Self { base: base + offset, len })
+    }
+
+    fn map_pages(base: usize, at: PhysAddr, pages: usize, cache: Cache) -> Result<(), NoMemory> {
+        let flags = match cache {
+            // PWT and PCD select entry 3 of the page attribute table: UC.
+            Cache::Off => Flags::WRITE | Flags::NO_CACHE | Flags::WRITE_THROUGH,
+            Cache::WriteBack => Flags::empty(),
+        };
+        let start = PhysAddr(at.0 & !(PAGE_SIZE as u64 - 1));
+        for page in 0..pages {
+            let at = start.add((page * PAGE_SIZE) as u64);
+            assert!(cache != Cache::Off || phys::frame_at(at).is_none(), "uncached mapping of memory at {:#x}", at.0);
+            page_table(base + page * PAGE_SIZE)?;
+        }
+        map(base, pages, start, flags | Flags::NO_EXECUTE | Flags::GLOBAL)
+    }
+
+    fn at<T>(self, offset: usize) -> *mut T {
+        assert!(
+            offset.is_multiple_of(align_of::<T>()) && self.len >= size_of::<T>() && offset <= self.len - size_of::<T>(),
+            "register {offset:#x} is outside of {self:x?}"
+        );
+        core::ptr::with_exposed_provenance_mut(self.base + offset)
+    }
+
+    /// Reads a 32-bit register.
+    pub(crate) fn read32(self, offset: usize) -> u32 {
+        // SAFETY: `at` checks bounds and alignment (`base` is a register block's, aligned at least so); mapped for good.
+        unsafe { self.at::<u32>(offset).read_volatile() }
+    }
+
+    /// Writes a 32-bit register.
+    pub(crate) fn write32(self, offset: usize, value: u32) {
+        // SAFETY: as in `read32`; what the device does is the caller's responsibility within the guard.
+        unsafe { self.at::<u32>(offset).write_volatile(value) }
+    }
+
+    /// Reads a byte.
+    pub(crate) fn read8(self, offset: usize) -> u8 {
+        // SAFETY: as in `read32`.
+        unsafe { self.at::<u8>(offset).read_volatile() }
+    }
+}

@@ -1,0 +1,29 @@
+//! Address spaces (`docs/memory.md`).
+//!
+//! | file | subject |
+//! |---|---|
+//! | `entry`, `table` | the processor's formats |
+//! | `build` | the kernel half of an instance, built from outside |
+//! | `kernel` | the kernel half in use: stacks, device registers, granules of the direct map |
+//! | `user` | page tables of programs |
+//! | `tlb` | shootdown |
+
+pub(crate) mod build;
+mod entry;
+pub(crate) mod kernel;
+mod table;
+pub(crate) mod tlb;
+mod user;
+
+pub(crate) use table::View;
+pub use tlb::shootdowns;
+pub use user::{Flags, PageTable, Perm};
+
+/// Why a page could not be mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapError {
+    /// Memory for a table is short.
+    NoMemory,
+    /// Not the address of a user page, or not aligned.
+    Address,
+}

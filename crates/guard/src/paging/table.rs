@@ -1,0 +1,120 @@
+//! One page table of 512 entries, and how to get at it.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use abi::layout::PAGE_SIZE;
+
+use super::entry::Entry;
+use crate::mem::frame::Frame;
+use crate::mem::{direct, phys};
+
+/// Entries of a table.
+pub(crate) const ENTRIES: usize = 512;
+/// First entry of the root that belongs to the kernel half.
+pub(crate) const KERNEL_HALF: usize = ENTRIES / 2;
+
+/// Which entry of a table of `level` (1: pages, 2: 2 MiB, 3: 1 GiB, 4: root) covers `va`.
+pub(crate) const fn index(va: usize, level: usize) -> usize {
+    va >> (12 + 9 * (level - 1)) & (ENTRIES - 1)
+}
+
+/// Bytes that one entry of a table of `level` covers.
+pub(crate) const fn span(level: usize) -> usize {
+    PAGE_SIZE << (9 * (level - 1))
+}
+
+/// A table. The processor reads it at any time and sets accessed and dirty bits in it, so every access is atomic.
+#[repr(C, align(4096))]
+pub(crate) struct Table([AtomicU64; ENTRIES]);
+
+impl Table {
+    /// Reads an entry.
+    pub(crate) fn get(&self, slot: usize) -> Entry {
+        Entry(self.0[slot].load(Ordering::Relaxed))
+    }
+
+    /// Overwrites an entry. Release: the processor must find the content of a new table in memory before the pointer to
+    /// it (on x86 no instruction is needed for that; the compiler has to keep the order).
+    pub(crate) fn set(&self, slot: usize, entry: Entry) {
+        self.0[slot].store(entry.0, Ordering::Release);
+    }
+
+    /// Overwrites an entry and returns what was there, with the accessed and dirty bits as of that moment.
+    pub(crate) fn swap(&self, slot: usize, entry: Entry) -> Entry {
+        Entry(self.0[slot].swap(entry.0, Ordering::AcqRel))
+    }
+
+    /// Changes an entry without losing bits that the processor sets meanwhile. Returns what was there before.
+    pub(crate) fn update(&self, slot: usize, change: impl Fn(Entry) -> Entry) -> Entry {
+        let cell = &self.0[slot];
+        let mut old = cell.load(Ordering::Relaxed);
+        loop {
+            let new = change(Entry(old)).0;
+            match cell.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Entry(old),
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// Makes all entries invalid.
+    pub(crate) fn clear(&self) {
+        for cell in &self.0 {
+            cell.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// How frames are reached: through the direct map, or, before there is one, through the boot code's map of low memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum View {
+    /// The direct map.
+    Direct,
+    /// Physical address 0 is at this address; only what the boot code mapped is reachable.
+    Boot(usize),
+}
+
+impl View {
+    /// Where the frame is seen.
+    fn address(self, frame: Frame) -> *const Table {
+        match self {
+            Self::Direct => direct::ptr(frame).cast_const().cast(),
+            Self::Boot(base) => core::ptr::with_exposed_provenance(base.wrapping_add(phys::of(frame).0 as usize)),
+        }
+    }
+
+    /// The frame as a table.
+    ///
+    /// # Safety
+    /// The frame is reachable through this view and, as long as the reference is used, a page table and nothing else.
+    pub(crate) unsafe fn table(self, frame: Frame) -> &'static Table {
+        // SAFETY: reachable by the caller's promise, page-aligned by construction; any bit pattern is a `Table`, which
+        // consists of atomics, so several references to it may exist.
+        unsafe { &*self.address(frame) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indices_are_the_manuals() {
+        let va = 0xffff_8000_0000_0000 | 3 << 39 | 5 << 30 | 7 << 21 | 9 << 12 | 0xabc;
+        assert_eq!([4, 3, 2, 1].map(|level| index(va, level)), [256 + 3, 5, 7, 9]);
+        assert_eq!(index(abi::layout::IMAGE, 4), 511);
+        assert_eq!(index(abi::layout::IMAGE, 3), 510);
+        assert_eq!([1, 2, 3].map(span), [4096, 2 << 20, 1 << 30]);
+    }
+
+    #[test]
+    fn update_reports_what_was_there() {
+        let table = Table([const { AtomicU64::new(0) }; ENTRIES]);
+        table.set(4, Entry(0x1001));
+        assert_eq!(table.update(4, |old| Entry(old.0 | 2)), Entry(0x1001));
+        assert_eq!(table.swap(4, Entry::NONE), Entry(0x1003));
+        table.set(5, Entry(1));
+        table.clear();
+        assert_eq!(table.get(5), Entry::NONE);
+    }
+}

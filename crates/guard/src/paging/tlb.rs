@@ -1,0 +1,349 @@
+//! Keeping the CPUs' translation caches honest.
+//!
+//! After an entry was made less permissive, no CPU may go on using the old one: what it led to can be given away only
+//! when all have forgotten it. The initiator publishes one request, sends an interrupt to the CPUs concerned (those on which
+//! the page table is active; all of the instance's for the kernel half) and *sleeps* until the last one has acknowledged.
+//! Requests are taken one at a time, under a sleeping lock. If no other CPU is concerned, no lock is taken and no
+//! interrupt sent: a single-threaded program on its own CPU never disturbs anybody.
+//!
+//! A page table is *active* on a CPU from [`activate`] until another one is activated there, or [`leave`] is requested
+//! because it is about to be freed. The CPU announces itself in the table's mask before it loads CR3, and the initiator
+//! changes entries before it reads the mask, both sequentially consistent: either the initiator sees the CPU, or the CPU
+//! loads CR3 after the change.
+
+use core::ops::Range;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+use abi::layout::PAGE_SIZE;
+use lfmutex::Mutex;
+
+use super::kernel;
+use crate::cpu::{CpuId, MAX_CPUS};
+use crate::mem::phys::PhysAddr;
+
+/// Pages up to which single translations are dropped; beyond, all of them are.
+const SINGLE_PAGES: usize = 32;
+
+/// A set of CPUs.
+#[derive(Debug)]
+pub(super) struct CpuMask([AtomicU64; MAX_CPUS / 64]);
+
+impl CpuMask {
+    /// No CPU.
+    pub(super) const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; MAX_CPUS / 64])
+    }
+
+    fn insert(&self, cpu: CpuId) {
+        self.0[cpu.0 as usize / 64].fetch_or(1 << (cpu.0 % 64), Ordering::SeqCst);
+    }
+
+    /// Removes a CPU; `true` if it was there.
+    fn remove(&self, cpu: CpuId) -> bool {
+        let bit = 1 << (cpu.0 % 64);
+        self.0[cpu.0 as usize / 64].fetch_and(!bit, Ordering::SeqCst) & bit != 0
+    }
+
+    /// Calls `each` for every CPU that was in the set when its word was read.
+    fn for_each(&self, mut each: impl FnMut(CpuId)) {
+        for (word, bits) in self.0.iter().enumerate() {
+            let mut bits = bits.load(Ordering::SeqCst);
+            while bits != 0 {
+                each(CpuId((word * 64) as u32 + bits.trailing_zeros()));
+                bits &= bits - 1;
+            }
+        }
+    }
+}
+
+/// What a CPU needs to know of a user page table while it is active there.
+#[derive(Debug)]
+pub(super) struct Active {
+    root: PhysAddr,
+    cpus: CpuMask,
+}
+
+impl Active {
+    /// A table that is active nowhere.
+    pub(super) const fn new(root: PhysAddr) -> Self {
+        Self { root, cpus: CpuMask::new() }
+    }
+}
+
+/// The instructions.
+#[cfg(target_os = "none")]
+mod cpu {
+    use core::arch::asm;
+
+    use crate::mem::phys::PhysAddr;
+
+    pub(super) use crate::cpu::{current, without_irqs};
+
+    /// Loads CR3, which drops all translations but global ones.
+    ///
+    /// # Safety
+    /// `root` is a complete root table, and stays one while it is loaded. All roots have the same kernel half, so the code,
+    /// stack and data in use stay mapped as they are.
+    pub(super) unsafe fn load(root: PhysAddr) {
+        // SAFETY: by the caller's promise.
+        unsafe { asm!("mov cr3, {}", in(reg) root.0, options(nostack, preserves_flags)) };
+    }
+
+    /// Drops all translations but global ones.
+    pub(super) fn flush_user() {
+        // SAFETY: loading CR3 with its own value changes no mapping.
+        unsafe { asm!("mov {0}, cr3", "mov cr3, {0}", out(reg) _, options(nostack, preserves_flags)) };
+    }
+
+    /// Drops the translation of one page, global or not.
+    pub(super) fn flush_page(va: usize) {
+        // SAFETY: dropping a translation changes no mapping.
+        unsafe { asm!("invlpg [{}]", in(reg) va, options(nostack, preserves_flags)) };
+    }
+
+    /// Drops all translations, global ones too.
+    pub(super) fn flush_everything() {
+        const PGE: u64 = 1 << 7;
+        without_irqs(|| {
+            // SAFETY: changing CR4.PGE drops everything (SDM vol. 3A, 4.10.4.1) and changes no mapping; the second write
+            // restores the value found. Interrupts are off, so nobody else changes CR4 in between.
+            unsafe {
+                asm!(
+                    "mov {old}, cr4",
+                    "mov {new}, {old}",
+                    "xor {new}, {pge}",
+                    "mov cr4, {new}",
+                    "mov cr4, {old}",
+                    old = out(reg) _,
+                    new = out(reg) _,
+                    pge = const PGE,
+                    options(nostack),
+                );
+            }
+        });
+    }
+}
+
+/// Unit tests have one CPU, which no page table reaches.
+#[cfg(not(target_os = "none"))]
+mod cpu {
+    use crate::cpu::CpuId;
+    use crate::mem::phys::PhysAddr;
+
+    pub(super) fn current() -> CpuId {
+        CpuId(0)
+    }
+    pub(super) fn without_irqs<R>(f: impl FnOnce() -> R) -> R {
+        f()
+    }
+    pub(super) unsafe fn load(_: PhysAddr) {}
+    pub(super) fn flush_user() {}
+    pub(super) fn flush_page(_: usize) {}
+    pub(super) fn flush_everything() {}
+}
+
+/// The user page table that each CPU has loaded; null: the kernel's own.
+static CURRENT: [AtomicPtr<Active>; MAX_CPUS] = [const { AtomicPtr::new(null_mut()) }; MAX_CPUS];
+
+/// CPUs that take part in shootdowns of the kernel half.
+static ONLINE: CpuMask = CpuMask::new();
+
+/// This CPU runs on the kernel's tables and takes interrupts from now on (they may still be off). Translations that
+/// changed before it was counted in are forgotten.
+pub(crate) fn join() {
+    ONLINE.insert(cpu::current());
+    cpu::flush_everything();
+}
+
+fn flush_local(range: &Range<usize>, kernel: bool) {
+    if range.len() / PAGE_SIZE <= SINGLE_PAGES {
+        for va in range.clone().step_by(PAGE_SIZE) {
+            cpu::flush_page(va);
+        }
+    } else if kernel {
+        cpu::flush_everything();
+    } else {
+        cpu::flush_user();
+    }
+}
+
+/// Makes a user table the active one on this CPU. Cheap if it is already.
+pub(super) fn activate(table: &Active) {
+    cpu::without_irqs(|| {
+        let me = cpu::current();
+        let current = &CURRENT[me.0 as usize];
+        let new: *const Active = table;
+        let old = current.load(Ordering::Relaxed);
+        if core::ptr::eq(old, new) {
+            return;
+        }
+        table.cpus.insert(me);
+        // SAFETY: `PageTable` made the root, with the kernel half linked in, and frees it after `leave` only.
+        unsafe { cpu::load(table.root) };
+        current.store(new.cast_mut(), Ordering::Relaxed);
+        // SAFETY: a table in `CURRENT` has this CPU in its mask, and is not freed before the mask is empty (`leave`).
+        if let Some(old) = unsafe { old.as_ref() } {
+            old.cpus.remove(me);
+        }
+    });
+}
+
+/// Goes back to the kernel's own tables on this CPU, if `table` (or, if `None`, any user table) is active here.
+pub(super) fn deactivate(table: Option<*const Active>) {
+    cpu::without_irqs(|| {
+        let me = cpu::current();
+        let current = &CURRENT[me.0 as usize];
+        let old = current.load(Ordering::Relaxed);
+        if old.is_null() || table.is_some_and(|table| !core::ptr::eq(table, old)) {
+            return;
+        }
+        // SAFETY: the kernel's root, never freed.
+        unsafe { cpu::load(kernel::root()) };
+        current.store(null_mut(), Ordering::Relaxed);
+        // SAFETY: as in `activate`; its last use of the table is the removal itself.
+        unsafe { &*old }.cpus.remove(me);
+    });
+}
+
+/// What the published request asks of a CPU.
+const DROP_USER: u32 = 0;
+const DROP_KERNEL: u32 = 1;
+const LEAVE: u32 = 2;
+
+/// The one request at a time. The initiator owns it while it holds `TURN`; a CPU reads it between seeing its bit in
+/// `asked` (set after the fields) and its decrement of `missing`.
+struct Request {
+    kind: AtomicU32,
+    start: AtomicUsize,
+    end: AtomicUsize,
+    table: AtomicPtr<Active>,
+    waiter: AtomicUsize,
+    asked: CpuMask,
+    missing: AtomicU32,
+}
+
+static TURN: Mutex<()> = Mutex::new(());
+static REQUEST: Request = Request {
+    kind: AtomicU32::new(0),
+    start: AtomicUsize::new(0),
+    end: AtomicUsize::new(0),
+    table: AtomicPtr::new(null_mut()),
+    waiter: AtomicUsize::new(0),
+    asked: CpuMask::new(),
+    missing: AtomicU32::new(0),
+};
+
+/// Shootdowns that had to interrupt other CPUs.
+static SHOOTDOWNS: AtomicU64 = AtomicU64::new(0);
+
+/// Number of shootdowns so far that interrupted other CPUs.
+pub fn shootdowns() -> u64 {
+    SHOOTDOWNS.load(Ordering::Relaxed)
+}
+
+/// No CPU uses translations of `range` in `table` from before the call any more when this returns. May sleep.
+pub(super) fn flush(table: &Active, range: Range<usize>) {
+    if !alone(&table.cpus, || flush_local(&range, false)) {
+        shoot(DROP_USER, &range, table, &table.cpus);
+    }
+}
+
+/// The same for a range of the kernel half, on all CPUs of the instance.
+pub(super) fn flush_kernel(range: Range<usize>) {
+    if !alone(&ONLINE, || flush_local(&range, true)) {
+        shoot(DROP_KERNEL, &range, null_mut(), &ONLINE);
+    }
+}
+
+/// The table is active on no CPU when this returns; the caller sees to it that nobody activates it any more.
+pub(super) fn leave(table: &Active) {
+    if !alone(&table.cpus, || deactivate(Some(table))) {
+        shoot(LEAVE, &(0..0), table, &table.cpus);
+    }
+}
+
+/// Does `work` here and returns true if no CPU but this one is in the set.
+fn alone(cpus: &CpuMask, work: impl FnOnce()) -> bool {
+    cpu::without_irqs(|| {
+        // The entries were changed before the set is read.
+        fence(Ordering::SeqCst);
+        let me = cpu::current();
+        let (mut here, mut others) = (false, false);
+        cpus.for_each(|cpu| if cpu == me { here = true } else { others = true });
+        if here && !others {
+            work();
+        }
+        !others
+    })
+}
+
+fn shoot(kind: u32, range: &Range<usize>, table: *const Active, cpus: &CpuMask) {
+    let scheduler = lfmutex::scheduler();
+    let _turn = TURN.lock();
+    SHOOTDOWNS.fetch_add(1, Ordering::Relaxed);
+    REQUEST.kind.store(kind, Ordering::Relaxed);
+    REQUEST.start.store(range.start, Ordering::Relaxed);
+    REQUEST.end.store(range.end, Ordering::Relaxed);
+    REQUEST.table.store(table.cast_mut(), Ordering::Relaxed);
+    REQUEST.waiter.store(scheduler.current().into_raw(), Ordering::Relaxed);
+    // One more than are asked, so that nobody is the last before all are asked.
+    REQUEST.missing.store(1, Ordering::Relaxed);
+    // The set is read again: this thread may have moved while it waited for its turn. With interrupts off it stays where
+    // it is until its own CPU has been served and all others have been told.
+    cpu::without_irqs(|| {
+        fence(Ordering::SeqCst);
+        let me = cpu::current();
+        cpus.for_each(|cpu| {
+            REQUEST.missing.fetch_add(1, Ordering::Relaxed);
+            REQUEST.asked.insert(cpu);
+            if cpu == me {
+                interrupt();
+            } else {
+                crate::ipi::tlb(cpu);
+            }
+        });
+    });
+    if REQUEST.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
+        return;
+    }
+    while REQUEST.missing.load(Ordering::Acquire) != 0 {
+        scheduler.park();
+    }
+}
+
+/// A shootdown interrupt arrived on this CPU. Interrupts are off.
+pub(crate) fn interrupt() {
+    let me = cpu::current();
+    // A late or stray interrupt finds nothing asked.
+    if !REQUEST.asked.remove(me) {
+        return;
+    }
+    let range = REQUEST.start.load(Ordering::Relaxed)..REQUEST.end.load(Ordering::Relaxed);
+    match REQUEST.kind.load(Ordering::Relaxed) {
+        LEAVE => deactivate(Some(REQUEST.table.load(Ordering::Relaxed))),
+        kind => flush_local(&range, kind == DROP_KERNEL),
+    }
+    let waiter = REQUEST.waiter.load(Ordering::Relaxed);
+    if REQUEST.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
+        lfmutex::scheduler().unpark(lfmutex::Token::from_raw(waiter));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_hold_every_cpu() {
+        let mask = CpuMask::new();
+        for cpu in [0, 63, 64, 255] {
+            mask.insert(CpuId(cpu));
+        }
+        assert!(mask.remove(CpuId(64)));
+        assert!(!mask.remove(CpuId(64)));
+        let mut seen = Vec::new();
+        mask.for_each(|cpu| seen.push(cpu.0));
+        assert_eq!(seen, [0, 63, 255]);
+    }
+}

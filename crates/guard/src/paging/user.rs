@@ -1,0 +1,505 @@
+//! Page tables of programs.
+//!
+//! An entry holds one reference to the page it maps: `map` takes a [`Page`], `unmap` gives it back, after every CPU has
+//! forgotten the translation. So nobody can map what he does not hold, and no page is freed while a program can still
+//! reach it, whatever callers do; a caller's mistake costs its program's memory, not the kernel's.
+
+use alloc::boxed::Box;
+use core::convert::Infallible;
+use core::fmt;
+use core::ops::Range;
+
+use abi::layout::{PAGE_SIZE, USER_END, USER_START};
+use arrayvec::ArrayVec;
+use lfmutex::Mutex;
+
+use super::entry::{Entry, Flags as Bits};
+use super::table::{ENTRIES, KERNEL_HALF, Table, View, index, span};
+use super::tlb::{self, Active};
+use super::{MapError, kernel};
+use crate::mem::alloc::Block;
+use crate::mem::frame::Frame;
+use crate::mem::page::Page;
+use crate::mem::phys::{self, PhysAddr};
+
+/// What a program may do with a page, besides reading it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Perm {
+    /// Write to it.
+    pub write: bool,
+    /// Execute it.
+    pub exec: bool,
+}
+
+impl Perm {
+    fn bits(self) -> Bits {
+        let mut bits = Bits::PRESENT | Bits::USER;
+        bits.set(Bits::WRITE, self.write);
+        bits.set(Bits::NO_EXECUTE, !self.exec);
+        bits
+    }
+}
+
+/// What the processor noted about a page since it was mapped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// It was used.
+    pub accessed: bool,
+    /// It was written to.
+    pub dirty: bool,
+}
+
+/// Pages taken out of a table, or tables that became empty, until all CPUs have forgotten them.
+enum Removed {
+    Page(usize, Frame),
+    Table(Frame),
+}
+
+/// What the processor notes in an entry.
+const NOTED: Bits = Bits::ACCESSED.union(Bits::DIRTY);
+
+/// How many removals share one shootdown.
+const BATCH: usize = 128;
+
+/// The user half of an address space. The kernel half is the same in all.
+///
+/// All methods may sleep, but for [`PageTable::activate`] and [`PageTable::deactivate`], which the scheduler calls.
+/// Dropping a table takes it off all CPUs and drops the pages it maps.
+pub struct PageTable {
+    root: Frame,
+    /// Held while entries are changed; short, and uncontended if the caller has a lock of its own.
+    edit: Mutex<()>,
+    /// Boxed: CPUs hold its address while the table is active there.
+    active: Box<Active>,
+}
+
+impl PageTable {
+    /// An empty address space; `None` if memory is short.
+    #[must_use]
+    pub fn new() -> Option<Self> {
+        let root = Block::zeroed(0)?.into_raw();
+        // SAFETY: a fresh frame that is a table from now on.
+        kernel::link(unsafe { View::Direct.table(root) });
+        Some(Self { root, edit: Mutex::new(()), active: Box::new(Active::new(phys::of(root))) })
+    }
+
+    /// Maps a page at `va`. Returns the page that was mapped there before, which no CPU uses any more.
+    ///
+    /// # Errors
+    /// [`MapError::NoMemory`] if there is no frame for a table, [`MapError::Address`] if `va` is not the address of a
+    /// user page. Nothing is changed, and `page` is dropped.
+    pub fn map(&self, va: usize, page: Page, perm: Perm) -> Result<Option<Page>, MapError> {
+        check(&(va..va.saturating_add(PAGE_SIZE)))?;
+        let before = {
+            let _edit = self.edit.lock();
+            let table = self.page_table(va)?;
+            let at = phys::of(page.into_frame());
+            table.swap(index(va, 1), Entry::page(at, perm.bits()))
+        };
+        Ok(self.removed(va, before))
+    }
+
+    /// Unmaps the page at `va` and returns it; no CPU uses it any more.
+    pub fn unmap(&self, va: usize) -> Option<Page> {
+        check(&(va..va.saturating_add(PAGE_SIZE))).ok()?;
+        let before = {
+            let _edit = self.edit.lock();
+            self.find(va)?.swap(index(va, 1), Entry::NONE)
+        };
+        self.removed(va, before)
+    }
+
+    /// Unmaps all pages in `range` (page-aligned) and hands each to `each` with its address, ascending. When it gets a
+    /// page, no CPU uses it any more. Addresses that are no user pages are passed over.
+    pub fn unmap_range(&self, range: Range<usize>, each: &mut dyn FnMut(usize, Page)) {
+        let Range { start: first, end } = user_pages(&range);
+        let mut next = first;
+        let mut batch = ArrayVec::<Removed, BATCH>::new();
+        while next < end {
+            let start = next;
+            next = {
+                let _edit = self.edit.lock();
+                self.collect(first, start..end, &mut batch)
+            };
+            if batch.is_empty() {
+                continue;
+            }
+            tlb::flush(&self.active, start..next);
+            for removed in batch.drain(..) {
+                match removed {
+                    // SAFETY: the entry held this reference and is gone.
+                    Removed::Page(va, frame) => each(va, unsafe { Page::from_frame(frame) }),
+                    // SAFETY: `page_table` made it from a block of order 0; no entry leads to it any more, and no CPU
+                    // remembers one.
+                    Removed::Table(frame) => drop(unsafe { Block::from_raw(frame, 0) }),
+                }
+            }
+        }
+    }
+
+    /// Moves entries of `range`, what is left of a request from `first` on, into `batch` until it is full. Returns where
+    /// to go on. With `edit` held.
+    fn collect(&self, first: usize, range: Range<usize>, batch: &mut ArrayVec<Removed, BATCH>) -> usize {
+        let mut va = range.start;
+        while va < range.end {
+            let (upper, lower) = match self.walk(va) {
+                Ok(tables) => tables,
+                Err(skip) => {
+                    va = (va | (skip - 1)) + 1;
+                    continue;
+                }
+            };
+            let table_start = va & !(span(2) - 1);
+            let table_end = table_start + span(2);
+            while va < table_end.min(range.end) {
+                // Room for a page, and for the table after the last one.
+                if batch.len() + 2 > BATCH {
+                    return va;
+                }
+                let slot = index(va, 1);
+                if let Some(frame) = mapped(lower.get(slot)) {
+                    lower.swap(slot, Entry::NONE);
+                    batch.push(Removed::Page(va, frame));
+                }
+                va += PAGE_SIZE;
+            }
+            // A table whose whole span was asked for is freed too, unless somebody mapped something in it meanwhile.
+            if table_start >= first && table_end <= range.end && (0..ENTRIES).all(|slot| !lower.get(slot).present()) {
+                let entry = upper.swap(index(table_start, 2), Entry::NONE);
+                batch.extend(entry.table().and_then(phys::frame_at).map(Removed::Table));
+            }
+        }
+        va
+    }
+
+    /// Changes what the program may do with the pages that are mapped in `range` (page-aligned). If something is taken
+    /// away, no CPU allows it any more on return; if something is added, a CPU may still fault once for it.
+    pub fn protect(&self, range: Range<usize>, perm: Perm) {
+        let Range { start, end } = user_pages(&range);
+        let mut reduced = false;
+        {
+            let _edit = self.edit.lock();
+            let Ok(()) = self.for_each_table(start..end, |_, table, slots| {
+                for slot in slots {
+                    if table.get(slot).present() {
+                        let before = table.update(slot, |entry| entry.with(entry.flags() & NOTED | perm.bits())).flags();
+                        reduced |= before.contains(Bits::WRITE) && !perm.write;
+                        reduced |= !before.contains(Bits::NO_EXECUTE) && !perm.exec;
+                    }
+                }
+                Ok::<(), Infallible>(())
+            });
+        }
+        if reduced {
+            tlb::flush(&self.active, start..end);
+        }
+    }
+
+    /// The page at `va`, what the program may do with it, and what the processor noted. The result is one more reference
+    /// to the page: a page mapped only here has `refs() == 2` then.
+    #[must_use]
+    pub fn get(&self, va: usize) -> Option<(Page, Perm, Flags)> {
+        check(&(va..va.saturating_add(PAGE_SIZE))).ok()?;
+        let _edit = self.edit.lock();
+        let entry = self.find(va)?.get(index(va, 1));
+        let frame = mapped(entry)?;
+        // SAFETY: the entry holds a reference, and stays while `edit` is held.
+        let page = unsafe { Page::share_frame(frame) };
+        let bits = entry.flags();
+        let perm = Perm { write: bits.contains(Bits::WRITE), exec: !bits.contains(Bits::NO_EXECUTE) };
+        Some((page, perm, Flags { accessed: bits.contains(Bits::ACCESSED), dirty: bits.contains(Bits::DIRTY) }))
+    }
+
+    /// For fork: every page mapped in `range` (page-aligned) is mapped read-only in both tables, so that the next write in
+    /// either faults. Where the child has a page already it keeps that one. The child is another table than this one.
+    ///
+    /// # Errors
+    /// [`MapError::NoMemory`] if there is no frame for a table of the child's; some pages are shared by then, and that is
+    /// harmless: drop the child.
+    pub fn share_cow(&self, child: &Self, range: Range<usize>) -> Result<(), MapError> {
+        let Range { start, end } = user_pages(&range);
+        let mut reduced = false;
+        let result = {
+            let _edit = self.edit.lock();
+            let _edit_child = child.edit.lock();
+            self.for_each_table(start..end, |va, table, slots| {
+                let mut lower = None;
+                for slot in slots {
+                    if !table.get(slot).present() {
+                        continue;
+                    }
+                    let lower = match lower {
+                        Some(lower) => lower,
+                        None => *lower.insert(child.page_table(va)?),
+                    };
+                    if lower.get(slot).present() {
+                        continue;
+                    }
+                    let before = table.update(slot, |entry| entry.with(entry.flags() - Bits::WRITE));
+                    reduced |= before.flags().contains(Bits::WRITE);
+                    if let Some(frame) = mapped(before) {
+                        // SAFETY: the parent's entry holds a reference, and stays while `edit` is held.
+                        unsafe { Page::share_frame(frame) }.into_frame();
+                        lower.set(slot, before.with(before.flags() - (NOTED | Bits::WRITE)));
+                    }
+                }
+                Ok(())
+            })
+        };
+        if reduced {
+            tlb::flush(&self.active, start..end);
+        }
+        result
+    }
+
+    /// Makes this the address space of the current CPU, until another one is activated there or this one is dropped.
+    /// Interrupts may be off; does not sleep.
+    pub fn activate(&self) {
+        tlb::activate(&self.active);
+    }
+
+    /// If this is the address space of the current CPU, it goes back to having none.
+    pub fn deactivate(&self) {
+        tlb::deactivate(Some(&*self.active));
+    }
+
+    /// The page that an entry held, after all CPUs have forgotten it.
+    fn removed(&self, va: usize, before: Entry) -> Option<Page> {
+        let frame = mapped(before)?;
+        tlb::flush(&self.active, va..va + PAGE_SIZE);
+        // SAFETY: the entry held this reference and was replaced.
+        Some(unsafe { Page::from_frame(frame) })
+    }
+
+    fn root_table(&self) -> &'static Table {
+        // SAFETY: the root is ours until `drop`.
+        unsafe { View::Direct.table(self.root) }
+    }
+
+    /// The level-2 table and the page table that cover `va`, or how many bytes around `va` have none.
+    fn walk(&self, va: usize) -> Result<(&'static Table, &'static Table), usize> {
+        let mut upper = self.root_table();
+        let mut lower = upper;
+        for level in [4, 3, 2] {
+            upper = lower;
+            lower = upper.get(index(va, level)).table().map(table).ok_or(span(level))?;
+        }
+        Ok((upper, lower))
+    }
+
+    fn find(&self, va: usize) -> Option<&'static Table> {
+        self.walk(va).ok().map(|(_, table)| table)
+    }
+
+    /// The page table that covers `va`, made if need be; with `edit` held.
+    fn page_table(&self, va: usize) -> Result<&'static Table, MapError> {
+        let mut lower = self.root_table();
+        for level in [4, 3, 2] {
+            let next = match lower.get(index(va, level)).table() {
+                Some(next) => next,
+                None => {
+                    let next = phys::of(Block::zeroed(0).ok_or(MapError::NoMemory)?.into_raw());
+                    lower.set(index(va, level), Entry::user_table(next));
+                    next
+                }
+            };
+            lower = table(next);
+        }
+        Ok(lower)
+    }
+
+    /// Calls `each` with every page table that covers some of `range`, the address of its first page within, and the slots
+    /// of `range` in it, until it fails; with `edit` held.
+    fn for_each_table<E>(
+        &self,
+        range: Range<usize>,
+        mut each: impl FnMut(usize, &Table, Range<usize>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut va = range.start;
+        while va < range.end {
+            let found = self.walk(va);
+            let covered = found.as_ref().map_or_else(|skip| *skip, |_| span(2));
+            let next = (va | (covered - 1)) + 1;
+            if let Ok((_, table)) = found {
+                each(va, table, index(va, 1)..index(next.min(range.end) - 1, 1) + 1)?;
+            }
+            va = next;
+        }
+        Ok(())
+    }
+}
+
+/// A table of the user half, by its address from the entry above it.
+fn table(at: PhysAddr) -> &'static Table {
+    let frame = phys::frame_at(at).expect("user table outside the instance's memory");
+    // SAFETY: `page_table` put only tables there, and they live until the entry is cleared under `edit`.
+    unsafe { View::Direct.table(frame) }
+}
+
+/// The frame of the page that an entry of level 1 maps.
+fn mapped(entry: Entry) -> Option<Frame> {
+    if entry.present() { phys::frame_at(entry.address()) } else { None }
+}
+
+fn check(range: &Range<usize>) -> Result<(), MapError> {
+    let aligned = range.start.is_multiple_of(PAGE_SIZE) && range.end.is_multiple_of(PAGE_SIZE);
+    if aligned && range.start >= USER_START && range.end <= USER_END { Ok(()) } else { Err(MapError::Address) }
+}
+
+/// The whole user pages that begin in a range.
+fn user_pages(range: &Range<usize>) -> Range<usize> {
+    range.start.clamp(USER_START, USER_END).next_multiple_of(PAGE_SIZE)..range.end.min(USER_END)
+}
+
+impl Drop for PageTable {
+    fn drop(&mut self) {
+        tlb::leave(&self.active);
+        // No CPU has the table loaded now, and loading another one dropped its translations: no flush is needed.
+        let root = self.root_table();
+        for slot in 0..KERNEL_HALF {
+            free_below(root.get(slot), 3);
+        }
+        // SAFETY: `new` made it from a block of order 0; nobody uses it any more.
+        drop(unsafe { Block::from_raw(self.root, 0) });
+    }
+}
+
+/// Frees what an entry of a dead table leads to: a table of `level`, or a page if it is 0.
+fn free_below(entry: Entry, level: usize) {
+    let Some(frame) = mapped(entry) else { return };
+    if level == 0 {
+        // SAFETY: the entry held this reference, and is never looked at again.
+        drop(unsafe { Page::from_frame(frame) });
+        return;
+    }
+    let below = table(entry.address());
+    for slot in 0..ENTRIES {
+        free_below(below.get(slot), level - 1);
+    }
+    // SAFETY: `page_table` made it from a block of order 0, and only the dead entry led to it.
+    drop(unsafe { Block::from_raw(frame, 0) });
+}
+
+impl fmt::Debug for PageTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PageTable").field("root", &self.root).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::host;
+
+    const RW: Perm = Perm { write: true, exec: false };
+    const RX: Perm = Perm { write: false, exec: true };
+    const VA: usize = 0x7fff_0000_0000;
+
+    fn page(mark: u8) -> Page {
+        host::set_up();
+        let page = Page::zeroed().unwrap();
+        page.write(0, &[mark]);
+        page
+    }
+
+    fn mark(page: &Page) -> u8 {
+        let mut byte = [0];
+        page.read(0, &mut byte);
+        byte[0]
+    }
+
+    fn empty() -> PageTable {
+        host::set_up();
+        PageTable::new().unwrap()
+    }
+
+    #[test]
+    fn an_entry_holds_one_reference() {
+        let table = empty();
+        let first = page(1);
+        assert!(table.map(VA, first.clone(), RW).unwrap().is_none());
+        assert_eq!(first.refs(), 2);
+        let (again, perm, flags) = table.get(VA).unwrap();
+        assert_eq!((again.frame(), perm, flags), (first.frame(), RW, Flags::default()));
+        assert_eq!(first.refs(), 3);
+        drop(again);
+        let old = table.map(VA, page(2), RX).unwrap().unwrap();
+        assert_eq!((old.frame(), old.refs()), (first.frame(), 2));
+        let second = table.unmap(VA).unwrap();
+        assert_eq!((mark(&second), second.refs()), (2, 1));
+        assert!(table.unmap(VA).is_none() && table.get(VA).is_none());
+    }
+
+    #[test]
+    fn only_whole_user_pages_are_mapped() {
+        let table = empty();
+        for va in [0, USER_START - PAGE_SIZE, VA + 1, USER_END, usize::MAX & !0xfff, abi::layout::DIRECT] {
+            assert_eq!(table.map(va, page(1), RW).unwrap_err(), MapError::Address, "{va:#x}");
+            assert!(table.get(va).is_none() && table.unmap(va).is_none());
+        }
+        assert!(table.map(USER_START, page(1), RW).is_ok());
+        assert!(table.map(USER_END - PAGE_SIZE, page(1), RW).is_ok());
+    }
+
+    #[test]
+    fn a_range_is_taken_apart_page_by_page() {
+        let table = empty();
+        let pages = 700;
+        let start = VA - 100 * PAGE_SIZE;
+        for n in 0..pages {
+            table.map(start + n * PAGE_SIZE, page(n as u8), RW).unwrap();
+        }
+        let mut seen = 0;
+        table.unmap_range(start + PAGE_SIZE..start + (pages - 1) * PAGE_SIZE, &mut |va, page| {
+            seen += 1;
+            assert_eq!((va, mark(&page), page.refs()), (start + seen * PAGE_SIZE, seen as u8, 1));
+        });
+        assert_eq!(seen, pages - 2);
+        assert!(table.get(start).is_some() && table.get(start + (pages - 1) * PAGE_SIZE).is_some());
+        // The table in the middle was asked for as a whole and is gone; the next map makes a new one.
+        assert!(table.walk(VA + 4096).is_err());
+        table.map(VA, page(9), RW).unwrap();
+        table.unmap_range(0..usize::MAX, &mut |_, _| seen += 1);
+        assert_eq!(seen, pages + 1);
+    }
+
+    #[test]
+    fn rights_change_and_pages_stay() {
+        let table = empty();
+        table.map(VA, page(1), RW).unwrap();
+        table.map(VA + 2 * PAGE_SIZE, page(3), RW).unwrap();
+        table.protect(VA..VA + 2 * PAGE_SIZE, RX);
+        assert_eq!(table.get(VA).unwrap().1, RX);
+        assert_eq!(table.get(VA + 2 * PAGE_SIZE).unwrap().1, RW);
+        assert_eq!(mark(&table.get(VA).unwrap().0), 1);
+    }
+
+    #[test]
+    fn fork_shares_read_only() {
+        let (parent, child) = (empty(), empty());
+        parent.map(VA, page(1), RW).unwrap();
+        parent.map(VA + PAGE_SIZE, page(2), RX).unwrap();
+        child.map(VA + PAGE_SIZE, page(7), RW).unwrap();
+        parent.share_cow(&child, VA - (4 << 20)..VA + (4 << 20)).unwrap();
+        let (shared, perm, _) = child.get(VA).unwrap();
+        assert_eq!((mark(&shared), shared.refs(), perm), (1, 3, Perm::default()));
+        assert_eq!(parent.get(VA).unwrap().1, Perm::default());
+        assert_eq!(mark(&child.get(VA + PAGE_SIZE).unwrap().0), 7);
+        drop(child);
+        assert_eq!(shared.refs(), 2);
+        drop(parent);
+        assert_eq!(shared.refs(), 1);
+    }
+
+    #[test]
+    fn active_until_dropped() {
+        let (first, second) = (empty(), empty());
+        first.activate();
+        first.activate();
+        second.activate();
+        first.deactivate();
+        drop(second);
+        first.activate();
+        drop(first);
+    }
+}

@@ -1,0 +1,233 @@
+//! Filling an instance's memory: kernel image, archive, boot blob, page tables, descriptor.
+//!
+//! The instance's frames are used from 0 up in that order; what follows is free. All of it is written through the
+//! supervisor's direct map before the memory is granted.
+
+use core::fmt;
+
+use abi::descriptor::{
+    Descriptor, FLAG_INVARIANT_TSC, FLAG_TSC_DEADLINE, FLAG_X2APIC, MemRange, RESERVED_IMAGE, RESERVED_TABLES, ROLE_SUBOS,
+    Reserved,
+};
+use abi::layout::{DESCRIPTOR, GRANULE_FRAMES, PAGE_SIZE, PARK, WINDOW};
+use abi::{Window, descriptor};
+use arrayvec::ArrayVec;
+
+use super::{Partition, Spec};
+use crate::mem::direct;
+use crate::mem::frame::Frame;
+use crate::mem::grant::Granules;
+use crate::mem::phys;
+use crate::paging::View;
+use crate::paging::build::{self, Access, Plan, Shared};
+use crate::{boot, irq, park, random, role};
+
+/// Why something could not be put into an instance. It is as it was before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadError {
+    /// It was started already.
+    Started,
+    /// Its memory does not hold it; so many bytes would be needed in all.
+    NoRoom {
+        /// The least memory that would do.
+        needed: u64,
+    },
+    /// It has one already.
+    Twice,
+    /// A write beyond what was announced.
+    Beyond,
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Started => f.write_str("the instance was started already"),
+            Self::NoRoom { needed } => write!(f, "the instance would need {} MiB", needed.div_ceil(1 << 20)),
+            Self::Twice => f.write_str("the instance has one already"),
+            Self::Beyond => f.write_str("write beyond the announced length"),
+        }
+    }
+}
+
+/// Frames a kernel needs free when it starts: its tables of frames, a first heap, its program's stack.
+const ELBOW_ROOM: u64 = 256;
+
+/// The least memory an instance of so many granules needs, in bytes.
+pub(super) fn least_memory(image_frames: u64, granules: u64) -> u64 {
+    let frames = granules * GRANULE_FRAMES;
+    let tables = build::most_tables(frames, 1, image_frames as usize) as u64;
+    (image_frames + tables + ELBOW_ROOM) * PAGE_SIZE as u64
+}
+
+impl Partition {
+    /// What of the descriptor is known from the start.
+    pub(super) fn describe(&mut self, spec: &Spec<'_>) {
+        let machine = role::descriptor();
+        let runs = self.granules().runs().expect("checked when the granules were taken");
+        let d = &mut *self.staged;
+        d.role = ROLE_SUBOS;
+        d.instance_id = spec.id;
+        d.flags = machine.flags & (FLAG_X2APIC | FLAG_TSC_DEADLINE | FLAG_INVARIANT_TSC);
+        d.tsc_hz = machine.tsc_hz;
+        d.lapic_hz = machine.lapic_hz;
+        d.lapic_phys = machine.lapic_phys;
+        d.doorbell_apic_id = machine.cpus()[0].apic_id;
+        d.doorbell_vector = u32::from(irq::DOORBELL_VECTOR);
+        d.image_frame = 0;
+        d.image_frames = machine.image_frames;
+        d.set_label(spec.label);
+        d.set_cmdline(spec.cmdline);
+        random::fill(&mut d.random_seed);
+        for run in &runs {
+            let range = MemRange { first_frame: run.first, phys: phys::of(run.at).0, count: run.count };
+            let _ = d.push_range(range);
+        }
+        let image = Reserved { first_frame: 0, count: d.image_frames as u32, kind: RESERVED_IMAGE };
+        let _ = d.push_reserved(image);
+    }
+
+    fn granules(&self) -> &Granules {
+        self.memory.as_ref().expect("there until it is reclaimed")
+    }
+
+    fn granules_mut(&mut self) -> &mut Granules {
+        self.memory.as_mut().expect("there until it is reclaimed")
+    }
+
+    /// Speaks for frames of the instance; returns the first.
+    fn reserve(&mut self, bytes: u64) -> Result<u64, LoadError> {
+        if self.started {
+            return Err(LoadError::Started);
+        }
+        let frames = self.memory_bytes() / PAGE_SIZE as u64;
+        let count = bytes.div_ceil(PAGE_SIZE as u64);
+        let elbow = build::most_tables(frames, self.staged.nranges as usize, self.staged.image_frames as usize) as u64 + ELBOW_ROOM;
+        let needed = self.next_frame.saturating_add(count).saturating_add(elbow);
+        if needed > frames {
+            return Err(LoadError::NoRoom { needed: needed.saturating_mul(PAGE_SIZE as u64) });
+        }
+        let first = self.next_frame;
+        self.next_frame += count;
+        Ok(first)
+    }
+
+    /// Announces the archive of the instance's file system, of `len` bytes.
+    ///
+    /// # Errors
+    /// If there is no room, or it was announced before.
+    pub fn announce_initramfs(&mut self, len: u64) -> Result<(), LoadError> {
+        if self.staged.initramfs_len != 0 {
+            return Err(LoadError::Twice);
+        }
+        self.staged.initramfs_frame = self.reserve(len)?;
+        self.staged.initramfs_len = len;
+        Ok(())
+    }
+
+    /// Writes a part of the announced archive.
+    ///
+    /// # Errors
+    /// If it is beyond what was announced, or the instance was started.
+    pub fn write_initramfs(&mut self, offset: u64, bytes: &[u8]) -> Result<(), LoadError> {
+        if self.started {
+            return Err(LoadError::Started);
+        }
+        if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > self.staged.initramfs_len) {
+            return Err(LoadError::Beyond);
+        }
+        let at = self.staged.initramfs_frame * PAGE_SIZE as u64 + offset;
+        self.granules_mut().write(at, bytes);
+        Ok(())
+    }
+
+    /// Gives the instance its boot blob: what to run.
+    ///
+    /// # Errors
+    /// If there is no room, or it has one.
+    pub fn set_boot_blob(&mut self, bytes: &[u8]) -> Result<(), LoadError> {
+        if self.staged.boot_blob_len != 0 {
+            return Err(LoadError::Twice);
+        }
+        let first = self.reserve(bytes.len() as u64)?;
+        self.staged.boot_blob_frame = first;
+        self.staged.boot_blob_len = bytes.len() as u64;
+        self.granules_mut().write(first * PAGE_SIZE as u64, bytes);
+        Ok(())
+    }
+
+    /// Writes image, tables and descriptor, and grants the memory. Returns what goes into CR3.
+    pub(super) fn load(&mut self) -> Result<u64, LoadError> {
+        self.reserve(0)?;
+        self.write_image();
+        let root = self.build_tables()?;
+        let first = self.staged.reserved().len();
+        debug_assert!(first > 0, "the image at least");
+        // The clock starts with the supervisor's, so that both tell the same time.
+        let machine = role::descriptor();
+        self.staged.tsc_base = machine.tsc_base;
+        self.staged.wall_base_ns = machine.wall_base_ns;
+        debug_assert_eq!(self.staged.validate(), Ok(()));
+        let to = self.shared().descriptor.ptr();
+        // SAFETY: a block of the descriptor's size, ours, which the instance does not see before it is started.
+        unsafe { core::ptr::copy_nonoverlapping(core::ptr::from_ref::<Descriptor>(&self.staged).cast::<u8>(), to, descriptor::SIZE) };
+        self.granules_mut().grant();
+        Ok(root)
+    }
+
+    /// The kernel as the boot loader left it, at the instance's frame 0.
+    fn write_image(&mut self) {
+        let pristine = boot::pristine();
+        let frames = self.staged.image_frames;
+        let granules = self.granules_mut();
+        // Zeroes first from the data on: what the image's file does not hold is zero, and memory unused since boot may hold
+        // anything.
+        for frame in (pristine.data_offset / PAGE_SIZE) as u64..frames {
+            let at = granules.frame(frame).expect("the image fits, by `create`");
+            // SAFETY: a frame of ours that is not granted yet.
+            unsafe { direct::zero(direct::ptr(at), 1) };
+        }
+        granules.write(0, pristine.constant);
+        granules.write(pristine.data_offset as u64, pristine.data);
+    }
+
+    fn build_tables(&mut self) -> Result<u64, LoadError> {
+        let runs = self.granules().runs().expect("checked when the granules were taken");
+        let shared = self.shared();
+        let machine = role::descriptor();
+        let image = boot::image();
+        let park_frame = machine.image_frame + ((park::page() - image.text.start) / PAGE_SIZE) as u64;
+        let maps: ArrayVec<Shared, 3> = [
+            Shared { va: DESCRIPTOR, at: shared.descriptor.first(), pages: descriptor::SIZE / PAGE_SIZE, access: Access::Read },
+            Shared {
+                va: WINDOW,
+                at: shared.window.first(),
+                pages: Window::SIZE.div_ceil(PAGE_SIZE),
+                access: Access::ReadWrite,
+            },
+            Shared { va: PARK, at: Frame(park_frame), pages: 1, access: Access::ReadExecute },
+        ]
+        .into_iter()
+        .collect();
+        let first = self.next_frame;
+        let mut next = first;
+        let plan = Plan { runs: &runs, image_first: 0, image: &image, shared: &maps };
+        let granules = self.granules();
+        let mut take = || {
+            next += 1;
+            granules.frame(next - 1)
+        };
+        // SAFETY: frames of the instance that are spoken for by nobody, each once, not granted yet.
+        let root = unsafe { build::build(&plan, View::Direct, &mut take) };
+        let Ok(root) = root else { return Err(LoadError::NoRoom { needed: self.memory_bytes() + (2 << 20) }) };
+        let tables = Reserved { first_frame: first, count: (next - first) as u32, kind: RESERVED_TABLES };
+        self.staged.root_table_frame = first;
+        let _ = self.staged.push_reserved(tables);
+        self.next_frame = next;
+        Ok(phys::of(root).0)
+    }
+
+    /// What goes into CR3, of an instance that was loaded.
+    pub(super) fn root(&self) -> u64 {
+        self.staged.phys_of(self.staged.root_table_frame).expect("one of its frames")
+    }
+}

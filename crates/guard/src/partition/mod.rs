@@ -1,0 +1,348 @@
+//! The supervisor's side of instances: taking CPUs and memory for one, starting it, and getting everything back.
+//!
+//! Creation stages everything and commits at the end; on any error nothing has changed. Ends are confirmed: a CPU counts
+//! as back when it has claimed an order in the park page, and memory is only taken back when all CPUs of the instance are.
+//! What cannot be confirmed is lost and never used again. (Pisces section 4; RainForest section 5.3, "Destroying a subOS".)
+
+mod halt;
+mod load;
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use abi::descriptor::{self, CpuEntry, Descriptor};
+use abi::layout::{GRANULE_SIZE, PAGE_SIZE};
+use abi::{Window, window};
+use arrayvec::ArrayVec;
+use lfmutex::{Mutex, Once};
+use ring::mailbox::{Order, Publisher};
+
+use crate::arch::apic;
+use crate::mem::alloc::Block;
+use crate::mem::grant::{Granules, NoGranules};
+use crate::mem::{self};
+use crate::{irq, park, role, smp};
+
+pub use halt::{HaltProgress, HaltReport};
+pub use load::LoadError;
+
+/// Who has a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    Supervisor,
+    Free,
+    Instance(u32),
+    /// It did not start, or did not come back.
+    Lost,
+}
+
+struct Cpu {
+    apic_id: u32,
+    owner: Owner,
+}
+
+/// All CPUs of the machine, by park slot.
+static CPUS: Once<Mutex<Vec<Cpu>>> = Once::new();
+
+/// Takes stock of the machine's CPUs, once: `own` are the supervisor's, those of `others` that have parked are free.
+pub(crate) fn init(total: usize, own: usize, others: &[(usize, u32)]) {
+    let mut cpus = Vec::with_capacity(total);
+    for slot in 0..total {
+        let apic_id = park::slot(slot).apic_id.load(Ordering::Relaxed);
+        let came = slot == 0 || others.iter().any(|(s, _)| *s == slot) && smp::is_parked(slot);
+        let owner = match () {
+            () if !came => Owner::Lost,
+            () if slot < own => Owner::Supervisor,
+            () => Owner::Free,
+        };
+        cpus.push(Cpu { apic_id, owner });
+    }
+    CPUS.call_once(|| Mutex::new(cpus));
+}
+
+fn cpus() -> &'static Mutex<Vec<Cpu>> {
+    CPUS.get().expect("partitions are the supervisor's business")
+}
+
+/// The machine's resources. Memory in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resources {
+    /// All CPUs.
+    pub cpus_total: u32,
+    /// The supervisor's own.
+    pub cpus_supervisor: u32,
+    /// Parked and free.
+    pub cpus_free: u32,
+    /// Unusable until the machine is restarted.
+    pub cpus_lost: u32,
+    /// All memory.
+    pub mem_total: u64,
+    /// Free for instances or the supervisor.
+    pub mem_free: u64,
+    /// With instances.
+    pub mem_granted: u64,
+    /// Unusable until the machine is restarted.
+    pub mem_leaked: u64,
+}
+
+/// What there is and who has it.
+#[must_use]
+pub fn resources() -> Resources {
+    let memory = mem::stats();
+    let bytes = |frames: u64| frames * PAGE_SIZE as u64;
+    let cpus = cpus().lock();
+    let count = |owner: Owner| cpus.iter().filter(|cpu| cpu.owner == owner).count() as u32;
+    Resources {
+        cpus_total: cpus.len() as u32,
+        cpus_supervisor: count(Owner::Supervisor),
+        cpus_free: count(Owner::Free),
+        cpus_lost: count(Owner::Lost),
+        mem_total: bytes(memory.total),
+        mem_free: bytes(memory.free),
+        mem_granted: bytes(memory.granted),
+        mem_leaked: bytes(memory.leaked),
+    }
+}
+
+/// Why an instance could not be created. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CreateError {
+    /// Fewer CPUs are free.
+    Cpus {
+        /// How many are.
+        free: u32,
+    },
+    /// Less memory is free in whole granules.
+    Memory {
+        /// How much is, in bytes.
+        free: u64,
+    },
+    /// The memory asked for does not hold the kernel.
+    TooSmall {
+        /// The least that does, in bytes.
+        least: u64,
+    },
+    /// The supervisor itself has no memory for the instance's window.
+    Window,
+}
+
+impl fmt::Display for CreateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpus { free } => write!(f, "only {free} CPUs are free"),
+            Self::Memory { free } => write!(f, "only {} MiB are free", free >> 20),
+            Self::TooSmall { least } => write!(f, "an instance needs at least {} MiB", least >> 20),
+            Self::Window => f.write_str("no memory for the instance's window"),
+        }
+    }
+}
+
+/// Memory of the supervisor's that an instance sees: descriptor and window.
+struct SharedPages {
+    descriptor: Block,
+    window: Block,
+}
+
+/// Orders of the two blocks.
+const DESCRIPTOR_ORDER: u8 = (descriptor::SIZE / PAGE_SIZE).ilog2() as u8;
+const WINDOW_ORDER: u8 = (Window::SIZE / PAGE_SIZE).next_power_of_two().ilog2() as u8;
+
+/// One instance's CPUs and memory. Dropping it before it was started gives everything back; dropping it while the instance
+/// may still run loses CPUs and memory for good, so end it first: [`Partition::begin_halt`], [`Partition::halt_step`],
+/// [`Partition::reclaim`].
+pub struct Partition {
+    id: u32,
+    /// The publishing ends of its CPUs' mailboxes.
+    cpus: Vec<Member>,
+    memory: Option<Granules>,
+    /// Always there until it is dropped.
+    shared: Option<SharedPages>,
+    /// Staged; copied to where the instance sees it when it starts.
+    staged: Box<Descriptor>,
+    /// The next frame of the instance that is not spoken for.
+    next_frame: u64,
+    started: bool,
+    further_started: AtomicBool,
+    halting: Option<halt::Halting>,
+}
+
+struct Member {
+    slot: usize,
+    apic_id: u32,
+    mailbox: Publisher<'static>,
+    /// In the park page, by its own proof (or never sent away).
+    confirmed: bool,
+    /// The proof was asked for.
+    asked: bool,
+}
+
+/// What to create.
+#[derive(Clone, Copy, Debug)]
+pub struct Spec<'a> {
+    /// The instance's number.
+    pub id: u32,
+    /// How many CPUs.
+    pub cpus: u32,
+    /// How much memory, in bytes; rounded up to whole granules.
+    pub memory: u64,
+    /// Its name, for messages.
+    pub label: &'a str,
+    /// Its kernel's command line.
+    pub cmdline: &'a str,
+}
+
+impl Partition {
+    /// Takes CPUs and memory for an instance.
+    ///
+    /// # Errors
+    /// Says what is short; nothing was changed.
+    pub fn create(spec: &Spec<'_>) -> Result<Self, CreateError> {
+        let granules = spec.memory.div_ceil(GRANULE_SIZE as u64);
+        let image = role::descriptor().image_frames;
+        let least = load::least_memory(image, granules);
+        if granules * (GRANULE_SIZE as u64) < least {
+            return Err(CreateError::TooSmall { least: least.next_multiple_of(GRANULE_SIZE as u64) });
+        }
+        let free = cpus().lock().iter().filter(|cpu| cpu.owner == Owner::Free).count() as u32;
+        if spec.cpus == 0 || free < spec.cpus {
+            return Err(CreateError::Cpus { free });
+        }
+        let memory = Granules::take(granules).map_err(|error| CreateError::Memory {
+            free: match error {
+                NoGranules::Short { free } => free * GRANULE_SIZE as u64,
+                NoGranules::Scattered => 0,
+            },
+        })?;
+        let shared = SharedPages {
+            descriptor: Block::zeroed(DESCRIPTOR_ORDER).ok_or(CreateError::Window)?,
+            window: Block::zeroed(WINDOW_ORDER).ok_or(CreateError::Window)?,
+        };
+        let mut partition = Self {
+            id: spec.id,
+            cpus: Vec::with_capacity(spec.cpus as usize),
+            memory: Some(memory),
+            shared: Some(shared),
+            staged: Box::new(Descriptor::empty()),
+            next_frame: image,
+            started: false,
+            further_started: AtomicBool::new(false),
+            halting: None,
+        };
+        partition.window().init();
+        partition.describe(spec);
+        partition.take_cpus(spec)?;
+        Ok(partition)
+    }
+
+    /// The last step of creation, and the only one that could fail because somebody else was faster.
+    fn take_cpus(&mut self, spec: &Spec<'_>) -> Result<(), CreateError> {
+        let mut all = cpus().lock();
+        let free: ArrayVec<usize, { descriptor::MAX_CPUS }> =
+            all.iter().enumerate().filter(|(_, cpu)| cpu.owner == Owner::Free).map(|(slot, _)| slot).collect();
+        if free.len() < spec.cpus as usize {
+            return Err(CreateError::Cpus { free: free.len() as u32 });
+        }
+        for &slot in &free[..spec.cpus as usize] {
+            let apic_id = all[slot].apic_id;
+            all[slot].owner = Owner::Instance(self.id);
+            let _ = self.staged.push_cpu(CpuEntry { apic_id, slot: slot as u32 });
+            self.cpus.push(Member { slot, apic_id, mailbox: Publisher::new(park::slot(slot)), confirmed: true, asked: false });
+        }
+        Ok(())
+    }
+
+    fn shared(&self) -> &SharedPages {
+        self.shared.as_ref().expect("there until the end")
+    }
+
+    /// The instance's number.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// How many CPUs it has.
+    #[must_use]
+    pub fn cpu_count(&self) -> u32 {
+        self.cpus.len() as u32
+    }
+
+    /// How much memory it has, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory.as_ref().map_or(0, Granules::bytes)
+    }
+
+    /// The window shared with the instance. What is in it is the instance's word and nothing more.
+    #[must_use]
+    pub fn window(&self) -> &Window {
+        // SAFETY: a block of the window's size and more, ours as long as `self`, zeroed when it was made; a window consists
+        // of atomics, so the instance may write while we read.
+        unsafe { &*self.shared().window.ptr().cast::<Window>() }
+    }
+
+    /// Rings the instance's doorbell: one interrupt to its first CPU.
+    pub fn ring(&self) {
+        if let Some(first) = self.cpus.first().filter(|_| self.started && self.halting.is_none()) {
+            apic::send_ipi(first.apic_id, irq::DOORBELL_VECTOR);
+        }
+    }
+
+    /// Starts the instance: its first CPU enters its kernel.
+    ///
+    /// # Errors
+    /// If it was started before, or its memory is too small for its page tables; nothing was changed.
+    pub fn start(&mut self) -> Result<(), LoadError> {
+        if self.started {
+            return Err(LoadError::Started);
+        }
+        let cr3 = self.load()?;
+        self.started = true;
+        self.publish(0, cr3);
+        Ok(())
+    }
+
+    /// Lets the instance's further CPUs in, once it says that it is ready for them. To be called when its doorbell rings.
+    pub fn admit_further_cpus(&mut self) {
+        if self.started
+            && self.halting.is_none()
+            && self.window().status.wants_cpus.load(Ordering::Acquire) != 0
+            && !self.further_started.swap(true, Ordering::AcqRel)
+        {
+            let cr3 = self.root();
+            for number in 1..self.cpus.len() {
+                self.publish(number, cr3);
+            }
+        }
+    }
+
+    fn publish(&mut self, number: usize, cr3: u64) {
+        let cpu = &mut self.cpus[number];
+        cpu.confirmed = false;
+        if cpu.mailbox.publish(Order { cr3, rip: smp::entry(), arg: number as u64 }) {
+            apic::send_nmi(cpu.apic_id);
+        }
+    }
+
+    /// True once the instance has said that it ended, or that it cannot go on.
+    #[must_use]
+    pub fn says_it_ended(&self) -> bool {
+        self.window().state().is_some_and(window::State::is_final)
+    }
+}
+
+impl Drop for Partition {
+    fn drop(&mut self) {
+        let mut all = cpus().lock();
+        for cpu in &self.cpus {
+            all[cpu.slot].owner = if cpu.confirmed { Owner::Free } else { Owner::Lost };
+        }
+        drop(all);
+        if self.cpus.iter().any(|cpu| !cpu.confirmed) {
+            // Still mapped by a CPU of unknown whereabouts.
+            core::mem::forget(self.shared.take());
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The end of the machine, or of this instance.
+
+use acpi::{PowerOff, Register};
+use lfmutex::Once;
+
+use crate::arch::{self, msr, port, timer};
+use crate::{instance, role};
+
+static POWER: Once<PowerOff> = Once::new();
+
+/// What ACPI says about switching off; the boot code calls it once.
+pub(crate) fn init(power: PowerOff) {
+    POWER.call_once(|| power);
+}
+
+/// Supervisor: switches the machine off, or resets it if it does not know how. Instance: ends it with status 0.
+pub fn off() -> ! {
+    if !role::is_supervisor() {
+        instance::exit(0);
+    }
+    arch::stop_other_cpus();
+    if let Some((Register::Port(port), value)) = POWER.get().and_then(|power| power.sleep) {
+        // SAFETY: the port is the sleep control register, by the firmware's tables; this is the last thing the machine does.
+        unsafe {
+            if value > 0xff {
+                port::outw(port, value);
+            } else {
+                port::outb(port, value as u8);
+            }
+        }
+        wait();
+    }
+    log::error!("this machine does not say how to switch it off: resetting it");
+    reset()
+}
+
+/// Supervisor: resets the machine. Instance: ends it with status 0.
+pub fn reset() -> ! {
+    if !role::is_supervisor() {
+        instance::exit(0);
+    }
+    arch::stop_other_cpus();
+    if let Some((Register::Port(port), value)) = POWER.get().and_then(|power| power.reset) {
+        // SAFETY: the port is the reset register, by the firmware's tables.
+        unsafe { port::outb(port, value) };
+        wait();
+    }
+    // SAFETY: the keyboard controller's reset pulse, which every PC without the above has.
+    unsafe { port::outb(0x64, 0xfe) };
+    wait();
+    // SAFETY: with an empty interrupt table the breakpoint ends in a triple fault, which resets the machine.
+    unsafe {
+        core::arch::asm!(
+            "lidt [{table}]",
+            "int3",
+            table = in(reg) &EMPTY_TABLE,
+            options(nostack),
+        );
+    }
+    msr::halt_forever()
+}
+
+#[repr(C, packed)]
+struct TablePointer {
+    limit: u16,
+    base: u64,
+}
+
+static EMPTY_TABLE: TablePointer = TablePointer { limit: 0, base: 0 };
+
+/// Hardware takes a moment to act.
+fn wait() {
+    const LIMIT_TICKS: u64 = 1 << 28;
+    timer::poll_ticks(LIMIT_TICKS, || false);
+}

@@ -1,0 +1,95 @@
+//! What this instance is: its descriptor, its window, and what follows from them.
+
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use abi::layout::{DESCRIPTOR, WINDOW};
+use abi::{Descriptor, Window};
+
+/// Where the descriptor is: in the boot code's hands first, at its fixed address afterwards.
+static ADOPTED: AtomicPtr<Descriptor> = AtomicPtr::new(core::ptr::null_mut());
+/// The TSC when this kernel's first instruction in Rust ran.
+static ENTRY_TSC: AtomicU64 = AtomicU64::new(0);
+
+/// Adopts a descriptor that the boot code has filled in.
+pub(crate) fn adopt(descriptor: &'static Descriptor) {
+    ADOPTED.store(core::ptr::from_ref(descriptor).cast_mut(), Ordering::Release);
+}
+
+/// Adopts the descriptor at its fixed address, which the tables in force map there, read-only.
+///
+/// # Panics
+/// If it does not validate: then nothing is known of this instance, and it must not go on.
+///
+/// # Safety
+/// The tables in force map a descriptor there that lives as long as this instance, and its author only writes while the
+/// instance does not run.
+pub(crate) unsafe fn adopt_mapped() {
+    // SAFETY: by the caller's promise; all bit patterns are a `Descriptor`.
+    let descriptor: &'static Descriptor = unsafe { &*core::ptr::with_exposed_provenance(DESCRIPTOR) };
+    if let Err(error) = descriptor.validate() {
+        panic!("{error}");
+    }
+    adopt(descriptor);
+}
+
+/// The partition descriptor of this instance.
+///
+/// # Panics
+/// Before the boot code has adopted one.
+#[must_use]
+pub fn descriptor() -> &'static Descriptor {
+    // SAFETY: null, or what `adopt` was given: a reference that is valid for ever.
+    match unsafe { ADOPTED.load(Ordering::Acquire).as_ref() } {
+        Some(descriptor) => descriptor,
+        None => panic!("no partition descriptor yet"),
+    }
+}
+
+fn adopted() -> Option<&'static Descriptor> {
+    // SAFETY: as in `descriptor`.
+    unsafe { ADOPTED.load(Ordering::Acquire).as_ref() }
+}
+
+/// True in the supervisor. Before there is a descriptor too: whoever boots without one boots a machine.
+#[must_use]
+pub fn is_supervisor() -> bool {
+    adopted().is_none_or(Descriptor::is_supervisor)
+}
+
+/// The window this instance shares with its supervisor; `None` in the supervisor itself.
+#[must_use]
+pub(crate) fn window() -> Option<&'static Window> {
+    if is_supervisor() {
+        return None;
+    }
+    // SAFETY: an instance's tables map its window there for as long as it runs; it consists of atomics.
+    Some(unsafe { &*core::ptr::with_exposed_provenance(WINDOW) })
+}
+
+/// The kernel command line; empty before there is a descriptor.
+#[must_use]
+pub fn cmdline() -> &'static str {
+    adopted().map_or("", Descriptor::cmdline)
+}
+
+/// The value of `name=value` on the command line; the last one counts.
+#[must_use]
+pub fn cmdline_value(name: &str) -> Option<&'static str> {
+    cmdline().split_whitespace().filter_map(|word| word.split_once('=')).filter(|(key, _)| *key == name).last().map(|w| w.1)
+}
+
+/// Whether the command line has `word` by itself.
+#[must_use]
+pub fn cmdline_has(word: &str) -> bool {
+    cmdline().split_whitespace().any(|w| w == word)
+}
+
+pub(crate) fn set_entry_tsc(tsc: u64) {
+    ENTRY_TSC.store(tsc, Ordering::Relaxed);
+}
+
+/// The TSC when this kernel was entered.
+#[must_use]
+pub fn boot_tsc() -> u64 {
+    ENTRY_TSC.load(Ordering::Relaxed)
+}

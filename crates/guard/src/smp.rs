@@ -1,0 +1,127 @@
+//! Starting CPUs: all of the machine's at boot, into the park page; an instance's own, out of it.
+
+use core::arch::global_asm;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use abi::descriptor::MAX_CPUS;
+use abi::park::STATE_PARKED;
+use ring::mailbox::{Order, Publisher};
+
+use crate::arch::{self, apic, timer};
+use crate::cpu::CpuId;
+use crate::paging::kernel;
+use crate::stack::KernelStack;
+use crate::{park, role};
+
+/// Where each CPU's first stack ends; 0 for the first CPU, which has the boot stack.
+static STACKS: [AtomicUsize; MAX_CPUS] = [const { AtomicUsize::new(0) }; MAX_CPUS];
+/// CPUs of this instance that have entered it.
+static ENTERED: AtomicU32 = AtomicU32::new(0);
+
+global_asm!(
+    r#"
+    .pushsection .text
+    .globl instance_entry
+instance_entry:
+    lea rax, [rip + {stacks}]
+    mov edi, edi
+    mov rsp, [rax + rdi * 8]
+    test rsp, rsp
+    jnz 2f
+    lea rsp, [rip + boot_stack_top]
+2:  cli
+    xor ebp, ebp
+    push rbp
+    push rbp
+    call {start}
+    ud2
+    .popsection
+    "#,
+    stacks = sym STACKS,
+    start = sym start,
+);
+
+unsafe extern "C" {
+    /// Where a CPU enters an instance from the park page, with its number in RDI.
+    fn instance_entry();
+}
+
+/// Address of the entry; the same in every instance.
+pub(crate) fn entry() -> u64 {
+    instance_entry as *const () as u64
+}
+
+/// First Rust code of a CPU in an instance.
+extern "C" fn start(number: u32) -> ! {
+    if number == 0 {
+        crate::boot::start_instance()
+    }
+    let cpu = CpuId(number);
+    arch::init_cpu(cpu);
+    ENTERED.fetch_add(1, Ordering::Release);
+    crate::boot::enter_secondary()
+}
+
+/// Makes ready what the further CPUs of this instance need when they enter: areas and stacks. False if memory is short.
+pub(crate) fn prepare() -> bool {
+    (1..role::descriptor().cpus().len()).all(|number| {
+        let Some(stack) = KernelStack::new() else { return false };
+        STACKS[number].store(stack.top(), Ordering::Release);
+        // The CPU's own for ever: its idle thread runs there.
+        core::mem::forget(stack);
+        arch::prepare_cpu(CpuId(number as u32))
+    })
+}
+
+/// Supervisor: starts its own further CPUs, through the same mailbox as everybody's. Returns how many came.
+pub(crate) fn start_own() -> u32 {
+    let descriptor = role::descriptor();
+    let further = descriptor.cpus().len().saturating_sub(1) as u32;
+    for (number, entry) in descriptor.cpus().iter().enumerate().skip(1) {
+        let mut publisher = Publisher::new(park::slot(entry.slot as usize));
+        if publisher.publish(Order { cr3: kernel::root().0, rip: self::entry(), arg: number as u64 }) {
+            apic::send_nmi(entry.apic_id);
+        }
+    }
+    timer::poll_us(1_000_000, || ENTERED.load(Ordering::Acquire) == further);
+    ENTERED.load(Ordering::Acquire)
+}
+
+/// Sends a CPU through INIT and start-up message into the park page. It may be in any state but VMX root operation.
+pub(crate) fn reset(apic_id: u32) {
+    apic::send_init(apic_id);
+    timer::poll_us(100, || false);
+    start_up(apic_id);
+}
+
+fn start_up(apic_id: u32) {
+    apic::send_startup(apic_id, (park::TRAMPOLINE >> 12) as u8);
+}
+
+/// Supervisor, once: brings up all CPUs but this one. Each is told to start before the first is waited for. Returns how many
+/// of `others` (indexes in the machine's list, with their APIC ids) have parked.
+pub(crate) fn bring_up(others: &[(usize, u32)]) -> usize {
+    let parked = || others.iter().filter(|(slot, _)| is_parked(*slot)).count();
+    for (_, id) in others {
+        apic::send_init(*id);
+    }
+    timer::poll_us(100, || false);
+    for (_, id) in others {
+        start_up(*id);
+    }
+    // Recent CPUs need one message; the manual asks for a second one if the first went unnoticed.
+    if !timer::poll_us(20_000, || parked() == others.len()) {
+        for (slot, id) in others {
+            if !is_parked(*slot) {
+                start_up(*id);
+            }
+        }
+        timer::poll_us(5_000_000, || parked() == others.len());
+    }
+    parked()
+}
+
+/// Whether a CPU says that it is parked.
+pub(crate) fn is_parked(slot: usize) -> bool {
+    park::slot(slot).state.load(Ordering::Acquire) == STATE_PARKED
+}

@@ -1,0 +1,140 @@
+//! Kernel stacks: 32 KiB each, with an unmapped page below, so that an overflow is a fault and not a corruption.
+//!
+//! A stack that is dropped stays mapped in a pool, and the next one comes from there: creating a thread then touches no
+//! page table, and ending one needs no shootdown. Only what exceeds [`POOLED`] is unmapped and freed.
+
+use abi::layout::{PAGE_SIZE, STACKS};
+use lfmutex::Mutex;
+
+use crate::mem::alloc::Block;
+use crate::mem::frame::Frame;
+use crate::paging::kernel;
+
+/// Usable bytes of a stack.
+pub const STACK_SIZE: usize = 32 << 10;
+
+const PAGES: usize = STACK_SIZE / PAGE_SIZE;
+const ORDER: u8 = PAGES.trailing_zeros() as u8;
+/// Distance between stacks: a guard page and the stack.
+const STRIDE: usize = PAGE_SIZE + STACK_SIZE;
+/// Most stacks in use and pooled together.
+const MOST: usize = 32 << 10;
+/// Most stacks kept for reuse.
+const POOLED: usize = 64;
+
+/// A stack for one thread. Whoever drops it must not run on it.
+#[derive(Debug)]
+pub struct KernelStack {
+    slot: u32,
+    first: Frame,
+}
+
+struct Stacks {
+    /// One bit per slot of addresses, set while it holds a stack.
+    taken: [u64; MOST / 64],
+    /// Words of `taken` below this one are full.
+    hint: usize,
+    pool: arrayvec::ArrayVec<(u32, Frame), POOLED>,
+}
+
+static POOL: Mutex<Stacks> = Mutex::new(Stacks { taken: [0; MOST / 64], hint: 0, pool: arrayvec::ArrayVec::new_const() });
+
+impl Stacks {
+    fn take_slot(&mut self) -> Option<u32> {
+        let word = (self.hint..self.taken.len()).find(|word| self.taken[*word] != u64::MAX)?;
+        let bit = self.taken[word].trailing_ones();
+        self.taken[word] |= 1 << bit;
+        self.hint = word;
+        Some((word * 64) as u32 + bit)
+    }
+
+    fn free_slot(&mut self, slot: u32) {
+        let word = slot as usize / 64;
+        self.taken[word] &= !(1 << (slot % 64));
+        self.hint = self.hint.min(word);
+    }
+}
+
+fn bottom_of(slot: u32) -> usize {
+    STACKS + slot as usize * STRIDE + PAGE_SIZE
+}
+
+impl KernelStack {
+    /// Allocates a stack, its content undefined; `None` if memory is short or there are 32,768 stacks already.
+    #[must_use]
+    pub fn new() -> Option<Self> {
+        let slot = {
+            let mut stacks = POOL.lock();
+            if let Some((slot, first)) = stacks.pool.pop() {
+                return Some(Self { slot, first });
+            }
+            stacks.take_slot()?
+        };
+        let first = Block::new(ORDER).and_then(|block| {
+            // SAFETY: the frames are the block's, and the slot, whose addresses no other stack has, is ours.
+            unsafe { kernel::map_frames(bottom_of(slot), block.first(), PAGES) }.ok()?;
+            Some(block.into_raw())
+        });
+        if first.is_none() {
+            POOL.lock().free_slot(slot);
+        }
+        Some(Self { slot, first: first? })
+    }
+
+    /// The lowest usable address; the page below is the guard page.
+    #[must_use]
+    pub fn bottom(&self) -> usize {
+        bottom_of(self.slot)
+    }
+
+    /// One past the highest usable address; aligned to a page.
+    #[must_use]
+    pub fn top(&self) -> usize {
+        self.bottom() + STACK_SIZE
+    }
+}
+
+impl Drop for KernelStack {
+    fn drop(&mut self) {
+        if POOL.lock().pool.try_push((self.slot, self.first)).is_ok() {
+            return;
+        }
+        // SAFETY: the stack is being dropped, so nobody runs on it or holds references into it.
+        unsafe { kernel::unmap_frames(self.bottom(), PAGES) };
+        // SAFETY: `new` took the block apart, and nothing maps its frames any more.
+        drop(unsafe { Block::from_raw(self.first, ORDER) });
+        POOL.lock().free_slot(self.slot);
+    }
+}
+
+/// Whether a kernel address is in the guard page of some stack: the fault there was an overflow.
+pub(crate) fn is_guard_page(va: usize) -> bool {
+    (STACKS..STACKS + MOST * STRIDE).contains(&va) && (va - STACKS) % STRIDE < PAGE_SIZE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_reused_lowest_first() {
+        let mut stacks = Stacks { taken: [0; MOST / 64], hint: 0, pool: arrayvec::ArrayVec::new_const() };
+        for slot in 0..130 {
+            assert_eq!(stacks.take_slot(), Some(slot));
+        }
+        stacks.free_slot(3);
+        stacks.free_slot(70);
+        assert_eq!((stacks.take_slot(), stacks.take_slot(), stacks.take_slot()), (Some(3), Some(70), Some(130)));
+        stacks.taken.fill(u64::MAX);
+        assert_eq!(stacks.take_slot(), None);
+    }
+
+    #[test]
+    fn every_stack_has_a_guard_page_below() {
+        for slot in [0, 1, MOST as u32 - 1] {
+            assert!(is_guard_page(bottom_of(slot) - 1) && is_guard_page(bottom_of(slot) - PAGE_SIZE));
+            assert!(!is_guard_page(bottom_of(slot)) && !is_guard_page(bottom_of(slot) + STACK_SIZE - 1));
+        }
+        assert!(!is_guard_page(STACKS + MOST * STRIDE));
+    }
+}

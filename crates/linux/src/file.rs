@@ -1,0 +1,607 @@
+//! Reading, writing and handling descriptors: `read(2)`, `write(2)`, `lseek(2)`, `dup(2)`, `fcntl(2)` and their relatives.
+//!
+//! User memory is copied through a kernel buffer: no lock of a file is ever held while user memory, which may itself be a mapping of
+//! that file, is touched.
+
+use crate::process::signal_broken_pipe;
+use crate::uaccess::{self, UserPtr};
+use crate::{SysResult, Task};
+use abi::errno::Errno;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use fs::lock::{self, Owner, Range};
+use fs::pipe::PipeEnd;
+use fs::{File, FileType, OpenFlags, Whence};
+use linux_raw_sys::general as sys;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The most that one call transfers, as on Linux.
+const MAX_TRANSFER: usize = 0x7fff_f000;
+/// The size of the kernel buffer a transfer goes through.
+const CHUNK: usize = 65_536;
+/// Transfers up to this size go through a buffer on the stack.
+const SMALL: usize = 256;
+/// The most buffers a vectored call takes.
+const IOV_MAX: usize = 1024;
+
+/// `struct iovec`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct IoVec {
+    base: u64,
+    len: u64,
+}
+
+/// The caller's buffers of one transfer: address and length each.
+struct Buffers(Vec<(usize, usize)>);
+
+impl Buffers {
+    fn one(addr: usize, len: usize) -> (usize, usize) {
+        (addr, len.min(MAX_TRANSFER))
+    }
+
+    fn read(iov: UserPtr<IoVec>, count: usize) -> Result<Self, Errno> {
+        if count > IOV_MAX {
+            return Err(Errno::EINVAL);
+        }
+        let mut total = 0usize;
+        let mut buffers = Vec::with_capacity(count);
+        for i in 0..count {
+            let entry = iov.add(i).read()?;
+            let len = usize::try_from(entry.len).ok().filter(|&l| isize::try_from(l).is_ok()).ok_or(Errno::EINVAL)?;
+            let len = len.min(MAX_TRANSFER - total);
+            total += len;
+            buffers.push((entry.base as usize, len));
+        }
+        Ok(Self(buffers))
+    }
+}
+
+fn total(buffers: &[(usize, usize)]) -> usize {
+    buffers.iter().map(|b| b.1).sum()
+}
+
+/// Runs `f` on the pieces of the buffers that make up `offset..offset + len`: address and range within the piece of the kernel's buffer.
+fn pieces(
+    buffers: &[(usize, usize)],
+    offset: usize,
+    len: usize,
+    mut f: impl FnMut(usize, core::ops::Range<usize>) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let mut skip = offset;
+    let mut done = 0;
+    for &(addr, size) in buffers {
+        if skip >= size {
+            skip -= size;
+            continue;
+        }
+        let n = (size - skip).min(len - done);
+        f(addr.wrapping_add(skip), done..done + n)?;
+        done += n;
+        skip = 0;
+        if done == len {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Reads into the caller's buffers, from `offset` or (`None`) from the opening's position.
+fn read_into(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> SysResult {
+    let wanted = total(buffers);
+    let once = |buf: &mut [u8], done: usize| match offset {
+        Some(offset) => file.read_at(offset + done as u64, buf),
+        None => file.read(buf),
+    };
+    if wanted <= SMALL {
+        let mut buf = [0; SMALL];
+        let n = once(&mut buf[..wanted], 0)?;
+        pieces(buffers, 0, n, |addr, range| uaccess::write_bytes(addr, &buf[range]))?;
+        return Ok(n);
+    }
+    // A file gives all it has, in steps; anything else gives what it has now.
+    let whole = file.inode().kind() == FileType::Regular;
+    let mut buf = vec![0; wanted.min(CHUNK)];
+    let mut done = 0;
+    while done < wanted {
+        let len = (wanted - done).min(buf.len());
+        let n = match once(&mut buf[..len], done) {
+            Ok(n) => n,
+            Err(_) if done > 0 => break,
+            Err(e) => return Err(e),
+        };
+        match pieces(buffers, done, n, |addr, range| uaccess::write_bytes(addr, &buf[range])) {
+            Ok(()) => done += n,
+            Err(_) if done > 0 => break,
+            Err(e) => return Err(e),
+        }
+        if n < len || !whole {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+/// Writes the caller's buffers, at `offset` or (`None`) at the opening's position.
+fn write_from(task: &Task, file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> SysResult {
+    let wanted = total(buffers);
+    let once = |buf: &[u8], done: usize| match offset {
+        Some(offset) => file.write_at(offset + done as u64, buf),
+        None => file.write(buf),
+    };
+    let mut small = [0; SMALL];
+    let mut large = Vec::new();
+    let buf = if wanted <= SMALL {
+        &mut small[..wanted]
+    } else {
+        large.resize(wanted.min(CHUNK), 0);
+        &mut large[..]
+    };
+    let mut done = 0;
+    loop {
+        let len = (wanted - done).min(buf.len());
+        let copied = pieces(buffers, done, len, |addr, range| uaccess::read_bytes(addr, &mut buf[range]));
+        match copied.and_then(|()| once(&buf[..len], done)) {
+            Ok(n) => {
+                done += n;
+                if n < len || done == wanted {
+                    return Ok(done);
+                }
+            }
+            Err(Errno::EPIPE) => {
+                signal_broken_pipe(task);
+                return if done > 0 { Ok(done) } else { Err(Errno::EPIPE) };
+            }
+            Err(_) if done > 0 => return Ok(done),
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+fn offset(value: i64) -> Result<Option<u64>, Errno> {
+    u64::try_from(value).map(Some).map_err(|_| Errno::EINVAL)
+}
+
+/// `read(2)`
+pub fn sys_read(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
+    read_into(&*task.files().get_io(fd)?, &[Buffers::one(buf, len)], None)
+}
+
+/// `write(2)`
+pub fn sys_write(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
+    write_from(task, &*task.files().get_io(fd)?, &[Buffers::one(buf, len)], None)
+}
+
+/// `pread64(2)`
+pub fn sys_pread64(task: &Task, fd: i32, buf: usize, len: usize, at: i64) -> SysResult {
+    read_into(&*task.files().get_io(fd)?, &[Buffers::one(buf, len)], offset(at)?)
+}
+
+/// `pwrite64(2)`
+pub fn sys_pwrite64(task: &Task, fd: i32, buf: usize, len: usize, at: i64) -> SysResult {
+    write_from(task, &*task.files().get_io(fd)?, &[Buffers::one(buf, len)], offset(at)?)
+}
+
+/// `readv(2)`
+pub fn sys_readv(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize) -> SysResult {
+    let file = task.files().get_io(fd)?;
+    read_into(&file, &Buffers::read(iov, count)?.0, None)
+}
+
+/// `writev(2)`
+pub fn sys_writev(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize) -> SysResult {
+    let file = task.files().get_io(fd)?;
+    write_from(task, &file, &Buffers::read(iov, count)?.0, None)
+}
+
+/// `preadv(2)`; the offset's upper half, an argument of its own, means nothing where a long has 64 bits.
+pub fn sys_preadv(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64) -> SysResult {
+    let file = task.files().get_io(fd)?;
+    read_into(&file, &Buffers::read(iov, count)?.0, offset(at)?)
+}
+
+/// `pwritev(2)`
+pub fn sys_pwritev(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64) -> SysResult {
+    let file = task.files().get_io(fd)?;
+    write_from(task, &file, &Buffers::read(iov, count)?.0, offset(at)?)
+}
+
+/// The flags of `preadv2(2)` and `pwritev2(2)` that change nothing for files in memory.
+const HARMLESS_RWF: u32 = sys::RWF_HIPRI | sys::RWF_DSYNC | sys::RWF_SYNC;
+
+/// `preadv2(2)`: offset -1 is the opening's position.
+pub fn sys_preadv2(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64, _high: usize, flags: u32) -> SysResult {
+    if flags & !HARMLESS_RWF != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    if at == -1 { sys_readv(task, fd, iov, count) } else { sys_preadv(task, fd, iov, count, at) }
+}
+
+/// `pwritev2(2)`: offset -1 is the opening's position.
+pub fn sys_pwritev2(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64, _high: usize, flags: u32) -> SysResult {
+    if flags & !HARMLESS_RWF != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    if at == -1 { sys_writev(task, fd, iov, count) } else { sys_pwritev(task, fd, iov, count, at) }
+}
+
+/// `lseek(2)`
+pub fn sys_lseek(task: &Task, fd: i32, offset: i64, whence: u32) -> SysResult {
+    let whence = match whence {
+        sys::SEEK_SET => Whence::Set,
+        sys::SEEK_CUR => Whence::Current,
+        sys::SEEK_END => Whence::End,
+        sys::SEEK_DATA => Whence::Data,
+        sys::SEEK_HOLE => Whence::Hole,
+        _ => return Err(Errno::EINVAL),
+    };
+    task.files().get_io(fd)?.seek(whence, offset).map(|position| position as usize)
+}
+
+/// `close(2)`
+pub fn sys_close(task: &Task, fd: i32) -> SysResult {
+    task.files().close(fd).map(|()| 0)
+}
+
+/// `close_range(2)`
+pub fn sys_close_range(task: &Task, first: u32, last: u32, flags: u32) -> SysResult {
+    if first > last || flags & !(sys::CLOSE_RANGE_CLOEXEC | sys::CLOSE_RANGE_UNSHARE) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if flags & sys::CLOSE_RANGE_UNSHARE != 0 {
+        task.unshare_files();
+    }
+    task.files().close_range(first as usize, last as usize, flags & sys::CLOSE_RANGE_CLOEXEC != 0);
+    Ok(0)
+}
+
+/// `dup(2)`
+pub fn sys_dup(task: &Task, fd: i32) -> SysResult {
+    let files = task.files();
+    files.install(files.get(fd)?, false)
+}
+
+/// `dup2(2)`
+pub fn sys_dup2(task: &Task, old: i32, new: i32) -> SysResult {
+    let files = task.files();
+    let file = files.get(old)?;
+    if old == new { Ok(new as usize) } else { files.install_at(new, file, false) }
+}
+
+/// `dup3(2)`
+pub fn sys_dup3(task: &Task, old: i32, new: i32, flags: u32) -> SysResult {
+    if old == new || flags & !sys::O_CLOEXEC != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let files = task.files();
+    files.install_at(new, files.get(old)?, flags & sys::O_CLOEXEC != 0)
+}
+
+/// `struct flock`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Flock {
+    kind: i16,
+    whence: i16,
+    padding: u32,
+    start: i64,
+    len: i64,
+    pid: i32,
+    padding2: u32,
+}
+
+impl Flock {
+    /// The bytes meant: relative to start, position or end; a negative length reaches backwards; 0 is "to the end".
+    fn range(&self, file: &File) -> Result<Range, Errno> {
+        let base = match self.whence as u32 {
+            sys::SEEK_SET => 0,
+            sys::SEEK_CUR => file.with_offset(|o| *o) as i64,
+            sys::SEEK_END => file.metadata().size as i64,
+            _ => return Err(Errno::EINVAL),
+        };
+        let start = base.checked_add(self.start).ok_or(Errno::EOVERFLOW)?;
+        let end = start.checked_add(self.len).ok_or(Errno::EOVERFLOW)?;
+        let (start, end) = if self.len < 0 { (end, start) } else { (start, end) };
+        let start = u64::try_from(start).map_err(|_| Errno::EINVAL)?;
+        let end = u64::try_from(end).map_err(|_| Errno::EINVAL)?;
+        Ok(Range { start, end: if self.len == 0 { u64::MAX } else { end } })
+    }
+}
+
+const F_RDLCK: i16 = sys::F_RDLCK as i16;
+const F_WRLCK: i16 = sys::F_WRLCK as i16;
+const F_UNLCK: i16 = sys::F_UNLCK as i16;
+
+fn set_lock(file: &Arc<File>, owner: Owner, ptr: UserPtr<Flock>, wait: bool) -> SysResult {
+    let request = ptr.read()?;
+    let range = request.range(file)?;
+    let lock = match request.kind {
+        F_RDLCK if file.flags().readable() => Some(false),
+        F_WRLCK if file.flags().writable() => Some(true),
+        F_RDLCK | F_WRLCK => return Err(Errno::EBADF),
+        F_UNLCK => None,
+        _ => return Err(Errno::EINVAL),
+    };
+    lock::set_record(file, owner, range, lock, wait).map(|()| 0)
+}
+
+fn get_lock(file: &Arc<File>, owner: Owner, ptr: UserPtr<Flock>) -> SysResult {
+    let mut request = ptr.read()?;
+    let range = request.range(file)?;
+    let exclusive = match request.kind {
+        F_RDLCK => false,
+        F_WRLCK => true,
+        _ => return Err(Errno::EINVAL),
+    };
+    match lock::conflicting(file, owner, range, exclusive) {
+        None => request.kind = F_UNLCK,
+        Some((pid, range, exclusive)) => {
+            request.kind = if exclusive { F_WRLCK } else { F_RDLCK };
+            request.whence = sys::SEEK_SET as i16;
+            request.start = range.start as i64;
+            request.len = if range.end == u64::MAX { 0 } else { (range.end - range.start) as i64 };
+            request.pid = pid;
+        }
+    }
+    ptr.write(&request)?;
+    Ok(0)
+}
+
+/// `fcntl(2)`
+pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
+    let files = task.files();
+    let file = files.get(fd)?;
+    let flock = || UserPtr::<Flock>::new(arg);
+    let process = || files.record_lock_owner(task.pid());
+    // With O_PATH only the descriptor itself can be handled.
+    let on_descriptor =
+        matches!(command, sys::F_DUPFD | sys::F_DUPFD_CLOEXEC | sys::F_GETFD | sys::F_SETFD | sys::F_GETFL);
+    if file.flags().contains(OpenFlags::PATH) && !on_descriptor {
+        return Err(Errno::EBADF);
+    }
+    match command {
+        sys::F_DUPFD | sys::F_DUPFD_CLOEXEC => {
+            let least = usize::try_from(arg as i32).map_err(|_| Errno::EINVAL)?;
+            files.install_from(file, command == sys::F_DUPFD_CLOEXEC, least)
+        }
+        sys::F_GETFD => files.cloexec(fd).map(usize::from),
+        sys::F_SETFD => files.set_cloexec(fd, arg as u32 & sys::FD_CLOEXEC != 0).map(|()| 0),
+        sys::F_GETFL => Ok((file.flags() | OpenFlags::LARGEFILE).bits() as usize),
+        sys::F_SETFL => {
+            file.set_flags(OpenFlags::from_bits_retain(arg as u32));
+            Ok(0)
+        }
+        sys::F_GETLK => get_lock(&file, process(), flock()),
+        sys::F_SETLK => set_lock(&file, process(), flock(), false),
+        sys::F_SETLKW => set_lock(&file, process(), flock(), true),
+        sys::F_OFD_GETLK => get_lock(&file, Owner::opening(&file), flock()),
+        sys::F_OFD_SETLK => set_lock(&file, Owner::opening(&file), flock(), false),
+        sys::F_OFD_SETLKW => set_lock(&file, Owner::opening(&file), flock(), true),
+        sys::F_GETOWN => Ok(file.owner() as usize),
+        sys::F_SETOWN => {
+            file.set_owner(arg as i32);
+            Ok(0)
+        }
+        F_GETPIPE_SZ => Ok(file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?.capacity()),
+        F_SETPIPE_SZ => file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?.set_capacity(arg),
+        // Sealing: memory files carry no seals, and say so.
+        F_GET_SEALS => Ok(0),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Linux's own commands begin here.
+const F_LINUX_SPECIFIC_BASE: u32 = 1024;
+const F_SETPIPE_SZ: u32 = F_LINUX_SPECIFIC_BASE + 7;
+const F_GETPIPE_SZ: u32 = F_LINUX_SPECIFIC_BASE + 8;
+const F_GET_SEALS: u32 = F_LINUX_SPECIFIC_BASE + 10;
+
+/// `flock(2)`
+pub fn sys_flock(task: &Task, fd: i32, operation: u32) -> SysResult {
+    let file = task.files().get_io(fd)?;
+    let nonblocking = operation & sys::LOCK_NB != 0;
+    match operation & !sys::LOCK_NB {
+        sys::LOCK_SH => lock::flock(&file, false, nonblocking)?,
+        sys::LOCK_EX => lock::flock(&file, true, nonblocking)?,
+        sys::LOCK_UN => lock::unflock(&file),
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(0)
+}
+
+/// `sync(2)`: everything is in memory.
+pub fn sys_sync(_: &Task) -> SysResult {
+    Ok(0)
+}
+
+/// `fsync(2)`
+pub fn sys_fsync(task: &Task, fd: i32) -> SysResult {
+    task.files().get_io(fd)?.ops().sync().map(|()| 0)
+}
+
+/// `fdatasync(2)`
+pub fn sys_fdatasync(task: &Task, fd: i32) -> SysResult {
+    sys_fsync(task, fd)
+}
+
+/// `syncfs(2)`
+pub fn sys_syncfs(task: &Task, fd: i32) -> SysResult {
+    task.files().get_io(fd).map(|_| 0)
+}
+
+/// `sync_file_range(2)`
+pub fn sys_sync_file_range(task: &Task, fd: i32, from: i64, len: i64, _flags: u32) -> SysResult {
+    if from < 0 || len < 0 {
+        return Err(Errno::EINVAL);
+    }
+    seekable(&*task.files().get_io(fd)?).map(|()| 0)
+}
+
+fn seekable(file: &File) -> Result<(), Errno> {
+    match file.inode().kind() {
+        FileType::Fifo | FileType::Socket | FileType::Char => Err(Errno::ESPIPE),
+        _ => Ok(()),
+    }
+}
+
+/// `fadvise64(2)`: advice is heard and not needed.
+pub fn sys_fadvise64(task: &Task, fd: i32, _offset: i64, len: i64, advice: u32) -> SysResult {
+    let file = task.files().get_io(fd)?;
+    if len < 0 || advice > sys::POSIX_FADV_NOREUSE {
+        return Err(Errno::EINVAL);
+    }
+    if file.inode().kind() == FileType::Fifo { Err(Errno::ESPIPE) } else { Ok(0) }
+}
+
+/// `readahead(2)`: everything is in memory.
+pub fn sys_readahead(task: &Task, fd: i32, _offset: i64, _len: usize) -> SysResult {
+    let file = task.files().get_io(fd)?;
+    if !file.flags().readable() {
+        return Err(Errno::EBADF);
+    }
+    if file.inode().kind() == FileType::Regular { Ok(0) } else { Err(Errno::EINVAL) }
+}
+
+/// `ftruncate(2)`
+pub fn sys_ftruncate(task: &Task, fd: i32, size: i64) -> SysResult {
+    let file = task.files().get_io(fd)?;
+    let size = u64::try_from(size).map_err(|_| Errno::EINVAL)?;
+    if !file.flags().writable() || file.inode().kind() != FileType::Regular {
+        return Err(Errno::EINVAL);
+    }
+    file.inode().truncate(size).map(|()| 0)
+}
+
+/// `fallocate(2)`
+pub fn sys_fallocate(task: &Task, fd: i32, mode: u32, offset: i64, len: i64) -> SysResult {
+    let file = task.files().get_io(fd)?;
+    let (Ok(offset), Ok(len @ 1..)) = (u64::try_from(offset), u64::try_from(len)) else { return Err(Errno::EINVAL) };
+    if !file.flags().writable() {
+        return Err(Errno::EBADF);
+    }
+    match file.inode().kind() {
+        FileType::Regular => file.inode().fallocate(mode, offset, len).map(|()| 0),
+        FileType::Fifo => Err(Errno::ESPIPE),
+        FileType::Directory => Err(Errno::EISDIR),
+        _ => Err(Errno::ENODEV),
+    }
+}
+
+/// Copies between two files inside the kernel, from given offsets or the openings' positions. Stops at the end of the input.
+fn copy(task: &Task, from: &File, mut from_at: Option<&mut u64>, to: &File, mut to_at: Option<&mut u64>, len: usize) -> SysResult {
+    let len = len.min(MAX_TRANSFER);
+    let mut buf = vec![0; len.min(CHUNK)];
+    let mut done = 0;
+    while done < len {
+        let want = (len - done).min(buf.len());
+        let read = match &from_at {
+            Some(at) => from.read_at(**at, &mut buf[..want]),
+            None => from.read(&mut buf[..want]),
+        };
+        let n = match read {
+            Ok(0) => break,
+            Ok(n) => n,
+            Err(_) if done > 0 => break,
+            Err(e) => return Err(e),
+        };
+        let written = match &to_at {
+            Some(at) => to.write_at(**at, &buf[..n]),
+            None => to.write(&buf[..n]),
+        };
+        let written = written.inspect_err(|&e| {
+            if e == Errno::EPIPE {
+                signal_broken_pipe(task);
+            }
+        });
+        let put = *written.as_ref().unwrap_or(&0);
+        // What was read and could not be written stays unread.
+        match &mut from_at {
+            Some(at) => **at += put as u64,
+            None if put < n => from.with_offset(|o| *o = o.saturating_sub((n - put) as u64)),
+            None => {}
+        }
+        if let Some(at) = &mut to_at {
+            **at += put as u64;
+        }
+        done += put;
+        match written {
+            Err(e) if done == 0 => return Err(e),
+            Ok(_) if put == n => {}
+            _ => break,
+        }
+    }
+    Ok(done)
+}
+
+/// Runs a copy with an offset that the caller keeps in its memory, or (null) without one.
+fn with_user_offset<R>(ptr: UserPtr<u64>, f: impl FnOnce(Option<&mut u64>) -> Result<R, Errno>) -> Result<R, Errno> {
+    if ptr.is_null() {
+        return f(None);
+    }
+    let mut offset = ptr.read()?;
+    if i64::try_from(offset).is_err() {
+        return Err(Errno::EINVAL);
+    }
+    let result = f(Some(&mut offset))?;
+    ptr.write(&offset)?;
+    Ok(result)
+}
+
+/// `sendfile(2)`
+pub fn sys_sendfile(task: &Task, out_fd: i32, in_fd: i32, offset: UserPtr<u64>, len: usize) -> SysResult {
+    let files = task.files();
+    let (from, to) = (files.get_io(in_fd)?, files.get_io(out_fd)?);
+    if from.inode().kind() != FileType::Regular || to.flags().contains(OpenFlags::APPEND) {
+        return Err(Errno::EINVAL);
+    }
+    with_user_offset(offset, |at| copy(task, &from, at, &to, None, len))
+}
+
+/// `copy_file_range(2)`
+pub fn sys_copy_file_range(
+    task: &Task,
+    in_fd: i32,
+    in_offset: UserPtr<u64>,
+    out_fd: i32,
+    out_offset: UserPtr<u64>,
+    len: usize,
+    flags: u32,
+) -> SysResult {
+    let files = task.files();
+    let (from, to) = (files.get_io(in_fd)?, files.get_io(out_fd)?);
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    for file in [&from, &to] {
+        match file.inode().kind() {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Errno::EISDIR),
+            _ => return Err(Errno::EINVAL),
+        }
+    }
+    if to.flags().contains(OpenFlags::APPEND) {
+        return Err(Errno::EBADF);
+    }
+    if Arc::ptr_eq(from.inode(), to.inode()) {
+        // Within one file the ranges must not overlap.
+        let start = |file: &File, ptr: UserPtr<u64>| if ptr.is_null() { Ok(file.with_offset(|o| *o)) } else { ptr.read() };
+        let (a, b) = (start(&from, in_offset)?, start(&to, out_offset)?);
+        if a.abs_diff(b) < len as u64 {
+            return Err(Errno::EINVAL);
+        }
+    }
+    with_user_offset(in_offset, |from_at| {
+        with_user_offset(out_offset, |to_at| copy(task, &from, from_at, &to, to_at, len))
+    })
+}
+
+/// `memfd_create(2)`
+pub fn sys_memfd_create(task: &Task, name: usize, flags: u32) -> SysResult {
+    if flags & !(sys::MFD_CLOEXEC | sys::MFD_ALLOW_SEALING | sys::MFD_NOEXEC_SEAL | sys::MFD_EXEC) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let name = uaccess::read_cstr(name, 250)?;
+    let path = fs::ramfs::RamFs::memfd(&alloc::string::String::from_utf8_lossy(&name));
+    task.files().install(File::of_inode(path, OpenFlags::RDWR), flags & sys::MFD_CLOEXEC != 0)
+}

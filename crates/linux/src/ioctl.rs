@@ -1,0 +1,56 @@
+//! `ioctl(2)`: what works on every descriptor is done here, the rest is the file's.
+
+use crate::uaccess::{self, UserPtr};
+use crate::{SysResult, Task};
+use abi::errno::Errno;
+use alloc::sync::Arc;
+use fs::ioctl::{Caller, Request};
+use fs::{File, FileType, OpenFlags};
+use linux_raw_sys::ioctl;
+
+/// The calling task, as a device sees it.
+struct TaskCaller<'a>(&'a Task);
+
+impl Caller for TaskCaller<'_> {
+    fn read_bytes(&self, addr: usize, to: &mut [u8]) -> Result<(), Errno> {
+        uaccess::read_bytes(addr, to)
+    }
+
+    fn write_bytes(&self, addr: usize, from: &[u8]) -> Result<(), Errno> {
+        uaccess::write_bytes(addr, from)
+    }
+
+    fn install(&self, file: Arc<File>, cloexec: bool) -> SysResult {
+        self.0.files().install(file, cloexec)
+    }
+
+    fn privileged(&self) -> bool {
+        self.0.fs_cred().privileged
+    }
+}
+
+/// `ioctl(2)`
+pub fn sys_ioctl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
+    let files = task.files();
+    let file = files.get_io(fd)?;
+    match command {
+        ioctl::FIOCLEX => files.set_cloexec(fd, true)?,
+        ioctl::FIONCLEX => files.set_cloexec(fd, false)?,
+        ioctl::FIONBIO => set_flag(&file, OpenFlags::NONBLOCK, arg)?,
+        ioctl::FIOASYNC => set_flag(&file, OpenFlags::ASYNC, arg)?,
+        ioctl::FIONREAD if file.inode().kind() == FileType::Regular => {
+            let rest = file.metadata().size.saturating_sub(file.with_offset(|o| *o));
+            UserPtr::<i32>::new(arg).write(&i32::try_from(rest).unwrap_or(i32::MAX))?;
+        }
+        _ => return file.ioctl(&Request { command, arg, caller: &TaskCaller(task) }),
+    }
+    Ok(0)
+}
+
+fn set_flag(file: &File, flag: OpenFlags, arg: usize) -> Result<(), Errno> {
+    let on = UserPtr::<i32>::new(arg).read()? != 0;
+    let mut flags = file.flags();
+    flags.set(flag, on);
+    file.set_flags(flags);
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! The Linux personality: processes, signals and the system calls of x86-64 Linux (see `docs/linux-personality.md`).
+//!
+//! A program's thread is a kernel thread that runs the loop in [`run`]: into ring 3, and back here for every system call, fault and
+//! signal. System calls are ordinary functions of typed arguments, `sys_foo(task, …) -> SysResult`, sorted into files by area;
+//! [`table`] binds them to their numbers. A call named `foo` is in:
+//!
+//! | file | calls |
+//! |---|---|
+//! | `file`, `path`, `stat`, `dirent`, `pipe`, `poll`, `ioctl`, `mount` | files |
+//! | `mm` | memory |
+//! | `clone`, `exec`, `wait`, `process` | processes and threads: beginning, changing, ending, groups and sessions |
+//! | `signal`, `sigwait` | signals; `sigframe` is what a handler finds on its stack |
+//! | `futex` | sleeping on words of memory |
+//! | `time`, `itimer` | clocks, sleeping, timers |
+//! | `sched`, `sys`, `cred` | processors, the machine, users |
+#![cfg_attr(target_os = "none", no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+// What needs no kernel below it; tested on the host.
+pub mod elf;
+pub mod sigframe;
+pub mod siginfo;
+pub mod stack;
+
+#[cfg(target_os = "none")]
+pub mod clone;
+#[cfg(target_os = "none")]
+pub mod cred;
+#[cfg(target_os = "none")]
+pub mod dirent;
+#[cfg(target_os = "none")]
+pub mod exec;
+#[cfg(target_os = "none")]
+pub mod fdtable;
+#[cfg(target_os = "none")]
+pub mod file;
+#[cfg(target_os = "none")]
+pub mod futex;
+#[cfg(target_os = "none")]
+pub mod ioctl;
+#[cfg(target_os = "none")]
+pub mod itimer;
+#[cfg(target_os = "none")]
+pub mod mm;
+#[cfg(target_os = "none")]
+pub mod mount;
+#[cfg(target_os = "none")]
+pub mod path;
+#[cfg(target_os = "none")]
+pub mod pipe;
+#[cfg(target_os = "none")]
+pub mod poll;
+#[cfg(target_os = "none")]
+pub mod proc;
+#[cfg(target_os = "none")]
+pub mod process;
+#[cfg(target_os = "none")]
+pub mod process_table;
+#[cfg(target_os = "none")]
+pub mod run;
+#[cfg(target_os = "none")]
+pub mod sched;
+#[cfg(target_os = "none")]
+pub mod signal;
+#[cfg(target_os = "none")]
+pub mod sigwait;
+#[cfg(target_os = "none")]
+pub mod start;
+#[cfg(target_os = "none")]
+pub mod stat;
+#[cfg(target_os = "none")]
+pub mod sys;
+#[cfg(target_os = "none")]
+pub mod sysfs;
+#[cfg(target_os = "none")]
+pub mod table;
+#[cfg(target_os = "none")]
+pub mod task;
+#[cfg(target_os = "none")]
+pub mod time;
+#[cfg(target_os = "none")]
+pub mod timers;
+#[cfg(target_os = "none")]
+mod trace;
+#[cfg(target_os = "none")]
+pub mod uaccess;
+#[cfg(target_os = "none")]
+pub mod wait;
+
+#[cfg(target_os = "none")]
+pub use crate::task::{Task, current_task};
+#[cfg(target_os = "none")]
+pub use start::{Hooks, Program, init, signal_init, spawn_init};
+
+/// What a system call returns: the value for the program, or the error whose negative number it sees.
+pub type SysResult = Result<usize, abi::errno::Errno>;

@@ -1,0 +1,187 @@
+//! Texts about the machine: `/proc/cpuinfo`, `/proc/meminfo`, `/proc/stat` and their neighbours.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt::Write;
+use fs::pseudo::{self, Attr, StaticDir};
+use guard::{cpu, irq, mem, role, timer};
+use task::{CpuId, stats};
+
+/// A clock tick as `/proc` counts time: 10 ms.
+pub(super) const NS_PER_TICK: u64 = 10_000_000;
+
+pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
+    let texts: [(&str, fn() -> String); 14] = [
+        ("cpuinfo", cpuinfo),
+        ("meminfo", meminfo),
+        ("stat", stat),
+        ("loadavg", loadavg),
+        ("uptime", uptime),
+        ("version", version),
+        ("filesystems", filesystems),
+        ("cmdline", || format!("{}\n", role::cmdline())),
+        ("interrupts", interrupts),
+        ("devices", devices),
+        ("partitions", || "major minor  #blocks  name\n\n".into()),
+        ("swaps", || "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n".into()),
+        ("vmstat", vmstat),
+        ("cgroups", || "#subsys_name\thierarchy\tnum_cgroups\tenabled\n".into()),
+    ];
+    for (name, text) in texts {
+        dir.add(name, pseudo::file(Attr::new(dev, 0o444), move || Ok(text().into_bytes())));
+    }
+}
+
+fn cpuinfo() -> String {
+    let brand = cpu::brand();
+    let flags = brand.flags().collect::<Vec<_>>().join(" ");
+    let mhz = timer::tsc_hz() / 1000;
+    let count = cpu::count();
+    (0..count).fold(String::new(), |mut text, index| {
+        let _ = write!(
+            text,
+            "processor\t: {index}\nvendor_id\t: {}\ncpu family\t: {}\nmodel\t\t: {}\nmodel name\t: {}\nstepping\t: {}\n\
+             cpu MHz\t\t: {}.{:03}\nphysical id\t: 0\nsiblings\t: {count}\ncore id\t\t: {index}\ncpu cores\t: {count}\n\
+             apicid\t\t: {index}\nfpu\t\t: yes\nfpu_exception\t: yes\ncpuid level\t: 13\nwp\t\t: yes\nflags\t\t: {flags}\n\
+             bugs\t\t:\nbogomips\t: {}.{:02}\nclflush size\t: 64\ncache_alignment\t: 64\n\
+             address sizes\t: 40 bits physical, 48 bits virtual\n\n",
+            brand.vendor(),
+            brand.family,
+            brand.model,
+            brand.name(),
+            brand.stepping,
+            mhz / 1000,
+            mhz % 1000,
+            mhz / 500,
+            mhz / 5 % 100,
+        );
+        text
+    })
+}
+
+fn meminfo() -> String {
+    let stats = mem::stats();
+    let kib = |frames: u64| frames * 4;
+    let (total, free) = (kib(stats.total), kib(stats.free));
+    let user = kib(stats.user);
+    // What is here is what there is: no swap, no cache that could be given back beside the files themselves.
+    let rows = [
+        ("MemTotal", total),
+        ("MemFree", free),
+        ("MemAvailable", free),
+        ("Buffers", 0),
+        ("Cached", 0),
+        ("SwapCached", 0),
+        ("Active", user),
+        ("Inactive", 0),
+        ("SwapTotal", 0),
+        ("SwapFree", 0),
+        ("Dirty", 0),
+        ("Writeback", 0),
+        ("AnonPages", user),
+        ("Mapped", 0),
+        ("Shmem", 0),
+        ("Slab", kib(stats.kernel)),
+        ("SReclaimable", 0),
+        ("CommitLimit", total),
+        ("Committed_AS", user),
+    ];
+    let mut text = rows.iter().fold(String::new(), |mut text, (name, value)| {
+        let _ = writeln!(text, "{:<16}{value:>8} kB", format!("{name}:"));
+        text
+    });
+    text.push_str("HugePages_Total:       0\nHugePages_Free:        0\nHugepagesize:       2048 kB\n");
+    text
+}
+
+/// Time a CPU was idle, in ticks, and the rest since it started.
+fn cpu_ticks(index: usize) -> (u64, u64) {
+    let now = timer::now_ns();
+    let idle = stats::cpu(CpuId(index as u32)).idle_ns.min(now);
+    ((now - idle) / NS_PER_TICK, idle / NS_PER_TICK)
+}
+
+fn stat() -> String {
+    let cpus: Vec<(u64, u64)> = (0..cpu::count()).map(cpu_ticks).collect();
+    let (busy, idle) = cpus.iter().fold((0, 0), |(b, i), c| (b + c.0, i + c.1));
+    // Time in user mode and in the kernel is not told apart per CPU: all of it is shown as user time.
+    let mut text = format!("cpu  {busy} 0 0 {idle} 0 0 0 0 0 0\n");
+    for (index, (busy, idle)) in cpus.iter().enumerate() {
+        let _ = writeln!(text, "cpu{index} {busy} 0 0 {idle} 0 0 0 0 0 0");
+    }
+    let switches: u64 = (0..cpu::count()).map(|n| stats::cpu(CpuId(n as u32)).switches).sum();
+    let interrupts: u64 = irq::counts().iter().map(|c| c.count).sum();
+    let boot = (timer::wall_ns().saturating_sub(timer::now_ns())) / 1_000_000_000;
+    let _ = write!(
+        text,
+        "intr {interrupts}\nctxt {switches}\nbtime {boot}\nprocesses {}\nprocs_running {}\nprocs_blocked 0\n",
+        crate::process_table::last_pid(),
+        stats::runnable().max(1),
+    );
+    text
+}
+
+fn loadavg() -> String {
+    let [one, five, fifteen] = crate::sys::load_average();
+    let running = stats::runnable().max(1);
+    let threads = crate::process_table::thread_count();
+    format!("{one} {five} {fifteen} {running}/{threads} {}\n", crate::process_table::last_pid())
+}
+
+fn uptime() -> String {
+    let now = timer::now_ns();
+    let idle: u64 = (0..cpu::count()).map(|n| stats::cpu(CpuId(n as u32)).idle_ns).sum();
+    let seconds = |ns: u64| format!("{}.{:02}", ns / 1_000_000_000, ns / NS_PER_TICK % 100);
+    format!("{} {}\n", seconds(now), seconds(idle))
+}
+
+fn version() -> String {
+    let u = crate::sys::uname();
+    format!("{} version {} ({}) {}\n", u.sysname, u.release, u.machine, u.version)
+}
+
+fn filesystems() -> String {
+    "nodev\tsysfs\nnodev\ttmpfs\nnodev\tproc\nnodev\tdevtmpfs\nnodev\tramfs\n".into()
+}
+
+fn interrupts() -> String {
+    let counts = irq::counts();
+    let cpus = cpu::count();
+    let mut text = String::from("    ");
+    for n in 0..cpus {
+        let _ = write!(text, "       CPU{n:<4}");
+    }
+    text.push('\n');
+    let mut vectors: Vec<u8> = counts.iter().map(|c| c.vector).collect();
+    vectors.sort_unstable();
+    vectors.dedup();
+    for vector in vectors {
+        let _ = write!(text, "{vector:>3x}:");
+        for n in 0..cpus {
+            let count = counts.iter().find(|c| c.vector == vector && c.cpu.0 as usize == n).map_or(0, |c| c.count);
+            let _ = write!(text, " {count:>10}   ");
+        }
+        let name = match vector {
+            irq::TIMER_VECTOR => "local timer",
+            irq::RESCHEDULE_VECTOR => "reschedule",
+            irq::TLB_VECTOR => "TLB shootdown",
+            irq::DOORBELL_VECTOR => "doorbell",
+            irq::SPURIOUS_VECTOR => "spurious",
+            0x30..0x40 => "ISA line",
+            _ => "",
+        };
+        let _ = writeln!(text, " {name}");
+    }
+    text
+}
+
+fn devices() -> String {
+    "Character devices:\n  1 mem\n  4 ttyS\n  5 /dev/tty\n  5 /dev/console\n 10 misc\n\nBlock devices:\n".into()
+}
+
+fn vmstat() -> String {
+    let stats = mem::stats();
+    format!("nr_free_pages {}\nnr_anon_pages {}\npgpgin 0\npgpgout 0\npswpin 0\npswpout 0\n", stats.free, stats.user)
+}

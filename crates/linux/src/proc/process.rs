@@ -1,0 +1,384 @@
+//! The files of one process: `/proc/<pid>`, `/proc/<pid>/task/<tid>`.
+
+use super::{PID_SHIFT, machine::NS_PER_TICK, number};
+use crate::fdtable::FdTable;
+use crate::process::Process;
+use crate::process_table as processes;
+use abi::errno::Errno;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt::Write;
+use fs::mount::{self, MS_NODEV, MS_NOEXEC, MS_NOSUID};
+use fs::pseudo::{self, Attr, DynamicDir, Listed};
+use fs::{FileType, Inode, Link, Path, Result};
+
+/// What of a process the texts are made of; the personality fills it in.
+pub(crate) struct Snapshot {
+    /// The process, its parent, group and session.
+    pub(crate) ids: [i32; 4],
+    /// Its name, at most 15 bytes.
+    pub(crate) name: String,
+    /// One letter: `R`, `S`, `D`, `T`, `Z`.
+    pub(crate) state: char,
+    /// Real, effective, saved and file system user ids, and group ids.
+    pub(crate) uids: [u32; 4],
+    /// The group ids.
+    pub(crate) gids: [u32; 4],
+    /// Supplementary groups.
+    pub(crate) groups: Vec<u32>,
+    /// Its threads.
+    pub(crate) threads: Vec<i32>,
+    /// Processor time, nanoseconds: its own, then that of children waited for.
+    pub(crate) cpu_ns: [u64; 2],
+    /// When it started, nanoseconds since boot.
+    pub(crate) start_ns: u64,
+    /// Address space and resident part, bytes.
+    pub(crate) memory: [u64; 2],
+    /// Signals pending, blocked, ignored, caught.
+    pub(crate) signals: [u64; 4],
+    /// The CPU it last ran on.
+    pub(crate) cpu: u32,
+    /// Mask of CPUs it may run on, as words of 64.
+    pub(crate) allowed_cpus: Vec<u64>,
+}
+
+/// A file of the directory: its name, kind and permissions. Its place in the table is part of its number.
+const FILES: &[(&str, FileType, u32)] = &[
+    ("cgroup", FileType::Regular, 0o444),
+    ("cmdline", FileType::Regular, 0o444),
+    ("comm", FileType::Regular, 0o644),
+    ("coredump_filter", FileType::Regular, 0o644),
+    ("cwd", FileType::Symlink, 0o777),
+    ("environ", FileType::Regular, 0o400),
+    ("exe", FileType::Symlink, 0o777),
+    ("fd", FileType::Directory, 0o500),
+    ("fdinfo", FileType::Directory, 0o500),
+    ("limits", FileType::Regular, 0o444),
+    ("maps", FileType::Regular, 0o444),
+    ("mountinfo", FileType::Regular, 0o444),
+    ("mounts", FileType::Regular, 0o444),
+    ("oom_score", FileType::Regular, 0o444),
+    ("oom_score_adj", FileType::Regular, 0o644),
+    ("root", FileType::Symlink, 0o777),
+    ("smaps", FileType::Regular, 0o444),
+    ("stat", FileType::Regular, 0o444),
+    ("statm", FileType::Regular, 0o444),
+    ("status", FileType::Regular, 0o444),
+    ("wchan", FileType::Regular, 0o444),
+    ("task", FileType::Directory, 0o555),
+];
+/// Where the numbers of descriptors' files begin.
+const FD_INO: u64 = 1 << 16;
+
+fn find(pid: i32) -> Result<Arc<Process>> {
+    processes::find(pid).ok_or(Errno::ESRCH)
+}
+
+/// The directory of a process, by its id or one of its threads'.
+pub(super) fn directory(dev: u64, pid: i32) -> Result<Arc<dyn Inode>> {
+    let process = processes::find(pid).ok_or(Errno::ENOENT)?;
+    Ok(pseudo::dynamic_dir(ProcessDir { attr: attr(dev, &process, 0, 0o555), pid, tid: None }))
+}
+
+fn attr(dev: u64, process: &Process, place: u64, mode: u32) -> Attr {
+    let (uid, gid) = process.owner();
+    Attr { dev, ino: ((process.pid() as u64) << PID_SHIFT) + place, mode, uid, gid }
+}
+
+/// The directory of a process, or of one thread of it.
+struct ProcessDir {
+    attr: Attr,
+    pid: i32,
+    tid: Option<i32>,
+}
+
+impl DynamicDir for ProcessDir {
+    fn attr(&self) -> Attr {
+        self.attr
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
+        let process = processes::find(self.pid).ok_or(Errno::ENOENT)?;
+        let place = FILES.iter().position(|f| f.0.as_bytes() == name).ok_or(Errno::ENOENT)?;
+        let (name, _, mode) = FILES[place];
+        let attr = attr(self.attr.dev, &process, place as u64 + 1, mode);
+        let (pid, tid) = (self.pid, self.tid);
+        Ok(match name {
+            "task" if tid.is_some() => return Err(Errno::ENOENT),
+            "task" => pseudo::dynamic_dir(TaskDir { attr, pid }),
+            "fd" => pseudo::dynamic_dir(FdDir { attr, pid, info: false }),
+            "fdinfo" => pseudo::dynamic_dir(FdDir { attr, pid, info: true }),
+            "exe" => link(attr, pid, |p| p.executable().ok_or(Errno::ENOENT)),
+            "cwd" => link(attr, pid, |p| p.fs().map(|fs| fs.cwd()).ok_or(Errno::ENOENT)),
+            "root" => link(attr, pid, |p| p.fs().map(|fs| fs.root()).ok_or(Errno::ENOENT)),
+            "comm" => {
+                pseudo::writable_file(attr, move || text(name, pid, tid), move |new| find(pid).map(|p| p.set_name(new.trim_ascii_end())))
+            }
+            // Accepted and without effect: there is no core dump, and memory is never taken by killing the largest process.
+            "coredump_filter" | "oom_score_adj" => pseudo::writable_file(attr, move || text(name, pid, tid), |_| Ok(())),
+            _ => pseudo::file(attr, move || text(name, pid, tid)),
+        })
+    }
+
+    fn list(&self, after: u64) -> Result<Vec<Listed>> {
+        let listed = |(place, &(name, kind, _)): (usize, &(&str, FileType, u32))| {
+            let key = place as u64 + 1;
+            let shown = key > after && !(self.tid.is_some() && name == "task");
+            shown.then(|| Listed { name: name.into(), ino: self.attr.ino + key, kind, key })
+        };
+        Ok(FILES.iter().enumerate().filter_map(listed).collect())
+    }
+}
+
+fn link(attr: Attr, pid: i32, target: fn(&Process) -> Result<Path>) -> Arc<dyn Inode> {
+    let show = move || {
+        let root = crate::current_task().map(|task| task.fs().root());
+        Ok(target(&*find(pid)?)?.to_bytes(root.as_ref()))
+    };
+    pseudo::link_with_text(attr, move || target(&*find(pid)?).map(Link::Jump), show)
+}
+
+/// `/proc/<pid>/task`
+struct TaskDir {
+    attr: Attr,
+    pid: i32,
+}
+
+impl DynamicDir for TaskDir {
+    fn attr(&self) -> Attr {
+        self.attr
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
+        let tid = number(name).ok_or(Errno::ENOENT)?;
+        let process = processes::find(self.pid).ok_or(Errno::ENOENT)?;
+        if !process.snapshot().threads.contains(&tid) {
+            return Err(Errno::ENOENT);
+        }
+        let attr = Attr { ino: (tid as u64) << PID_SHIFT, mode: 0o555, ..self.attr };
+        Ok(pseudo::dynamic_dir(ProcessDir { attr, pid: self.pid, tid: Some(tid) }))
+    }
+
+    fn list(&self, after: u64) -> Result<Vec<Listed>> {
+        let mut threads = processes::find(self.pid).ok_or(Errno::ENOENT)?.snapshot().threads;
+        threads.sort_unstable();
+        let listed = |tid: i32| Listed {
+            name: format!("{tid}").into_bytes(),
+            ino: (tid as u64) << PID_SHIFT,
+            kind: FileType::Directory,
+            key: tid as u64,
+        };
+        Ok(threads.into_iter().map(listed).filter(|l| l.key > after).collect())
+    }
+}
+
+/// `/proc/<pid>/fd` and `/proc/<pid>/fdinfo`
+struct FdDir {
+    attr: Attr,
+    pid: i32,
+    info: bool,
+}
+
+impl FdDir {
+    fn files(&self) -> Result<Arc<FdTable>> {
+        processes::find(self.pid).and_then(|p| p.files()).ok_or(Errno::ENOENT)
+    }
+}
+
+impl DynamicDir for FdDir {
+    fn attr(&self) -> Attr {
+        self.attr
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
+        let fd = number(name).ok_or(Errno::ENOENT)?;
+        let file = self.files()?.get(fd).map_err(|_| Errno::ENOENT)?;
+        let flags = file.flags();
+        let mode = if self.info { 0o400 } else { u32::from(flags.readable()) * 0o500 | u32::from(flags.writable()) * 0o300 };
+        let attr = Attr { ino: self.attr.ino + FD_INO + fd as u64, mode, ..self.attr };
+        let pid = self.pid;
+        let open = move || {
+            let files = processes::find(pid).and_then(|p| p.files()).ok_or(Errno::ENOENT)?;
+            files.get(fd).map_err(|_| Errno::ENOENT)
+        };
+        if !self.info {
+            return Ok(pseudo::link_with_text(
+                attr,
+                move || Ok(Link::Jump(open()?.path().clone())),
+                move || {
+                    let root = crate::current_task().map(|task| task.fs().root());
+                    Ok(open()?.path().to_bytes(root.as_ref()))
+                },
+            ));
+        }
+        Ok(pseudo::file(attr, move || {
+            let file = open()?;
+            let mount = file.path().mount().id();
+            Ok(format!("pos:\t{}\nflags:\t0{:o}\nmnt_id:\t{mount}\n", file.with_offset(|o| *o), file.flags().bits()).into_bytes())
+        }))
+    }
+
+    fn list(&self, after: u64) -> Result<Vec<Listed>> {
+        let kind = if self.info { FileType::Regular } else { FileType::Symlink };
+        let listed = |(fd, _)| Listed {
+            name: format!("{fd}").into_bytes(),
+            ino: self.attr.ino + FD_INO + fd as u64,
+            kind,
+            key: fd as u64 + 1,
+        };
+        Ok(self.files()?.list().into_iter().map(listed).filter(|l| l.key > after).collect())
+    }
+}
+
+/// The contents of one file of a process, or of its thread `tid`.
+fn text(name: &str, pid: i32, tid: Option<i32>) -> Result<Vec<u8>> {
+    let process = find(pid)?;
+    let text = match name {
+        "cgroup" => "0::/\n".into(),
+        "cmdline" => return Ok(process.arguments()),
+        "comm" => format!("{}\n", process.snapshot().name),
+        "coredump_filter" => "00000033\n".into(),
+        "environ" => return Ok(process.environment()),
+        "limits" => limits(&process),
+        "maps" => process.memory_map(),
+        "mountinfo" => mount_table(true),
+        "mounts" => mount_table(false),
+        "oom_score" | "oom_score_adj" => "0\n".into(),
+        "smaps" => smaps(&process),
+        "stat" => stat(&process.snapshot(), tid),
+        "statm" => statm(&process.snapshot()),
+        "status" => status(&process, tid),
+        "wchan" => "0".into(),
+        _ => return Err(Errno::ENOENT),
+    };
+    Ok(text.into_bytes())
+}
+
+const PAGE: u64 = 4096;
+
+fn stat(s: &Snapshot, tid: Option<i32>) -> String {
+    let [pid, parent, group, session] = s.ids;
+    let terminal = fs::tty::controlling(session as u32);
+    let tty = terminal.as_ref().map_or(0, |t| t.id().encode());
+    let foreground = terminal.and_then(|t| t.foreground()).map_or(-1, |g| g as i32);
+    let ticks = s.cpu_ns.map(|ns| ns / NS_PER_TICK);
+    let [size, resident] = s.memory;
+    let [pending, blocked, ignored, caught] = s.signals;
+    format!(
+        "{} ({}) {} {parent} {group} {session} {tty} {foreground} 0 0 0 0 0 {} 0 {} 0 20 0 {} 0 {} {size} {} \
+         18446744073709551615 0 0 0 0 0 {pending} {blocked} {ignored} {caught} 0 0 0 17 {} 0 0 0 0 0 0 0 0 0 0 0 0 0\n",
+        tid.unwrap_or(pid),
+        s.name,
+        s.state,
+        ticks[0],
+        ticks[1],
+        s.threads.len(),
+        s.start_ns / NS_PER_TICK,
+        resident / PAGE,
+        s.cpu,
+    )
+}
+
+fn statm(s: &Snapshot) -> String {
+    let [size, resident] = s.memory.map(|bytes| bytes / PAGE);
+    format!("{size} {resident} 0 0 0 {resident} 0\n")
+}
+
+fn status(process: &Process, tid: Option<i32>) -> String {
+    let s = process.snapshot();
+    let [pid, parent, ..] = s.ids;
+    let state = match s.state {
+        'R' => "running",
+        'T' => "stopped",
+        'Z' => "zombie",
+        'D' => "disk sleep",
+        _ => "sleeping",
+    };
+    let four = |ids: [u32; 4]| ids.map(|id| format!("{id}")).join("\t");
+    let [size, resident] = s.memory.map(|bytes| bytes / 1024);
+    let [pending, blocked, ignored, caught] = s.signals;
+    let groups: String = s.groups.iter().map(|g| format!("{g} ")).collect();
+    let masks: Vec<String> = s.allowed_cpus.iter().rev().flat_map(|w| [w >> 32, w & 0xffff_ffff]).map(|w| format!("{w:08x}")).collect();
+    let capabilities = if s.uids[1] == 0 { (1u64 << 41) - 1 } else { 0 };
+    format!(
+        "Name:\t{}\nUmask:\t{:04o}\nState:\t{} ({state})\nTgid:\t{pid}\nNgid:\t0\nPid:\t{}\nPPid:\t{parent}\nTracerPid:\t0\n\
+         Uid:\t{}\nGid:\t{}\nFDSize:\t{}\nGroups:\t{groups}\nVmPeak:\t{size:>8} kB\nVmSize:\t{size:>8} kB\nVmLck:\t       0 kB\n\
+         VmHWM:\t{resident:>8} kB\nVmRSS:\t{resident:>8} kB\nRssAnon:\t{resident:>8} kB\nRssFile:\t       0 kB\nThreads:\t{}\n\
+         SigPnd:\t0000000000000000\nShdPnd:\t{pending:016x}\nSigBlk:\t{blocked:016x}\nSigIgn:\t{ignored:016x}\nSigCgt:\t{caught:016x}\n\
+         CapInh:\t0000000000000000\nCapPrm:\t{capabilities:016x}\nCapEff:\t{capabilities:016x}\nCapBnd:\t000001ffffffffff\n\
+         CapAmb:\t0000000000000000\nNoNewPrivs:\t0\nSeccomp:\t0\nCpus_allowed:\t{}\nMems_allowed:\t1\nMems_allowed_list:\t0\n",
+        s.name,
+        process.fs().map_or(0, |fs| fs.umask()),
+        s.state,
+        tid.unwrap_or(pid),
+        four(s.uids),
+        four(s.gids),
+        process.files().map_or(0, |f| f.size()),
+        s.threads.len(),
+        masks.join(","),
+    )
+}
+
+/// One entry for the whole address space: what readers add up.
+fn smaps(process: &Process) -> String {
+    let [size, resident] = process.snapshot().memory.map(|bytes| bytes / 1024);
+    format!(
+        "00010000-7ffffffff000 rw-p 00000000 00:00 0\nSize:{size:>16} kB\nRss:{resident:>17} kB\nPss:{resident:>17} kB\n\
+         Shared_Clean:          0 kB\nShared_Dirty:          0 kB\nPrivate_Clean:         0 kB\nPrivate_Dirty:{resident:>7} kB\n\
+         Referenced:{resident:>10} kB\nAnonymous:{resident:>11} kB\nAnonHugePages:         0 kB\nSwap:                  0 kB\n"
+    )
+}
+
+fn limits(process: &Process) -> String {
+    let mut text = format!("{:<26}{:<21}{:<21}{:<10}\n", "Limit", "Soft Limit", "Hard Limit", "Units");
+    for (name, units, [soft, hard]) in process.limits() {
+        let shown = |value: u64| if value == u64::MAX { "unlimited".into() } else { format!("{value}") };
+        let _ = writeln!(text, "{name:<26}{:<21}{:<21}{units:<10}", shown(soft), shown(hard));
+    }
+    text
+}
+
+/// What cannot stand in a field of a mount table is written in octal.
+fn escaped(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, &b| {
+        let _ = match b {
+            b' ' | b'\t' | b'\n' | b'\\' => write!(text, "\\{b:03o}"),
+            _ => write!(text, "{}", char::from(b)),
+        };
+        text
+    })
+}
+
+/// `/proc/<pid>/mounts`, or `mountinfo`.
+fn mount_table(long: bool) -> String {
+    let root = crate::current_task().map(|task| task.fs().root());
+    let mut text = String::new();
+    for mount in mount::list() {
+        let point = match mount.point() {
+            Some(point) => point.to_bytes(root.as_ref()),
+            None => b"/".to_vec(),
+        };
+        if point.starts_with(b"(unreachable)") {
+            continue;
+        }
+        let flags = mount.flags();
+        let mut options = String::from(if mount.read_only() { "ro" } else { "rw" });
+        for (flag, name) in [(MS_NOSUID, ",nosuid"), (MS_NODEV, ",nodev"), (MS_NOEXEC, ",noexec")] {
+            if flags & flag != 0 {
+                options.push_str(name);
+            }
+        }
+        let (source, point) = (escaped(mount.source().as_bytes()), escaped(&point));
+        let (kind, more) = (mount.fs().name(), mount.fs().options());
+        let _ = if long {
+            let parent = mount.point().map_or(0, |p| p.mount().id());
+            let dev = fs::DeviceId::decode(mount.root().inode().metadata().dev);
+            writeln!(text, "{} {parent} {}:{} / {point} {options} - {kind} {source} rw{more}", mount.id(), dev.major, dev.minor)
+        } else {
+            writeln!(text, "{source} {point} {kind} {options}{more} 0 0")
+        };
+    }
+    text
+}

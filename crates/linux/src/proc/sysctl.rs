@@ -1,0 +1,73 @@
+//! `/proc/sys`: settings.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use fs::pseudo::{self, Attr, StaticDir};
+
+pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
+    let constants = [
+        ("kernel/pid_max", "32768\n"),
+        ("kernel/threads-max", "32768\n"),
+        ("kernel/ngroups_max", "65536\n"),
+        ("kernel/cap_last_cap", "40\n"),
+        ("kernel/randomize_va_space", "2\n"),
+        ("kernel/core_pattern", "core\n"),
+        ("kernel/panic", "0\n"),
+        ("kernel/printk", "4 4 1 7\n"),
+        ("kernel/sched_child_runs_first", "0\n"),
+        ("kernel/domainname", "(none)\n"),
+        ("vm/overcommit_memory", "0\n"),
+        ("vm/overcommit_ratio", "50\n"),
+        ("vm/max_map_count", "65530\n"),
+        ("vm/mmap_min_addr", "65536\n"),
+        ("vm/swappiness", "0\n"),
+        ("fs/file-max", "1048576\n"),
+        ("fs/nr_open", "1048576\n"),
+        ("fs/pipe-max-size", "1048576\n"),
+        ("fs/file-nr", "0\t0\t1048576\n"),
+        ("net/core/somaxconn", "4096\n"),
+    ];
+    for (path, text) in constants {
+        place(dir, path, pseudo::constant(dev, text));
+    }
+    let texts: [(&str, fn() -> String); 3] = [
+        ("kernel/ostype", || format!("{}\n", crate::sys::uname().sysname)),
+        ("kernel/osrelease", || format!("{}\n", crate::sys::uname().release)),
+        ("kernel/version", || format!("{}\n", crate::sys::uname().version)),
+    ];
+    for (path, text) in texts {
+        place(dir, path, pseudo::file(Attr::new(dev, 0o444), move || Ok(text().into_bytes())));
+    }
+    let hostname = pseudo::writable_file(
+        Attr::new(dev, 0o644),
+        || Ok(format!("{}\n", crate::sys::uname().nodename).into_bytes()),
+        |text| {
+            let name = text.trim_ascii_end();
+            crate::sys::set_hostname(name)
+        },
+    );
+    place(dir, "kernel/hostname", hostname);
+    let uuid = |random: [u8; 16]| {
+        let hex = |range: core::ops::Range<usize>| random[range].iter().map(|b| format!("{b:02x}")).collect::<String>();
+        format!("{}-{}-{}-{}-{}\n", hex(0..4), hex(4..6), hex(6..8), hex(8..10), hex(10..16))
+    };
+    let random_uuid = move || {
+        let mut random = [0; 16];
+        fs::devfs::fill_random(&mut random);
+        // Version 4, variant 1 (RFC 9562).
+        random[6] = random[6] & 0x0f | 0x40;
+        random[8] = random[8] & 0x3f | 0x80;
+        uuid(random)
+    };
+    place(dir, "kernel/random/boot_id", pseudo::constant(dev, random_uuid()));
+    place(dir, "kernel/random/uuid", pseudo::file(Attr::new(dev, 0o444), move || Ok(random_uuid().into_bytes())));
+}
+
+/// Adds a file below directories that are made as needed.
+pub(crate) fn place(dir: &Arc<StaticDir>, path: &str, file: Arc<dyn fs::Inode>) {
+    match path.rsplit_once('/') {
+        Some((above, name)) => dir.subdir(above).add(name, file),
+        None => dir.add(path, file),
+    }
+}

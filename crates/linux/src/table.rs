@@ -1,0 +1,381 @@
+//! The table of system calls: number, name, the kinds of the arguments (for tracing), the function.
+//!
+//! The function's own signature says what types the arguments have; [`Argument`] turns registers into them. A call marked `regs` also
+//! gets the program's registers, because it changes more of them than the result.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use abi::errno::Errno;
+use guard::user::UserRegs;
+
+use crate::uaccess::Argument;
+use crate::{SysResult, Task, trace};
+use crate::{
+    clone, cred, dirent, exec, file, futex, ioctl, itimer, mm, mount, path, pipe, poll, process, sched, signal, sigwait, stat, sys, time, wait,
+};
+
+/// What an argument is, for tracing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A descriptor.
+    Fd,
+    /// A signed number.
+    Int,
+    /// An unsigned number.
+    Num,
+    /// Flags.
+    Hex,
+    /// A file mode.
+    Oct,
+    /// An address.
+    Ptr,
+    /// The address of a string.
+    Str,
+    /// A signal.
+    Sig,
+}
+
+/// A system call with the registers it finds its arguments in.
+type Handler = fn(&Task, &mut UserRegs) -> SysResult;
+
+/// One system call.
+pub struct Call {
+    /// Its name.
+    pub name: &'static str,
+    /// Its arguments.
+    pub args: &'static [Kind],
+    handler: Handler,
+}
+
+macro_rules! handler {
+    (() regs $f:path) => { |task, regs| $f(task, regs) };
+    (($a:ident) regs $f:path) => { |task, regs| { let a = arg(regs.rdi); $f(task, regs, a) } };
+    (($a:ident, $b:ident) regs $f:path) => { |task, regs| { let (a, b) = (arg(regs.rdi), arg(regs.rsi)); $f(task, regs, a, b) } };
+    (($a:ident, $b:ident, $c:ident) regs $f:path) => {
+        |task, regs| { let (a, b, c) = (arg(regs.rdi), arg(regs.rsi), arg(regs.rdx)); $f(task, regs, a, b, c) }
+    };
+    (($a:ident, $b:ident, $c:ident, $d:ident, $e:ident) regs $f:path) => {
+        |task, regs| {
+            let (a, b, c) = (arg(regs.rdi), arg(regs.rsi), arg(regs.rdx));
+            let (d, e) = (arg(regs.r10), arg(regs.r8));
+            $f(task, regs, a, b, c, d, e)
+        }
+    };
+    (() $f:path) => { |task, _| $f(task) };
+    (($a:ident) $f:path) => { |task, r| $f(task, arg(r.rdi)) };
+    (($a:ident, $b:ident) $f:path) => { |task, r| $f(task, arg(r.rdi), arg(r.rsi)) };
+    (($a:ident, $b:ident, $c:ident) $f:path) => { |task, r| $f(task, arg(r.rdi), arg(r.rsi), arg(r.rdx)) };
+    (($a:ident, $b:ident, $c:ident, $d:ident) $f:path) => {
+        |task, r| $f(task, arg(r.rdi), arg(r.rsi), arg(r.rdx), arg(r.r10))
+    };
+    (($a:ident, $b:ident, $c:ident, $d:ident, $e:ident) $f:path) => {
+        |task, r| $f(task, arg(r.rdi), arg(r.rsi), arg(r.rdx), arg(r.r10), arg(r.r8))
+    };
+    (($a:ident, $b:ident, $c:ident, $d:ident, $e:ident, $g:ident) $f:path) => {
+        |task, r| $f(task, arg(r.rdi), arg(r.rsi), arg(r.rdx), arg(r.r10), arg(r.r8), arg(r.r9))
+    };
+}
+
+macro_rules! calls {
+    ($($number:literal $name:ident($($kind:ident),*) = $($function:tt)+);+ ;) => {
+        /// All system calls there are, by number.
+        pub static CALLS: [Option<Call>; SIZE] = {
+            let mut table = [const { None }; SIZE];
+            $(table[$number] = Some(Call {
+                name: stringify!($name),
+                args: &[$(Kind::$kind),*],
+                handler: handler!(($($kind),*) $($function)+),
+            });)+
+            table
+        };
+    };
+}
+
+/// One more than the highest number.
+const SIZE: usize = 470;
+
+fn arg<T: Argument>(register: u64) -> T {
+    T::from_register(register)
+}
+
+/// Runs the system call that the registers ask for. The result is not yet in them.
+pub fn dispatch(task: &Task, regs: &mut UserRegs) -> SysResult {
+    match CALLS.get(regs.orig_rax as usize) {
+        Some(Some(call)) if !task.process().is_traced() => (call.handler)(task, regs),
+        Some(Some(call)) => trace::traced(task, regs, call, call.handler),
+        _ => unknown(regs.orig_rax),
+    }
+}
+
+/// Says so once for every number, by name.
+#[cold]
+fn unknown(number: u64) -> SysResult {
+    static SAID: [AtomicU64; SIZE / 64 + 1] = [const { AtomicU64::new(0) }; SIZE / 64 + 1];
+    let bit = 1 << (number % 64);
+    let word = SAID.get(number as usize / 64);
+    if word.is_none_or(|word| word.fetch_or(bit, Ordering::Relaxed) & bit == 0) {
+        let name = MISSING.iter().find(|m| u64::from(m.0) == number).map_or("?", |m| m.1);
+        log::warn!("system call {number} ({name}) is not implemented: ENOSYS");
+    }
+    Err(Errno::ENOSYS)
+}
+
+#[rustfmt::skip]
+calls! {
+    0 read(Fd, Ptr, Num) = file::sys_read;
+    1 write(Fd, Ptr, Num) = file::sys_write;
+    2 open(Str, Hex, Oct) = path::sys_open;
+    3 close(Fd) = file::sys_close;
+    4 stat(Str, Ptr) = stat::sys_stat;
+    5 fstat(Fd, Ptr) = stat::sys_fstat;
+    6 lstat(Str, Ptr) = stat::sys_lstat;
+    7 poll(Ptr, Num, Int) = poll::sys_poll;
+    8 lseek(Fd, Int, Num) = file::sys_lseek;
+    9 mmap(Ptr, Num, Hex, Hex, Fd, Hex) = mm::sys_mmap;
+    10 mprotect(Ptr, Num, Hex) = mm::sys_mprotect;
+    11 munmap(Ptr, Num) = mm::sys_munmap;
+    12 brk(Ptr) = mm::sys_brk;
+    13 rt_sigaction(Sig, Ptr, Ptr, Num) = signal::sys_rt_sigaction;
+    14 rt_sigprocmask(Num, Ptr, Ptr, Num) = sigwait::sys_rt_sigprocmask;
+    15 rt_sigreturn() = regs signal::sys_rt_sigreturn;
+    16 ioctl(Fd, Hex, Ptr) = ioctl::sys_ioctl;
+    17 pread64(Fd, Ptr, Num, Int) = file::sys_pread64;
+    18 pwrite64(Fd, Ptr, Num, Int) = file::sys_pwrite64;
+    19 readv(Fd, Ptr, Num) = file::sys_readv;
+    20 writev(Fd, Ptr, Num) = file::sys_writev;
+    21 access(Str, Oct) = stat::sys_access;
+    22 pipe(Ptr) = pipe::sys_pipe;
+    23 select(Int, Ptr, Ptr, Ptr, Ptr) = poll::sys_select;
+    24 sched_yield() = sched::sys_sched_yield;
+    25 mremap(Ptr, Num, Num, Hex, Ptr) = mm::sys_mremap;
+    26 msync(Ptr, Num, Hex) = mm::sys_msync;
+    27 mincore(Ptr, Num, Ptr) = mm::sys_mincore;
+    28 madvise(Ptr, Num, Num) = mm::sys_madvise;
+    32 dup(Fd) = file::sys_dup;
+    33 dup2(Fd, Fd) = file::sys_dup2;
+    34 pause() = sigwait::sys_pause;
+    35 nanosleep(Ptr, Ptr) = time::sys_nanosleep;
+    36 getitimer(Num, Ptr) = itimer::sys_getitimer;
+    37 alarm(Num) = itimer::sys_alarm;
+    38 setitimer(Num, Ptr, Ptr) = itimer::sys_setitimer;
+    39 getpid() = process::sys_getpid;
+    40 sendfile(Fd, Fd, Ptr, Num) = file::sys_sendfile;
+    56 clone(Hex, Ptr, Ptr, Ptr, Ptr) = regs clone::sys_clone;
+    57 fork() = regs clone::sys_fork;
+    58 vfork() = regs clone::sys_vfork;
+    59 execve(Str, Ptr, Ptr) = regs exec::sys_execve;
+    60 exit(Int) = process::sys_exit;
+    61 wait4(Int, Ptr, Hex, Ptr) = wait::sys_wait4;
+    62 kill(Int, Sig) = signal::sys_kill;
+    63 uname(Ptr) = sys::sys_uname;
+    72 fcntl(Fd, Num, Ptr) = file::sys_fcntl;
+    73 flock(Fd, Hex) = file::sys_flock;
+    74 fsync(Fd) = file::sys_fsync;
+    75 fdatasync(Fd) = file::sys_fdatasync;
+    76 truncate(Str, Int) = path::sys_truncate;
+    77 ftruncate(Fd, Int) = file::sys_ftruncate;
+    79 getcwd(Ptr, Num) = path::sys_getcwd;
+    80 chdir(Str) = path::sys_chdir;
+    81 fchdir(Fd) = path::sys_fchdir;
+    82 rename(Str, Str) = path::sys_rename;
+    83 mkdir(Str, Oct) = path::sys_mkdir;
+    84 rmdir(Str) = path::sys_rmdir;
+    85 creat(Str, Oct) = path::sys_creat;
+    86 link(Str, Str) = path::sys_link;
+    87 unlink(Str) = path::sys_unlink;
+    88 symlink(Str, Str) = path::sys_symlink;
+    89 readlink(Str, Ptr, Num) = path::sys_readlink;
+    90 chmod(Str, Oct) = path::sys_chmod;
+    91 fchmod(Fd, Oct) = path::sys_fchmod;
+    92 chown(Str, Int, Int) = path::sys_chown;
+    93 fchown(Fd, Int, Int) = path::sys_fchown;
+    94 lchown(Str, Int, Int) = path::sys_lchown;
+    95 umask(Oct) = path::sys_umask;
+    96 gettimeofday(Ptr, Ptr) = time::sys_gettimeofday;
+    97 getrlimit(Num, Ptr) = sys::sys_getrlimit;
+    98 getrusage(Int, Ptr) = sys::sys_getrusage;
+    99 sysinfo(Ptr) = sys::sys_sysinfo;
+    100 times(Ptr) = time::sys_times;
+    102 getuid() = cred::sys_getuid;
+    103 syslog(Num, Ptr, Num) = sys::sys_syslog;
+    104 getgid() = cred::sys_getgid;
+    105 setuid(Int) = cred::sys_setuid;
+    106 setgid(Int) = cred::sys_setgid;
+    107 geteuid() = cred::sys_geteuid;
+    108 getegid() = cred::sys_getegid;
+    109 setpgid(Int, Int) = process::sys_setpgid;
+    110 getppid() = process::sys_getppid;
+    111 getpgrp() = process::sys_getpgrp;
+    112 setsid() = process::sys_setsid;
+    113 setreuid(Int, Int) = cred::sys_setreuid;
+    114 setregid(Int, Int) = cred::sys_setregid;
+    115 getgroups(Int, Ptr) = cred::sys_getgroups;
+    116 setgroups(Num, Ptr) = cred::sys_setgroups;
+    117 setresuid(Int, Int, Int) = cred::sys_setresuid;
+    118 getresuid(Ptr, Ptr, Ptr) = cred::sys_getresuid;
+    119 setresgid(Int, Int, Int) = cred::sys_setresgid;
+    120 getresgid(Ptr, Ptr, Ptr) = cred::sys_getresgid;
+    121 getpgid(Int) = process::sys_getpgid;
+    122 setfsuid(Int) = cred::sys_setfsuid;
+    123 setfsgid(Int) = cred::sys_setfsgid;
+    124 getsid(Int) = process::sys_getsid;
+    125 capget(Ptr, Ptr) = cred::sys_capget;
+    126 capset(Ptr, Ptr) = cred::sys_capset;
+    127 rt_sigpending(Ptr, Num) = sigwait::sys_rt_sigpending;
+    128 rt_sigtimedwait(Ptr, Ptr, Ptr, Num) = sigwait::sys_rt_sigtimedwait;
+    129 rt_sigqueueinfo(Int, Sig, Ptr) = signal::sys_rt_sigqueueinfo;
+    130 rt_sigsuspend(Ptr, Num) = sigwait::sys_rt_sigsuspend;
+    131 sigaltstack(Ptr, Ptr) = regs signal::sys_sigaltstack;
+    132 utime(Str, Ptr) = path::sys_utime;
+    133 mknod(Str, Oct, Hex) = path::sys_mknod;
+    135 personality(Hex) = sys::sys_personality;
+    137 statfs(Str, Ptr) = stat::sys_statfs;
+    138 fstatfs(Fd, Ptr) = stat::sys_fstatfs;
+    140 getpriority(Num, Int) = sched::sys_getpriority;
+    141 setpriority(Num, Int, Int) = sched::sys_setpriority;
+    142 sched_setparam(Int, Ptr) = sched::sys_sched_setparam;
+    143 sched_getparam(Int, Ptr) = sched::sys_sched_getparam;
+    144 sched_setscheduler(Int, Num, Ptr) = sched::sys_sched_setscheduler;
+    145 sched_getscheduler(Int) = sched::sys_sched_getscheduler;
+    146 sched_get_priority_max(Num) = sched::sys_sched_get_priority_max;
+    147 sched_get_priority_min(Num) = sched::sys_sched_get_priority_min;
+    148 sched_rr_get_interval(Int, Ptr) = sched::sys_sched_rr_get_interval;
+    149 mlock(Ptr, Num) = mm::sys_mlock;
+    150 munlock(Ptr, Num) = mm::sys_munlock;
+    151 mlockall(Hex) = mm::sys_mlockall;
+    152 munlockall() = mm::sys_munlockall;
+    153 vhangup() = sys::sys_vhangup;
+    157 prctl(Num, Ptr, Ptr, Ptr, Ptr) = sys::sys_prctl;
+    158 arch_prctl(Hex, Ptr) = regs sys::sys_arch_prctl;
+    160 setrlimit(Num, Ptr) = sys::sys_setrlimit;
+    161 chroot(Str) = path::sys_chroot;
+    162 sync() = file::sys_sync;
+    164 settimeofday(Ptr, Ptr) = time::sys_settimeofday;
+    165 mount(Str, Str, Str, Hex, Ptr) = mount::sys_mount;
+    166 umount2(Str, Hex) = mount::sys_umount2;
+    169 reboot(Hex, Hex, Hex, Ptr) = sys::sys_reboot;
+    170 sethostname(Ptr, Num) = sys::sys_sethostname;
+    171 setdomainname(Ptr, Num) = sys::sys_setdomainname;
+    186 gettid() = process::sys_gettid;
+    187 readahead(Fd, Int, Num) = file::sys_readahead;
+    188 setxattr(Str, Str, Ptr, Num, Hex) = stat::sys_setxattr;
+    189 lsetxattr(Str, Str, Ptr, Num, Hex) = stat::sys_lsetxattr;
+    190 fsetxattr(Fd, Str, Ptr, Num, Hex) = stat::sys_fsetxattr;
+    191 getxattr(Str, Str, Ptr, Num) = stat::sys_getxattr;
+    192 lgetxattr(Str, Str, Ptr, Num) = stat::sys_lgetxattr;
+    193 fgetxattr(Fd, Str, Ptr, Num) = stat::sys_fgetxattr;
+    194 listxattr(Str, Ptr, Num) = stat::sys_listxattr;
+    195 llistxattr(Str, Ptr, Num) = stat::sys_llistxattr;
+    196 flistxattr(Fd, Ptr, Num) = stat::sys_flistxattr;
+    197 removexattr(Str, Str) = stat::sys_removexattr;
+    198 lremovexattr(Str, Str) = stat::sys_lremovexattr;
+    199 fremovexattr(Fd, Str) = stat::sys_fremovexattr;
+    200 tkill(Int, Sig) = signal::sys_tkill;
+    201 time(Ptr) = time::sys_time;
+    202 futex(Ptr, Hex, Num, Ptr, Ptr, Hex) = futex::sys_futex;
+    203 sched_setaffinity(Int, Num, Ptr) = sched::sys_sched_setaffinity;
+    204 sched_getaffinity(Int, Num, Ptr) = sched::sys_sched_getaffinity;
+    213 epoll_create(Int) = poll::sys_epoll_create;
+    217 getdents64(Fd, Ptr, Num) = dirent::sys_getdents64;
+    218 set_tid_address(Ptr) = process::sys_set_tid_address;
+    219 restart_syscall() = time::sys_restart_syscall;
+    221 fadvise64(Fd, Int, Int, Num) = file::sys_fadvise64;
+    222 timer_create(Num, Ptr, Ptr) = itimer::sys_timer_create;
+    223 timer_settime(Int, Hex, Ptr, Ptr) = itimer::sys_timer_settime;
+    224 timer_gettime(Int, Ptr) = itimer::sys_timer_gettime;
+    225 timer_getoverrun(Int) = itimer::sys_timer_getoverrun;
+    226 timer_delete(Int) = itimer::sys_timer_delete;
+    227 clock_settime(Int, Ptr) = time::sys_clock_settime;
+    228 clock_gettime(Int, Ptr) = time::sys_clock_gettime;
+    229 clock_getres(Int, Ptr) = time::sys_clock_getres;
+    230 clock_nanosleep(Int, Hex, Ptr, Ptr) = time::sys_clock_nanosleep;
+    231 exit_group(Int) = process::sys_exit_group;
+    232 epoll_wait(Fd, Ptr, Int, Int) = poll::sys_epoll_wait;
+    233 epoll_ctl(Fd, Num, Fd, Ptr) = poll::sys_epoll_ctl;
+    234 tgkill(Int, Int, Sig) = signal::sys_tgkill;
+    235 utimes(Str, Ptr) = path::sys_utimes;
+    247 waitid(Num, Int, Ptr, Hex, Ptr) = wait::sys_waitid;
+    257 openat(Fd, Str, Hex, Oct) = path::sys_openat;
+    258 mkdirat(Fd, Str, Oct) = path::sys_mkdirat;
+    259 mknodat(Fd, Str, Oct, Hex) = path::sys_mknodat;
+    260 fchownat(Fd, Str, Int, Int, Hex) = path::sys_fchownat;
+    261 futimesat(Fd, Str, Ptr) = path::sys_futimesat;
+    262 newfstatat(Fd, Str, Ptr, Hex) = stat::sys_newfstatat;
+    263 unlinkat(Fd, Str, Hex) = path::sys_unlinkat;
+    264 renameat(Fd, Str, Fd, Str) = path::sys_renameat;
+    265 linkat(Fd, Str, Fd, Str, Hex) = path::sys_linkat;
+    266 symlinkat(Str, Fd, Str) = path::sys_symlinkat;
+    267 readlinkat(Fd, Str, Ptr, Num) = path::sys_readlinkat;
+    268 fchmodat(Fd, Str, Oct) = path::sys_fchmodat;
+    269 faccessat(Fd, Str, Oct) = stat::sys_faccessat;
+    270 pselect6(Int, Ptr, Ptr, Ptr, Ptr, Ptr) = poll::sys_pselect6;
+    271 ppoll(Ptr, Num, Ptr, Ptr, Num) = poll::sys_ppoll;
+    273 set_robust_list(Ptr, Num) = futex::sys_set_robust_list;
+    274 get_robust_list(Int, Ptr, Ptr) = futex::sys_get_robust_list;
+    277 sync_file_range(Fd, Int, Int, Hex) = file::sys_sync_file_range;
+    280 utimensat(Fd, Str, Ptr, Hex) = path::sys_utimensat;
+    281 epoll_pwait(Fd, Ptr, Int, Int, Ptr, Num) = poll::sys_epoll_pwait;
+    284 eventfd(Num) = pipe::sys_eventfd;
+    285 fallocate(Fd, Hex, Int, Int) = file::sys_fallocate;
+    290 eventfd2(Num, Hex) = pipe::sys_eventfd2;
+    291 epoll_create1(Hex) = poll::sys_epoll_create1;
+    292 dup3(Fd, Fd, Hex) = file::sys_dup3;
+    293 pipe2(Ptr, Hex) = pipe::sys_pipe2;
+    295 preadv(Fd, Ptr, Num, Int) = file::sys_preadv;
+    296 pwritev(Fd, Ptr, Num, Int) = file::sys_pwritev;
+    297 rt_tgsigqueueinfo(Int, Int, Sig, Ptr) = signal::sys_rt_tgsigqueueinfo;
+    302 prlimit64(Int, Num, Ptr, Ptr) = sys::sys_prlimit64;
+    306 syncfs(Fd) = file::sys_syncfs;
+    309 getcpu(Ptr, Ptr, Ptr) = sched::sys_getcpu;
+    316 renameat2(Fd, Str, Fd, Str, Hex) = path::sys_renameat2;
+    318 getrandom(Ptr, Num, Hex) = sys::sys_getrandom;
+    319 memfd_create(Str, Hex) = file::sys_memfd_create;
+    322 execveat(Fd, Str, Ptr, Ptr, Hex) = regs exec::sys_execveat;
+    324 membarrier(Num, Hex, Num) = sched::sys_membarrier;
+    325 mlock2(Ptr, Num, Hex) = mm::sys_mlock2;
+    326 copy_file_range(Fd, Ptr, Fd, Ptr, Num, Hex) = file::sys_copy_file_range;
+    327 preadv2(Fd, Ptr, Num, Int, Num, Hex) = file::sys_preadv2;
+    328 pwritev2(Fd, Ptr, Num, Int, Num, Hex) = file::sys_pwritev2;
+    332 statx(Fd, Str, Hex, Hex, Ptr) = stat::sys_statx;
+    435 clone3(Ptr, Num) = regs clone::sys_clone3;
+    436 close_range(Num, Num, Hex) = file::sys_close_range;
+    437 openat2(Fd, Str, Ptr, Num) = path::sys_openat2;
+    439 faccessat2(Fd, Str, Oct, Hex) = stat::sys_faccessat2;
+    441 epoll_pwait2(Fd, Ptr, Int, Ptr, Ptr, Num) = poll::sys_epoll_pwait2;
+    452 fchmodat2(Fd, Str, Oct, Hex) = path::sys_fchmodat2;
+}
+
+/// The names of the calls there are not.
+#[rustfmt::skip]
+pub static MISSING: &[(u16, &str)] = &[
+    (29, "shmget"), (30, "shmat"), (31, "shmctl"), (41, "socket"), (42, "connect"), (43, "accept"), (44, "sendto"),
+    (45, "recvfrom"), (46, "sendmsg"), (47, "recvmsg"), (48, "shutdown"), (49, "bind"), (50, "listen"), (51, "getsockname"),
+    (52, "getpeername"), (53, "socketpair"), (54, "setsockopt"), (55, "getsockopt"), (64, "semget"), (65, "semop"),
+    (66, "semctl"), (67, "shmdt"), (68, "msgget"), (69, "msgsnd"), (70, "msgrcv"), (71, "msgctl"), (78, "getdents"),
+    (101, "ptrace"), (134, "uselib"), (136, "ustat"), (139, "sysfs"), (154, "modify_ldt"), (155, "pivot_root"),
+    (156, "_sysctl"), (159, "adjtimex"), (163, "acct"), (167, "swapon"), (168, "swapoff"), (172, "iopl"), (173, "ioperm"),
+    (174, "create_module"), (175, "init_module"), (176, "delete_module"), (177, "get_kernel_syms"), (178, "query_module"),
+    (179, "quotactl"), (180, "nfsservctl"), (181, "getpmsg"), (182, "putpmsg"), (183, "afs_syscall"), (184, "tuxcall"),
+    (185, "security"), (205, "set_thread_area"), (206, "io_setup"), (207, "io_destroy"), (208, "io_getevents"),
+    (209, "io_submit"), (210, "io_cancel"), (211, "get_thread_area"), (212, "lookup_dcookie"), (214, "epoll_ctl_old"),
+    (215, "epoll_wait_old"), (216, "remap_file_pages"), (220, "semtimedop"), (236, "vserver"), (237, "mbind"),
+    (238, "set_mempolicy"), (239, "get_mempolicy"), (240, "mq_open"), (241, "mq_unlink"), (242, "mq_timedsend"),
+    (243, "mq_timedreceive"), (244, "mq_notify"), (245, "mq_getsetattr"), (246, "kexec_load"), (248, "add_key"),
+    (249, "request_key"), (250, "keyctl"), (251, "ioprio_set"), (252, "ioprio_get"), (253, "inotify_init"),
+    (254, "inotify_add_watch"), (255, "inotify_rm_watch"), (256, "migrate_pages"), (272, "unshare"), (275, "splice"),
+    (276, "tee"), (278, "vmsplice"), (279, "move_pages"), (282, "signalfd"), (283, "timerfd_create"), (286, "timerfd_settime"),
+    (287, "timerfd_gettime"), (288, "accept4"), (289, "signalfd4"), (294, "inotify_init1"), (298, "perf_event_open"),
+    (299, "recvmmsg"), (300, "fanotify_init"), (301, "fanotify_mark"), (303, "name_to_handle_at"), (304, "open_by_handle_at"),
+    (305, "clock_adjtime"), (307, "sendmmsg"), (308, "setns"), (310, "process_vm_readv"), (311, "process_vm_writev"),
+    (312, "kcmp"), (313, "finit_module"), (314, "sched_setattr"), (315, "sched_getattr"), (317, "seccomp"),
+    (320, "kexec_file_load"), (321, "bpf"), (323, "userfaultfd"), (329, "pkey_mprotect"), (330, "pkey_alloc"),
+    (331, "pkey_free"), (333, "io_pgetevents"), (334, "rseq"), (335, "uretprobe"), (424, "pidfd_send_signal"),
+    (425, "io_uring_setup"), (426, "io_uring_enter"), (427, "io_uring_register"), (428, "open_tree"), (429, "move_mount"),
+    (430, "fsopen"), (431, "fsconfig"), (432, "fsmount"), (433, "fspick"), (434, "pidfd_open"), (438, "pidfd_getfd"),
+    (440, "process_madvise"), (442, "mount_setattr"), (443, "quotactl_fd"), (444, "landlock_create_ruleset"),
+    (445, "landlock_add_rule"), (446, "landlock_restrict_self"), (447, "memfd_secret"), (448, "process_mrelease"),
+    (449, "futex_waitv"), (450, "set_mempolicy_home_node"), (451, "cachestat"), (453, "map_shadow_stack"), (454, "futex_wake"),
+    (455, "futex_wait"), (456, "futex_requeue"), (457, "statmount"), (458, "listmount"), (459, "lsm_get_self_attr"),
+    (460, "lsm_set_self_attr"), (461, "lsm_list_modules"), (462, "mseal"), (463, "setxattrat"), (464, "getxattrat"),
+    (465, "listxattrat"), (466, "removexattrat"), (467, "open_tree_attr"), (468, "file_getattr"), (469, "file_setattr"),
+];

@@ -1,0 +1,164 @@
+//! Memory of programs, as system calls see it: an address is an allegation, every access may fail.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::marker::PhantomData;
+
+use abi::errno::Errno;
+use guard::user;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// The address of a `T` in the calling program's memory, not checked.
+pub struct UserPtr<T> {
+    addr: usize,
+    what: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for UserPtr<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for UserPtr<T> {}
+
+impl<T> UserPtr<T> {
+    /// The `T` at this address.
+    #[must_use]
+    pub const fn new(addr: usize) -> Self {
+        Self { addr, what: PhantomData }
+    }
+
+    /// The address.
+    #[must_use]
+    pub const fn addr(self) -> usize {
+        self.addr
+    }
+
+    /// Whether it is the null pointer.
+    #[must_use]
+    pub const fn is_null(self) -> bool {
+        self.addr == 0
+    }
+
+    /// The `T` that comes `index` places later.
+    #[must_use]
+    pub const fn add(self, index: usize) -> Self {
+        Self::new(self.addr.wrapping_add(index.wrapping_mul(size_of::<T>())))
+    }
+}
+
+impl<T: FromBytes + IntoBytes + Immutable> UserPtr<T> {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    pub fn read(self) -> Result<T, Errno> {
+        let mut value = T::new_zeroed();
+        read_bytes(self.addr, value.as_mut_bytes())?;
+        Ok(value)
+    }
+
+    /// Reads it if the pointer is not null.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    pub fn read_optional(self) -> Result<Option<T>, Errno> {
+        if self.is_null() { Ok(None) } else { self.read().map(Some) }
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    pub fn write(self, value: &T) -> Result<(), Errno> {
+        write_bytes(self.addr, value.as_bytes())
+    }
+
+    /// Writes it if the pointer is not null.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    pub fn write_optional(self, value: &T) -> Result<(), Errno> {
+        if self.is_null() { Ok(()) } else { self.write(value) }
+    }
+}
+
+/// Reads `to.len()` bytes.
+///
+/// # Errors
+/// `EFAULT`.
+pub fn read_bytes(addr: usize, to: &mut [u8]) -> Result<(), Errno> {
+    user::read_bytes(to, addr).map_err(|_| Errno::EFAULT)
+}
+
+/// Writes bytes.
+///
+/// # Errors
+/// `EFAULT`; a part may have been written.
+pub fn write_bytes(addr: usize, from: &[u8]) -> Result<(), Errno> {
+    user::write_bytes(addr, from).map_err(|_| Errno::EFAULT)
+}
+
+/// Reads a string up to its NUL, which is not part of the result; `max` includes it.
+///
+/// # Errors
+/// `EFAULT`; `ENAMETOOLONG` if there is no NUL in `max` bytes.
+pub fn read_cstr(addr: usize, max: usize) -> Result<Vec<u8>, Errno> {
+    // Most strings are short.
+    let mut size = max.min(256);
+    loop {
+        let mut buf = vec![0; size];
+        let len = user::read_cstr(addr, &mut buf).map_err(|_| Errno::EFAULT)?;
+        if len < size {
+            buf.truncate(len);
+            return Ok(buf);
+        }
+        if size == max {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        size = max.min(size * 16);
+    }
+}
+
+/// A value as the argument register of a system call holds it.
+pub trait Argument {
+    /// What the register's 64 bits mean.
+    fn from_register(register: u64) -> Self;
+}
+
+impl Argument for u64 {
+    fn from_register(register: u64) -> Self {
+        register
+    }
+}
+
+impl Argument for i64 {
+    fn from_register(register: u64) -> Self {
+        register.cast_signed()
+    }
+}
+
+impl Argument for usize {
+    fn from_register(register: u64) -> Self {
+        register as Self
+    }
+}
+
+impl Argument for u32 {
+    fn from_register(register: u64) -> Self {
+        register as Self
+    }
+}
+
+impl Argument for i32 {
+    fn from_register(register: u64) -> Self {
+        register as Self
+    }
+}
+
+impl<T> Argument for UserPtr<T> {
+    fn from_register(register: u64) -> Self {
+        Self::new(register as usize)
+    }
+}

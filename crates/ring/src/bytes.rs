@@ -1,0 +1,183 @@
+//! A byte ring with one producer and one consumer, in memory that both sides can write.
+//!
+//! The positions count bytes since the beginning and never wrap in practice (2^64 bytes); a position is taken modulo the area's
+//! size to find its byte. Each side keeps its own position in private memory and only publishes it: what the peer does to the
+//! shared words can make data wrong, but never an access out of bounds or a length that is a lie.
+
+use abi::window::RingHeader;
+use core::sync::atomic::{AtomicU8, Ordering};
+
+/// Copies into the area from position `at` on.
+pub(crate) fn store_bytes(area: &[AtomicU8], at: u64, data: &[u8]) {
+    let start = (at % area.len() as u64) as usize;
+    let (first, second) = data.split_at(data.len().min(area.len() - start));
+    for (cell, byte) in area[start..].iter().zip(first).chain(area.iter().zip(second)) {
+        cell.store(*byte, Ordering::Relaxed);
+    }
+}
+
+/// Copies out of the area from position `at` on.
+pub(crate) fn load_bytes(area: &[AtomicU8], at: u64, data: &mut [u8]) {
+    let start = (at % area.len() as u64) as usize;
+    let split = data.len().min(area.len() - start);
+    let (first, second) = data.split_at_mut(split);
+    for (byte, cell) in first.iter_mut().zip(&area[start..]).chain(second.iter_mut().zip(area)) {
+        *byte = cell.load(Ordering::Relaxed);
+    }
+}
+
+/// The writing end.
+#[derive(Debug)]
+pub struct Producer<'a> {
+    header: &'a RingHeader,
+    area: &'a [AtomicU8],
+    written: u64,
+}
+
+impl<'a> Producer<'a> {
+    /// The writing end of a ring, going on where the ring stands.
+    ///
+    /// # Panics
+    /// If the area is empty.
+    #[must_use]
+    pub fn new(header: &'a RingHeader, area: &'a [AtomicU8]) -> Self {
+        assert!(!area.is_empty(), "a ring of no bytes");
+        Self { header, area, written: header.written.load(Ordering::Relaxed) }
+    }
+
+    /// Bytes that can be pushed now. A consumer that claims nonsense is treated as one that has read nothing.
+    #[must_use]
+    pub fn free(&self) -> usize {
+        let used = self.written.wrapping_sub(self.header.read.load(Ordering::Acquire));
+        self.area.len() - usize::try_from(used).unwrap_or(usize::MAX).min(self.area.len())
+    }
+
+    /// Pushes what fits, and says how much that was.
+    pub fn push(&mut self, data: &[u8]) -> usize {
+        let data = &data[..data.len().min(self.free())];
+        store_bytes(self.area, self.written, data);
+        self.written = self.written.wrapping_add(data.len() as u64);
+        self.header.written.store(self.written, Ordering::Release);
+        data.len()
+    }
+
+    /// Says that nothing will follow.
+    pub fn close(&self) {
+        self.header.closed.store(1, Ordering::Release);
+    }
+
+    /// True if the consumer sleeps and wants a doorbell; takes the wish back.
+    #[must_use]
+    pub fn take_wanted(&self) -> bool {
+        self.header.waiting.swap(0, Ordering::SeqCst) != 0
+    }
+}
+
+/// The reading end.
+#[derive(Debug)]
+pub struct Consumer<'a> {
+    header: &'a RingHeader,
+    area: &'a [AtomicU8],
+    read: u64,
+}
+
+impl<'a> Consumer<'a> {
+    /// The reading end of a ring, going on where the ring stands.
+    ///
+    /// # Panics
+    /// If the area is empty.
+    #[must_use]
+    pub fn new(header: &'a RingHeader, area: &'a [AtomicU8]) -> Self {
+        assert!(!area.is_empty(), "a ring of no bytes");
+        Self { header, area, read: header.read.load(Ordering::Relaxed) }
+    }
+
+    /// Bytes that can be popped now: never more than the area holds, whatever the producer claims.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        let there = self.header.written.load(Ordering::Acquire).wrapping_sub(self.read);
+        usize::try_from(there).unwrap_or(usize::MAX).min(self.area.len())
+    }
+
+    /// True if nothing can be popped now.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Pops what is there and fits, and says how much that was.
+    pub fn pop(&mut self, data: &mut [u8]) -> usize {
+        let count = data.len().min(self.len());
+        load_bytes(self.area, self.read, &mut data[..count]);
+        self.read = self.read.wrapping_add(count as u64);
+        self.header.read.store(self.read, Ordering::Release);
+        count
+    }
+
+    /// True if the producer said that nothing will follow and everything is read.
+    #[must_use]
+    pub fn is_at_end(&self) -> bool {
+        self.header.closed.load(Ordering::Acquire) != 0 && self.is_empty()
+    }
+
+    /// Asks for a doorbell at the next push. Look once more at [`Self::len`] before sleeping.
+    pub fn want_doorbell(&self) {
+        self.header.waiting.store(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    fn area(len: usize) -> Vec<AtomicU8> {
+        (0..len).map(|_| AtomicU8::new(0)).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn what_goes_in_comes_out(size in 1usize..40, chunks in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..50), 0usize..50), 0..60)) {
+            let (header, area) = (RingHeader::new(), area(size));
+            let mut producer = Producer::new(&header, &area);
+            let mut consumer = Consumer::new(&header, &area);
+            let (mut sent, mut received) = (Vec::new(), Vec::new());
+            for (data, take) in chunks {
+                let n = producer.push(&data);
+                sent.extend_from_slice(&data[..n]);
+                let mut buffer = std::vec![0; take];
+                let n = consumer.pop(&mut buffer);
+                received.extend_from_slice(&buffer[..n]);
+                prop_assert_eq!(&sent[..received.len()], &received[..]);
+                prop_assert_eq!(sent.len() - received.len(), consumer.len());
+            }
+        }
+
+        #[test]
+        fn a_lying_peer_breaks_nothing(written in any::<u64>(), read in any::<u64>()) {
+            let (header, area) = (RingHeader::new(), area(16));
+            let mut producer = Producer::new(&header, &area);
+            let mut consumer = Consumer::new(&header, &area);
+            header.written.store(written, Ordering::Relaxed);
+            header.read.store(read, Ordering::Relaxed);
+            prop_assert!(consumer.len() <= 16 && producer.free() <= 16);
+            let mut buffer = [0; 64];
+            prop_assert!(consumer.pop(&mut buffer) <= 16);
+            prop_assert!(producer.push(&buffer) <= 16);
+        }
+    }
+
+    #[test]
+    fn the_end_is_seen_after_the_last_byte() {
+        let (header, area) = (RingHeader::new(), area(4));
+        let mut producer = Producer::new(&header, &area);
+        let mut consumer = Consumer::new(&header, &area);
+        assert_eq!(producer.push(b"abcdef"), 4);
+        producer.close();
+        assert!(!consumer.is_at_end());
+        let mut buffer = [0; 8];
+        assert_eq!(consumer.pop(&mut buffer), 4);
+        assert!(consumer.is_at_end());
+    }
+}

@@ -1,0 +1,133 @@
+//! The park mailbox: the publisher's side, and the protocol it follows (described at [`abi::park`]).
+//!
+//! The parked side is assembly in the guard's park page; [`claim`] says in Rust what it does, and the tests run that
+//! against the publisher.
+
+use abi::park::{EMPTY, RIP_STAY, Slot, ticket};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// What a parked CPU is told to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Root of the page tables to load; the park page is mapped at the same address there.
+    pub cr3: u64,
+    /// Where to go; [`RIP_STAY`] to stay.
+    pub rip: u64,
+    /// First argument.
+    pub arg: u64,
+}
+
+/// The supervisor's end of one CPU's mailbox. One publisher per slot at a time: `&mut self` where it matters.
+#[derive(Debug)]
+pub struct Publisher<'a> {
+    slot: &'a Slot,
+    epoch: u64,
+}
+
+impl<'a> Publisher<'a> {
+    /// The publishing end of `slot`.
+    #[must_use]
+    pub fn new(slot: &'a Slot) -> Self {
+        Self { slot, epoch: slot.epoch.load(Ordering::Relaxed) }
+    }
+
+    /// Stages an order and makes it ready; false if the last one still waits. The CPU looks when an NMI arrives.
+    pub fn publish(&mut self, order: Order) -> bool {
+        if self.slot.ready.load(Ordering::Acquire) != EMPTY {
+            return false;
+        }
+        self.epoch += 1;
+        self.slot.epoch.store(self.epoch, Ordering::Relaxed);
+        self.slot.cr3.store(order.cr3, Ordering::Relaxed);
+        self.slot.rip.store(order.rip, Ordering::Relaxed);
+        self.slot.arg.store(order.arg, Ordering::Relaxed);
+        self.slot.ready.store(ticket(self.epoch), Ordering::Release);
+        true
+    }
+
+    /// Publishes an order to stay. When it [is claimed](Self::is_claimed), the CPU sits in the park page.
+    pub fn ask_for_proof(&mut self) -> bool {
+        self.publish(Order { cr3: 0, rip: RIP_STAY, arg: 0 })
+    }
+
+    /// True once the last order was taken.
+    #[must_use]
+    pub fn is_claimed(&self) -> bool {
+        self.slot.claimed.load(Ordering::Acquire) == self.epoch
+    }
+
+    /// Takes the last order back; false if it was taken (or will be seen to be taken any moment): then it happens.
+    pub fn revoke(&mut self) -> bool {
+        self.slot.ready.compare_exchange(ticket(self.epoch), EMPTY, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+/// What a parked CPU does when it looks into its slot: copies first, then claims, then obeys.
+pub fn claim(slot: &Slot) -> Option<Order> {
+    let ready = slot.ready.load(Ordering::Acquire);
+    if ready == EMPTY {
+        return None;
+    }
+    let read = |word: &AtomicU64| word.load(Ordering::Relaxed);
+    let (order, epoch) =
+        (Order { cr3: read(&slot.cr3), rip: read(&slot.rip), arg: read(&slot.arg) }, read(&slot.epoch));
+    slot.ready.compare_exchange(ready, EMPTY, Ordering::AcqRel, Ordering::Acquire).ok()?;
+    slot.claimed.store(epoch, Ordering::Release);
+    Some(order)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+
+    #[test]
+    fn an_order_is_taken_once_or_revoked() {
+        let slot = Slot::new(1);
+        let mut publisher = Publisher::new(&slot);
+        let order = Order { cr3: 1, rip: 2, arg: 3 };
+        assert!(publisher.publish(order));
+        assert!(!publisher.publish(order) && !publisher.is_claimed());
+        assert_eq!(claim(&slot), Some(order));
+        assert_eq!(claim(&slot), None);
+        assert!(publisher.is_claimed() && !publisher.revoke());
+        assert!(publisher.publish(order) && publisher.revoke());
+        assert_eq!(claim(&slot), None);
+    }
+
+    /// Real threads, because the slot's atomics are the real ones: every order is either claimed or revoked, never both.
+    #[test]
+    fn publisher_and_parked_cpu_agree() {
+        let slot = Arc::new(Slot::new(0));
+        let done = Arc::new(AtomicU32::new(0));
+        let parked = std::thread::spawn({
+            let (slot, done) = (slot.clone(), done.clone());
+            move || {
+                let mut sum = 0;
+                while done.load(Ordering::Acquire) == 0 {
+                    sum += claim(&slot).map_or(0, |o| {
+                        assert_eq!((o.cr3, o.rip), (o.arg + 1, o.arg + 2), "torn order");
+                        o.arg
+                    });
+                }
+                sum + claim(&slot).map_or(0, |o| o.arg)
+            }
+        });
+        let mut publisher = Publisher::new(&slot);
+        let mut sent = 0;
+        for arg in 1..20_000 {
+            assert!(publisher.publish(Order { cr3: arg + 1, rip: arg + 2, arg }));
+            // Every other order is given up at once.
+            if arg % 2 == 0 && publisher.revoke() {
+                continue;
+            }
+            sent += arg;
+            while slot.ready.load(Ordering::Acquire) != EMPTY {
+                std::thread::yield_now();
+            }
+        }
+        done.store(1, Ordering::Release);
+        assert_eq!(parked.join().unwrap(), sent);
+    }
+}

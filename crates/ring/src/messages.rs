@@ -1,0 +1,77 @@
+//! A ring of 64-byte messages (RainForest's FICM unit, one cache line), one producer and one consumer.
+
+use abi::msg::Message;
+use abi::window::{MessageCell, RingHeader};
+use core::sync::atomic::Ordering;
+
+/// The sending end.
+#[derive(Debug)]
+pub struct MessageWriter<'a> {
+    header: &'a RingHeader,
+    cells: &'a [MessageCell],
+    written: u64,
+}
+
+impl<'a> MessageWriter<'a> {
+    /// The sending end, going on where the ring stands.
+    ///
+    /// # Panics
+    /// If there are no cells.
+    #[must_use]
+    pub fn new(header: &'a RingHeader, cells: &'a [MessageCell]) -> Self {
+        assert!(!cells.is_empty(), "a ring of no cells");
+        Self { header, cells, written: header.written.load(Ordering::Relaxed) }
+    }
+
+    /// Sends a message; false if the ring is full.
+    pub fn send(&mut self, message: &Message) -> bool {
+        let used = self.written.wrapping_sub(self.header.read.load(Ordering::Acquire));
+        if used >= self.cells.len() as u64 {
+            return false;
+        }
+        let cell = &self.cells[(self.written % self.cells.len() as u64) as usize];
+        for (word, value) in cell.words.iter().zip(message.to_words()) {
+            word.store(value, Ordering::Relaxed);
+        }
+        self.written = self.written.wrapping_add(1);
+        self.header.written.store(self.written, Ordering::Release);
+        true
+    }
+}
+
+/// The receiving end.
+#[derive(Debug)]
+pub struct MessageReader<'a> {
+    header: &'a RingHeader,
+    cells: &'a [MessageCell],
+    read: u64,
+}
+
+impl<'a> MessageReader<'a> {
+    /// The receiving end, going on where the ring stands.
+    ///
+    /// # Panics
+    /// If there are no cells.
+    #[must_use]
+    pub fn new(header: &'a RingHeader, cells: &'a [MessageCell]) -> Self {
+        assert!(!cells.is_empty(), "a ring of no cells");
+        Self { header, cells, read: header.read.load(Ordering::Relaxed) }
+    }
+
+    /// The next message. Its content is the sender's word and nothing more.
+    pub fn receive(&mut self) -> Option<Message> {
+        let there = self.header.written.load(Ordering::Acquire).wrapping_sub(self.read);
+        if there == 0 {
+            return None;
+        }
+        // A sender that claims more than fits has overwritten its own messages: what is in the cell is as good as any.
+        let cell = &self.cells[(self.read % self.cells.len() as u64) as usize];
+        let mut words = [0; 8];
+        for (value, word) in words.iter_mut().zip(&cell.words) {
+            *value = word.load(Ordering::Relaxed);
+        }
+        self.read = self.read.wrapping_add(1);
+        self.header.read.store(self.read, Ordering::Release);
+        Some(Message::from_words(words))
+    }
+}

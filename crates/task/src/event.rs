@@ -1,0 +1,95 @@
+//! An event that an interrupt handler may signal.
+
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+
+use lfmutex::{Token, scheduler};
+
+const NOBODY: usize = usize::MAX;
+
+/// "Something happened", for one waiting thread. Signals do not count: any number before a wait are one.
+#[derive(Debug)]
+pub struct Event {
+    happened: AtomicBool,
+    waiter: AtomicUsize,
+}
+
+impl Event {
+    /// An event that has not happened.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { happened: AtomicBool::new(false), waiter: AtomicUsize::new(NOBODY) }
+    }
+
+    /// Says that it happened. Never sleeps and never allocates: callable from interrupt handlers.
+    pub fn signal(&self) {
+        self.happened.store(true, Ordering::Release);
+        // The flag before the waiter, as the waiter does it the other way round: one of the two sees the other.
+        fence(Ordering::SeqCst);
+        let waiter = self.waiter.load(Ordering::Relaxed);
+        if waiter != NOBODY {
+            scheduler().unpark(Token::from_raw(waiter));
+        }
+    }
+
+    /// True if it happened since the last time somebody asked.
+    pub fn try_take(&self) -> bool {
+        self.happened.swap(false, Ordering::AcqRel)
+    }
+
+    /// Sleeps until it happens. One thread at a time waits.
+    pub fn wait(&self) {
+        self.wait_until(u64::MAX);
+    }
+
+    /// Sleeps until it happens (true) or the clock passes `deadline_ns` (false).
+    pub fn wait_until(&self, deadline_ns: u64) -> bool {
+        if self.try_take() {
+            return true;
+        }
+        self.waiter.store(scheduler().current().into_raw(), Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let mut happened = self.try_take();
+        while !happened {
+            if deadline_ns == u64::MAX {
+                crate::park();
+            } else if crate::now_ns() >= deadline_ns {
+                break;
+            } else {
+                crate::park_until(deadline_ns);
+            }
+            happened = self.try_take();
+        }
+        self.waiter.store(NOBODY, Ordering::Relaxed);
+        happened
+    }
+}
+
+impl Default for Event {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn no_signal_is_lost() {
+        let events = Arc::new((Event::new(), Event::new()));
+        let theirs = events.clone();
+        let other = std::thread::spawn(move || {
+            for _ in 0..2000 {
+                theirs.0.wait();
+                theirs.1.signal();
+            }
+        });
+        for _ in 0..2000 {
+            events.0.signal();
+            events.1.wait();
+        }
+        other.join().unwrap();
+        assert!(!events.0.wait_until(crate::now_ns() + 1_000_000));
+    }
+}

@@ -1,0 +1,181 @@
+//! The interface of `kernel/` on the standard library's threads, for unit tests on the host.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use lfmutex::{Token, scheduler};
+
+use crate::NoMemory;
+
+/// A CPU number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CpuId(pub u32);
+
+/// What is made current on a CPU before a thread's user code runs there.
+pub trait UserSpace: Send + Sync {
+    /// Makes this the CPU's user address space.
+    fn activate(&self);
+}
+
+/// A thread.
+pub struct Thread {
+    id: u64,
+    name: Mutex<String>,
+    token: Token,
+    interrupted: AtomicBool,
+    dead: AtomicBool,
+    joined: crate::WaitQueue,
+    ext: OnceLock<Arc<dyn Any + Send + Sync>>,
+}
+
+thread_local! {
+    static ME: RefCell<Option<Arc<Thread>>> = const { RefCell::new(None) };
+}
+
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+fn this_thread(name: &str) -> Arc<Thread> {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    Arc::new(Thread {
+        id: NEXT.fetch_add(1, Ordering::Relaxed),
+        name: Mutex::new(name.into()),
+        token: scheduler().current(),
+        interrupted: AtomicBool::new(false),
+        dead: AtomicBool::new(false),
+        joined: crate::WaitQueue::new(),
+        ext: OnceLock::new(),
+    })
+}
+
+impl Thread {
+    /// A number no other thread has or had.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+    /// Its name.
+    pub fn name(&self) -> String {
+        self.name.lock().expect("not poisoned").clone()
+    }
+    /// Changes its name.
+    pub fn set_name(&self, name: &str) {
+        *self.name.lock().expect("not poisoned") = name.into();
+    }
+    /// Gives it its permit: ends its sleep, or its next one.
+    pub fn unpark(&self) {
+        scheduler().unpark(self.token);
+    }
+    /// Ends its interruptible sleeps until [`Self::clear_interrupt`].
+    pub fn interrupt(&self) {
+        self.interrupted.store(true, Ordering::SeqCst);
+        self.unpark();
+    }
+    /// Lets interruptible sleeps sleep again.
+    pub fn clear_interrupt(&self) {
+        self.interrupted.store(false, Ordering::SeqCst);
+    }
+    /// True between the two.
+    pub fn interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::SeqCst)
+    }
+    /// True once its closure has returned.
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+    /// Waits for its end.
+    pub fn join(&self) {
+        self.joined.wait(|| self.is_dead().then_some(()));
+    }
+    /// Time it has run.
+    pub fn cpu_time_ns(&self) -> u64 {
+        0
+    }
+    /// What the layer above keeps with it.
+    pub fn ext(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
+        self.ext.get()
+    }
+    /// Sets [`Self::ext`], once.
+    pub fn set_ext(&self, ext: Arc<dyn Any + Send + Sync>) {
+        assert!(self.ext.set(ext).is_ok(), "a thread's extension is set once");
+    }
+}
+
+impl fmt::Debug for Thread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Thread({} {:?})", self.id, self.name())
+    }
+}
+
+/// Starts a thread.
+///
+/// # Errors
+/// Never on the host.
+pub fn spawn(
+    name: &str,
+    _affinity: Option<CpuId>,
+    f: impl FnOnce() + Send + 'static,
+) -> Result<Arc<Thread>, NoMemory> {
+    let (give, take) = std::sync::mpsc::channel();
+    let name = name.to_owned();
+    std::thread::spawn(move || {
+        let me = this_thread(&name);
+        ME.with(|slot| *slot.borrow_mut() = Some(me.clone()));
+        give.send(me.clone()).expect("spawn waits");
+        f();
+        me.dead.store(true, Ordering::Release);
+        me.joined.wake_all();
+    });
+    Ok(take.recv().expect("the thread sends first"))
+}
+
+/// The calling thread.
+pub fn current() -> Arc<Thread> {
+    ME.with(|slot| slot.borrow_mut().get_or_insert_with(|| this_thread("host")).clone())
+}
+
+/// Sleeps until the calling thread's permit is there. May return early.
+pub fn park() {
+    scheduler().park();
+}
+
+/// As [`park`], but only until `deadline_ns`; false if that passed.
+pub fn park_until(deadline_ns: u64) -> bool {
+    let now = now_ns();
+    if now >= deadline_ns {
+        return false;
+    }
+    std::thread::park_timeout(Duration::from_nanos(deadline_ns - now));
+    now_ns() < deadline_ns
+}
+
+/// Lets others run.
+pub fn yield_now() {
+    std::thread::yield_now();
+}
+
+/// Sleeps until the clock passes `deadline_ns`.
+pub fn sleep_until(deadline_ns: u64) {
+    while park_until(deadline_ns) {}
+}
+
+/// Nanoseconds since some time before.
+pub fn now_ns() -> u64 {
+    START.elapsed().as_nanos() as u64
+}
+
+/// Number of CPUs.
+pub fn cpu_count() -> usize {
+    1
+}
+
+/// Keeps the CPU to the calling thread while it exists (on the host: does nothing).
+#[derive(Debug)]
+pub struct PreemptGuard(());
+
+/// See [`PreemptGuard`].
+pub fn preempt_disable() -> PreemptGuard {
+    PreemptGuard(())
+}

@@ -1,0 +1,47 @@
+//! Threads, run queues, wake-ups, wait queues (see `docs/tasks.md`).
+//!
+//! In the kernel the threads are ours (`kernel/`); on the host the same interface stands on the standard library's threads
+//! (`host.rs`), so that everything above this crate runs in ordinary unit tests. What is built of `park` and `unpark` alone
+//! ([`WaitQueue`], [`Event`], [`PollWaiter`]) is written once.
+#![cfg_attr(target_os = "none", no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod event;
+#[cfg(any(target_os = "none", test))]
+mod fifo;
+#[cfg(not(target_os = "none"))]
+mod host;
+#[cfg(target_os = "none")]
+mod kernel;
+mod poll;
+mod wait;
+
+#[cfg(not(target_os = "none"))]
+use host as platform;
+#[cfg(target_os = "none")]
+use kernel as platform;
+
+pub use event::Event;
+pub use lfmutex::{Mutex, MutexGuard, Once, ReadGuard, RwLock, WriteGuard};
+#[cfg(target_os = "none")]
+pub use platform::{init, start_cpu, stats};
+pub use platform::{
+    CpuId, PreemptGuard, Thread, UserSpace, cpu_count, current, now_ns, park, park_until, preempt_disable, sleep_until,
+    spawn, yield_now,
+};
+pub use poll::PollWaiter;
+pub use wait::{Registration, WaitError, WaitQueue, Wake};
+
+/// There is no memory for another thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoMemory;
+
+impl core::fmt::Display for NoMemory {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("no memory for another thread")
+    }
+}
+
+impl core::error::Error for NoMemory {}

@@ -1,0 +1,299 @@
+//! Wait queues: threads (and polls) that wait for a condition somebody else makes true. Thread context only.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use core::fmt;
+use core::sync::atomic::{AtomicUsize, Ordering, fence};
+
+use lfmutex::Mutex;
+
+use crate::{Thread, current, now_ns, park, park_until};
+
+/// Somebody who is told when a wait queue is woken: polls, epolls.
+pub trait Wake: Send + Sync {
+    /// The queue was woken. Must not sleep for long: the waker waits.
+    fn wake(&self);
+}
+
+/// Why an interruptible wait ended without its condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitError {
+    /// [`Thread::interrupt`] was called: a signal is pending.
+    Interrupted,
+    /// The deadline passed.
+    TimedOut,
+}
+
+enum Waiter {
+    Thread(Arc<Thread>),
+    Observer(Arc<dyn Wake>),
+}
+
+struct Entry {
+    key: u64,
+    waiter: Waiter,
+}
+
+#[derive(Default)]
+struct Entries {
+    next_key: u64,
+    queue: VecDeque<Entry>,
+}
+
+/// Threads waiting for a condition.
+///
+/// The condition lives elsewhere, under its own lock: make it true, unlock, then wake. Conditions given to `wait` run without the
+/// queue's lock, so they may lock what they look at.
+pub struct WaitQueue {
+    /// Number of entries, to make waking nobody cheap.
+    waiting: AtomicUsize,
+    entries: Mutex<Entries>,
+}
+
+impl WaitQueue {
+    /// A queue nobody waits in.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { waiting: AtomicUsize::new(0), entries: Mutex::new(Entries { next_key: 0, queue: VecDeque::new() }) }
+    }
+
+    /// Sleeps until `condition` gives a value, whatever signals come.
+    pub fn wait<R>(&self, mut condition: impl FnMut() -> Option<R>) -> R {
+        loop {
+            match self.wait_inner(None, false, &mut condition) {
+                Ok(result) => return result,
+                Err(_) => continue,
+            }
+        }
+    }
+
+    /// Sleeps until `condition` gives a value, the thread is interrupted, or the clock passes `deadline_ns`.
+    ///
+    /// # Errors
+    /// Says which of the other two it was. The condition was tried once more before.
+    pub fn wait_interruptible<R>(
+        &self,
+        deadline_ns: Option<u64>,
+        mut condition: impl FnMut() -> Option<R>,
+    ) -> Result<R, WaitError> {
+        self.wait_inner(deadline_ns, true, &mut condition)
+    }
+
+    fn wait_inner<R>(
+        &self,
+        deadline_ns: Option<u64>,
+        interruptible: bool,
+        condition: &mut dyn FnMut() -> Option<R>,
+    ) -> Result<R, WaitError> {
+        if let Some(result) = condition() {
+            return Ok(result);
+        }
+        let me = current();
+        loop {
+            let key = self.enqueue(Waiter::Thread(me.clone()));
+            let outcome = loop {
+                if let Some(result) = condition() {
+                    break Some(Ok(result));
+                }
+                if interruptible && me.interrupted() {
+                    break Some(Err(WaitError::Interrupted));
+                }
+                if deadline_ns.is_some_and(|deadline| now_ns() >= deadline) {
+                    break Some(Err(WaitError::TimedOut));
+                }
+                if !self.contains(key) {
+                    // Woken, and the condition is false again: queue up anew.
+                    break None;
+                }
+                match deadline_ns {
+                    Some(deadline) => {
+                        park_until(deadline);
+                    }
+                    None => park(),
+                }
+            };
+            let was_woken = !self.remove(key);
+            match outcome {
+                Some(Err(error)) => {
+                    // A wake-up meant for one thread must not end with one that leaves.
+                    if was_woken {
+                        self.wake_one();
+                    }
+                    return Err(error);
+                }
+                Some(result) => return result,
+                None => {}
+            }
+        }
+    }
+
+    /// Wakes the thread that has waited longest, and all observers.
+    pub fn wake_one(&self) {
+        self.wake(1);
+    }
+
+    /// Wakes everybody.
+    pub fn wake_all(&self) {
+        self.wake(usize::MAX);
+    }
+
+    /// Tells `observer` about every wake-up until the registration is dropped.
+    #[must_use = "the registration ends when it is dropped"]
+    pub fn register(self: &Arc<Self>, observer: Arc<dyn Wake>) -> Registration {
+        Registration { queue: self.clone(), key: self.enqueue(Waiter::Observer(observer)) }
+    }
+
+    /// True if somebody waits or observes. A snapshot.
+    #[must_use]
+    pub fn has_waiters(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) != 0
+    }
+
+    fn enqueue(&self, waiter: Waiter) -> u64 {
+        let key = {
+            let mut entries = self.entries.lock();
+            let key = entries.next_key;
+            entries.next_key += 1;
+            entries.queue.push_back(Entry { key, waiter });
+            self.waiting.store(entries.queue.len(), Ordering::Relaxed);
+            key
+        };
+        // Announced before the condition is looked at; the waker makes it true before it looks for waiters.
+        fence(Ordering::SeqCst);
+        key
+    }
+
+    fn contains(&self, key: u64) -> bool {
+        self.entries.lock().queue.iter().any(|entry| entry.key == key)
+    }
+
+    fn remove(&self, key: u64) -> bool {
+        let mut entries = self.entries.lock();
+        let Some(at) = entries.queue.iter().position(|entry| entry.key == key) else { return false };
+        let entry = entries.queue.remove(at);
+        self.waiting.store(entries.queue.len(), Ordering::Relaxed);
+        drop(entries);
+        drop(entry);
+        true
+    }
+
+    fn wake(&self, mut threads: usize) {
+        fence(Ordering::SeqCst);
+        if self.waiting.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        // Nobody is woken under the queue's lock: an observer may lead back here.
+        let mut woken: VecDeque<Waiter> = VecDeque::new();
+        {
+            let mut entries = self.entries.lock();
+            entries.queue.retain_mut(|entry| match &entry.waiter {
+                Waiter::Observer(observer) => {
+                    woken.push_back(Waiter::Observer(observer.clone()));
+                    true
+                }
+                Waiter::Thread(thread) if threads > 0 => {
+                    threads -= 1;
+                    woken.push_back(Waiter::Thread(thread.clone()));
+                    false
+                }
+                Waiter::Thread(_) => true,
+            });
+            self.waiting.store(entries.queue.len(), Ordering::Relaxed);
+        }
+        for waiter in woken {
+            match waiter {
+                Waiter::Thread(thread) => thread.unpark(),
+                Waiter::Observer(observer) => observer.wake(),
+            }
+        }
+    }
+}
+
+impl Default for WaitQueue {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for WaitQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WaitQueue").field("waiting", &self.waiting).finish()
+    }
+}
+
+/// An observer's place in a queue; dropping it ends the observation.
+#[derive(Debug)]
+pub struct Registration {
+    queue: Arc<WaitQueue>,
+    key: u64,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.queue.remove(self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, AtomicU64};
+
+    #[test]
+    fn a_semaphore_made_of_it_loses_nothing() {
+        static QUEUE: WaitQueue = WaitQueue::new();
+        static PERMITS: AtomicU32 = AtomicU32::new(0);
+        let take = || {
+            let p = PERMITS.load(Ordering::SeqCst);
+            (p > 0 && PERMITS.compare_exchange(p, p - 1, Ordering::SeqCst, Ordering::SeqCst).is_ok()).then_some(())
+        };
+        let takers: Vec<_> = (0..3)
+            .map(|_| {
+                std::thread::spawn(move || {
+                    for _ in 0..1000 {
+                        QUEUE.wait(take);
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..3000 {
+            PERMITS.fetch_add(1, Ordering::SeqCst);
+            QUEUE.wake_one();
+        }
+        for t in takers {
+            t.join().unwrap();
+        }
+        assert_eq!(PERMITS.load(Ordering::SeqCst), 0);
+        assert!(!QUEUE.has_waiters());
+    }
+
+    #[test]
+    fn a_deadline_and_an_interrupt_end_a_wait() {
+        let queue = WaitQueue::new();
+        let soon = now_ns() + 2_000_000;
+        assert_eq!(queue.wait_interruptible(Some(soon), || None::<()>), Err(WaitError::TimedOut));
+        assert!(now_ns() >= soon);
+        current().interrupt();
+        assert_eq!(queue.wait_interruptible(None, || None::<()>), Err(WaitError::Interrupted));
+        current().clear_interrupt();
+        assert!(!queue.has_waiters());
+    }
+
+    #[test]
+    fn observers_stay_until_dropped() {
+        struct Count(AtomicU64);
+        impl Wake for Count {
+            fn wake(&self) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let queue = Arc::new(WaitQueue::new());
+        let count = Arc::new(Count(AtomicU64::new(0)));
+        let registration = queue.register(count.clone());
+        queue.wake_one();
+        queue.wake_all();
+        drop(registration);
+        queue.wake_all();
+        assert_eq!(count.0.load(Ordering::Relaxed), 2);
+    }
+}

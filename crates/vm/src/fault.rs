@@ -1,0 +1,307 @@
+//! What happens when a program touches memory that is not there, or not like that.
+
+use abi::errno::Errno;
+use core::sync::atomic::Ordering;
+
+use crate::area::{Area, AreaFlags, Prot, Source};
+use crate::space::{AddressSpace, State};
+use crate::{PAGE_SIZE, Page, Perm, USER_END, USER_START, page_down};
+
+/// How memory is touched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Read.
+    Read,
+    /// Written.
+    Write,
+    /// Executed.
+    Exec,
+}
+
+impl Access {
+    fn allowed(self, prot: Prot) -> bool {
+        match self {
+            // The processor reads whatever it may write or execute.
+            Self::Read => !prot.is_empty(),
+            Self::Write => prot.contains(Prot::WRITE),
+            Self::Exec => prot.contains(Prot::EXEC),
+        }
+    }
+}
+
+/// Why a fault cannot be mended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultError {
+    /// Nothing is mapped there (`SIGSEGV`, `SEGV_MAPERR`).
+    NotMapped,
+    /// It is mapped, but not for this (`SIGSEGV`, `SEGV_ACCERR`).
+    Forbidden,
+    /// Behind the end of a file (`SIGBUS`).
+    BehindEnd,
+    /// Memory is short.
+    NoMemory,
+}
+
+/// How far below a stack an area may end when the stack grows towards it (Linux' `stack_guard_gap`).
+const STACK_GUARD: usize = 256 * PAGE_SIZE;
+
+impl AddressSpace {
+    /// Makes the page at `addr` usable for `access`, so that trying again succeeds.
+    ///
+    /// # Errors
+    /// See [`FaultError`].
+    pub fn handle_fault(&self, addr: usize, access: Access) -> Result<(), FaultError> {
+        if !(USER_START..USER_END).contains(&addr) {
+            return Err(FaultError::NotMapped);
+        }
+        self.resolve(&mut self.state.lock(), page_down(addr), access)
+    }
+
+    fn resolve(&self, state: &mut State, va: usize, access: Access) -> Result<(), FaultError> {
+        if state.areas.find(va).is_none() {
+            self.grow_stack(state, va)?;
+        }
+        let State { areas, parked, .. } = &mut *state;
+        let (start, area) = areas.find(va).ok_or(FaultError::NotMapped)?;
+        if !access.allowed(area.prot) {
+            return Err(FaultError::Forbidden);
+        }
+        let perm = |write: bool| Perm { write: write && area.prot.contains(Prot::WRITE), exec: area.prot.contains(Prot::EXEC) };
+        if let Some((page, present, _)) = self.table.get(va) {
+            if access != Access::Write || present.write {
+                // Another thread was faster, or a CPU remembered what was before.
+                return Ok(());
+            }
+            // Two references: the table's and `page`. Nobody else can get at the page, so nobody can become the third.
+            if area.shared() || page.refs() == 2 {
+                self.table.protect(va..va + PAGE_SIZE, perm(true));
+                return Ok(());
+            }
+            let copy = page.duplicate().ok_or(FaultError::NoMemory)?;
+            drop(page);
+            return self.table.map(va, copy, perm(true)).map(drop).map_err(|_| FaultError::NoMemory);
+        }
+        let (page, writable) = match (parked.remove(&va), &area.source) {
+            (Some(page), _) => {
+                // Exclusive if this is the only reference; else the next write sorts it out.
+                let exclusive = page.refs() == 1;
+                (page, exclusive)
+            }
+            (None, None) => (Page::zeroed().ok_or(FaultError::NoMemory)?, true),
+            (None, Some(source)) => from_object(source, area, va - start, access)?,
+        };
+        let shared = area.shared();
+        self.table.map(va, page, perm(writable)).map_err(|_| FaultError::NoMemory)?;
+        self.present(shared).fetch_add(1, Ordering::Relaxed);
+        if access == Access::Write && !writable {
+            return self.resolve(state, va, access);
+        }
+        Ok(())
+    }
+
+    /// Extends the stack that begins above `va` down to it.
+    fn grow_stack(&self, state: &mut State, va: usize) -> Result<(), FaultError> {
+        let (start, area) = state.areas.above(va).ok_or(FaultError::NotMapped)?;
+        let (end, more) = (area.end, start - va);
+        let room = va.saturating_sub(state.areas.end_below(va)) >= STACK_GUARD;
+        if !area.flags.contains(AreaFlags::GROWSDOWN) || end - va > self.stack_limit() || !room || !self.has_room(state, more) {
+            return Err(FaultError::NotMapped);
+        }
+        state.areas.grow_down(start, va);
+        state.size += more;
+        Ok(())
+    }
+
+    /// Calls `each` with every page of a range, made usable for `access`, and the part of it that is in the range.
+    fn for_pages(
+        &self,
+        addr: usize,
+        len: usize,
+        access: Access,
+        mut each: impl FnMut(&Page, usize, core::ops::Range<usize>),
+    ) -> Result<(), Errno> {
+        let range = Self::user_range(addr, len).map_err(|_| Errno::EFAULT)?;
+        let mut state = self.state.lock();
+        let mut at = range.start;
+        while at < range.end {
+            let va = page_down(at);
+            let next = (va + PAGE_SIZE).min(range.end);
+            self.resolve(&mut state, va, access).map_err(|e| match e {
+                FaultError::NoMemory => Errno::ENOMEM,
+                _ => Errno::EFAULT,
+            })?;
+            let (page, ..) = self.table.get(va).ok_or(Errno::EFAULT)?;
+            each(&page, at - va, at - range.start..next - range.start);
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// Writes to this space, whichever is active.
+    ///
+    /// # Errors
+    /// `EFAULT`, `ENOMEM`; a part may have been written.
+    pub fn write(&self, addr: usize, bytes: &[u8]) -> Result<(), Errno> {
+        self.for_pages(addr, bytes.len(), Access::Write, |page, offset, range| page.write(offset, &bytes[range]))
+    }
+
+    /// Reads from this space, whichever is active.
+    ///
+    /// # Errors
+    /// `EFAULT`, `ENOMEM`.
+    pub fn read(&self, addr: usize, bytes: &mut [u8]) -> Result<(), Errno> {
+        let len = bytes.len();
+        self.for_pages(addr, len, Access::Read, |page, offset, range| page.read(offset, &mut bytes[range]))
+    }
+
+    /// Makes all pages of a range present (`MAP_POPULATE`, `mlock(2)`).
+    ///
+    /// # Errors
+    /// `EFAULT`, `ENOMEM`.
+    pub fn populate(&self, addr: usize, len: usize, access: Access) -> Result<(), Errno> {
+        self.for_pages(addr, len, access, |_, _, _| {})
+    }
+}
+
+/// The page for an area of an object, and whether it may be written to as it is.
+fn from_object(source: &Source, area: &Area, offset: usize, access: Access) -> Result<(Page, bool), FaultError> {
+    let page = source.object.backing.page(source.first + (offset / PAGE_SIZE) as u64).map_err(|e| match e {
+        Errno::ENOMEM | Errno::ENOSPC => FaultError::NoMemory,
+        _ => FaultError::BehindEnd,
+    })?;
+    if area.shared() {
+        return Ok((page, true));
+    }
+    if access == Access::Write {
+        return Ok((page.duplicate().ok_or(FaultError::NoMemory)?, true));
+    }
+    Ok((page, false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Advice, Mapping, Object, Placement, Remap};
+
+    const RW: Prot = Prot::READ.union(Prot::WRITE);
+    const AT: usize = 0x1000_0000;
+
+    fn space() -> std::sync::Arc<AddressSpace> {
+        AddressSpace::new(1 << 40).unwrap()
+    }
+
+    fn map(space: &AddressSpace, pages: usize, flags: AreaFlags, object: Option<std::sync::Arc<Object>>) -> usize {
+        let object = object.map(|o| (o, 0));
+        let place = Placement::Fixed(AT);
+        space.mmap(Mapping { place, len: pages * PAGE_SIZE, prot: RW, flags, object }).unwrap()
+    }
+
+    fn peek(space: &AddressSpace, addr: usize) -> u8 {
+        let mut byte = [0];
+        space.read(addr, &mut byte).unwrap();
+        byte[0]
+    }
+
+    #[test]
+    fn a_child_sees_what_was_and_not_what_comes() {
+        let parent = space();
+        map(&parent, 4, AreaFlags::empty(), None);
+        parent.write(AT, b"a").unwrap();
+        let child = parent.fork().unwrap();
+        assert_eq!(peek(&child, AT), b'a');
+        child.write(AT, b"b").unwrap();
+        parent.write(AT + PAGE_SIZE, b"c").unwrap();
+        assert_eq!((peek(&parent, AT), peek(&child, AT + PAGE_SIZE)), (b'a', 0));
+        assert_eq!(parent.stats().resident, 2 * PAGE_SIZE);
+        drop(child);
+        // The last one left writes in place.
+        parent.write(AT, b"z").unwrap();
+        assert_eq!(peek(&parent, AT), b'z');
+    }
+
+    #[test]
+    fn shared_memory_is_one() {
+        let parent = space();
+        map(&parent, 2, AreaFlags::SHARED, Some(Object::anonymous()));
+        let child = parent.fork().unwrap();
+        child.write(AT + 5, b"x").unwrap();
+        assert_eq!(peek(&parent, AT + 5), b'x');
+        assert!(parent.futex_key(AT + 4, false).unwrap() == child.futex_key(AT + 4, false).unwrap());
+        assert!(parent.futex_key(AT + 4, true).unwrap() != child.futex_key(AT + 4, true).unwrap());
+    }
+
+    #[test]
+    fn inaccessible_pages_keep_their_content() {
+        let space = space();
+        map(&space, 2, AreaFlags::empty(), None);
+        space.write(AT, b"k").unwrap();
+        space.mprotect(AT, 2 * PAGE_SIZE, Prot::empty()).unwrap();
+        assert_eq!(space.handle_fault(AT, Access::Read), Err(FaultError::Forbidden));
+        let child = space.fork().unwrap();
+        space.mprotect(AT, 2 * PAGE_SIZE, RW).unwrap();
+        space.write(AT + 1, b"l").unwrap();
+        assert_eq!((peek(&space, AT), peek(&space, AT + 1)), (b'k', b'l'));
+        child.mprotect(AT, PAGE_SIZE, Prot::READ).unwrap();
+        assert_eq!((peek(&child, AT), peek(&child, AT + 1)), (b'k', 0));
+        assert_eq!(child.handle_fault(AT, Access::Write), Err(FaultError::Forbidden));
+    }
+
+    #[test]
+    fn private_writes_do_not_reach_the_object() {
+        let object = Object::anonymous();
+        object.backing.page(0).unwrap().write(0, b"file");
+        let space = space();
+        map(&space, 1, AreaFlags::empty(), Some(object.clone()));
+        assert_eq!(peek(&space, AT), b'f');
+        space.write(AT, b"X").unwrap();
+        let mut byte = [0];
+        object.backing.page(0).unwrap().read(0, &mut byte);
+        assert_eq!((byte[0], peek(&space, AT), peek(&space, AT + 1)), (b'f', b'X', b'i'));
+        space.madvise(AT, PAGE_SIZE, Advice::Drop).unwrap();
+        assert_eq!(peek(&space, AT), b'f');
+    }
+
+    #[test]
+    fn moving_takes_the_pages_along() {
+        let space = space();
+        map(&space, 2, AreaFlags::empty(), None);
+        space.write(AT + PAGE_SIZE, b"m").unwrap();
+        let blocker = Mapping {
+            place: Placement::FixedIfFree(AT + 2 * PAGE_SIZE),
+            len: 1,
+            prot: RW,
+            flags: AreaFlags::empty(),
+            object: None,
+        };
+        space.mmap(blocker).unwrap();
+        let stay = Remap { may_move: false, to: None, keep: false };
+        assert_eq!(space.mremap(AT, 2 * PAGE_SIZE, 4 * PAGE_SIZE, stay), Err(Errno::ENOMEM));
+        let to = space.mremap(AT, 2 * PAGE_SIZE, 4 * PAGE_SIZE, Remap { may_move: true, ..stay }).unwrap();
+        assert_eq!(peek(&space, to + PAGE_SIZE), b'm');
+        assert_eq!(space.handle_fault(AT, Access::Read), Err(FaultError::NotMapped));
+        assert_eq!(space.stats().size, 5 * PAGE_SIZE);
+    }
+
+    #[test]
+    fn stacks_grow_to_their_limit() {
+        let space = space();
+        map(&space, 1, AreaFlags::GROWSDOWN, None);
+        space.set_limits(usize::MAX, 3 * PAGE_SIZE);
+        // The next thing below is too near only for other addresses.
+        assert_eq!(space.handle_fault(AT - 2 * PAGE_SIZE, Access::Write), Ok(()));
+        assert_eq!(space.handle_fault(AT - 3 * PAGE_SIZE, Access::Write), Err(FaultError::NotMapped));
+        assert_eq!(space.stats().size, 3 * PAGE_SIZE);
+    }
+
+    #[test]
+    fn the_heap_moves_both_ways() {
+        let space = space();
+        space.set_heap(AT + 100);
+        assert_eq!(space.brk(0), AT + 100);
+        assert_eq!(space.brk(AT + 5000), AT + 5000);
+        space.write(AT + 4999, b"h").unwrap();
+        assert_eq!(space.brk(AT + 200), AT + 200);
+        assert_eq!(space.brk(AT + 5000), AT + 5000);
+        assert_eq!(peek(&space, AT + 4999), 0);
+    }
+}

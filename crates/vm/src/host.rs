@@ -1,0 +1,93 @@
+//! Pages and page tables of unit tests: the guard's interface over ordinary memory, with no processor behind it.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use crate::PAGE_SIZE;
+
+/// A counted reference to 4 KiB.
+#[derive(Clone, Debug)]
+pub struct Page(Arc<Mutex<Box<[u8]>>>);
+
+impl Page {
+    /// A page of zeros.
+    #[must_use]
+    pub fn zeroed() -> Option<Self> {
+        Some(Self(Arc::new(Mutex::new(vec![0; PAGE_SIZE].into_boxed_slice()))))
+    }
+
+    /// A page with the same content.
+    #[must_use]
+    pub fn duplicate(&self) -> Option<Self> {
+        Some(Self(Arc::new(Mutex::new(self.0.lock().unwrap().clone()))))
+    }
+
+    /// Copies bytes from the page.
+    pub fn read(&self, offset: usize, buf: &mut [u8]) {
+        buf.copy_from_slice(&self.0.lock().unwrap()[offset..offset + buf.len()]);
+    }
+
+    /// Copies bytes to the page.
+    pub fn write(&self, offset: usize, buf: &[u8]) {
+        self.0.lock().unwrap()[offset..offset + buf.len()].copy_from_slice(buf);
+    }
+
+    /// Number of references, this one included.
+    #[must_use]
+    pub fn refs(&self) -> u32 {
+        Arc::strong_count(&self.0) as u32
+    }
+}
+
+/// As `guard::paging::Perm`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Perm {
+    pub(crate) write: bool,
+    pub(crate) exec: bool,
+}
+
+/// As `guard::paging::MapError`.
+#[derive(Debug)]
+pub(crate) struct MapError;
+
+/// As `guard::paging::PageTable`.
+#[derive(Default)]
+pub(crate) struct PageTable(Mutex<BTreeMap<usize, (Page, Perm)>>);
+
+impl PageTable {
+    pub(crate) fn new() -> Option<Self> {
+        Some(Self::default())
+    }
+
+    pub(crate) fn map(&self, va: usize, page: Page, perm: Perm) -> Result<Option<Page>, MapError> {
+        Ok(self.0.lock().unwrap().insert(va, (page, perm)).map(|(page, _)| page))
+    }
+
+    pub(crate) fn unmap_range(&self, range: Range<usize>, each: &mut dyn FnMut(usize, Page)) {
+        let mut map = self.0.lock().unwrap();
+        let doomed: Vec<usize> = map.range(range).map(|(&va, _)| va).collect();
+        for va in doomed {
+            let (page, _) = map.remove(&va).unwrap();
+            each(va, page);
+        }
+    }
+
+    pub(crate) fn protect(&self, range: Range<usize>, perm: Perm) {
+        self.0.lock().unwrap().range_mut(range).for_each(|(_, entry)| entry.1 = perm);
+    }
+
+    pub(crate) fn get(&self, va: usize) -> Option<(Page, Perm, ())> {
+        self.0.lock().unwrap().get(&va).map(|(page, perm)| (page.clone(), *perm, ()))
+    }
+
+    pub(crate) fn share_cow(&self, child: &Self, range: Range<usize>) -> Result<(), MapError> {
+        for (&va, (page, perm)) in self.0.lock().unwrap().range_mut(range) {
+            perm.write = false;
+            child.0.lock().unwrap().insert(va, (page.clone(), *perm));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn activate(&self) {}
+}

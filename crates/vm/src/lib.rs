@@ -1,0 +1,55 @@
+//! Address spaces of programs (see `docs/linux-personality.md`, "Memory").
+//!
+//! | file | subject |
+//! |---|---|
+//! | `area` | what is mapped where: pure interval arithmetic |
+//! | `space` | an address space: the areas, the page table, and the calls that change both |
+//! | `fault` | what happens when a program touches a page: demand paging, copy on write, stack growth |
+//! | `remap` | moving and growing what is mapped |
+//! | `object` | where the pages of a mapping come from |
+//! | `host` | pages and page tables of unit tests |
+//!
+//! Nothing here knows of processes or signals. The page table is the guard's; its entries hold the references to pages, this crate
+//! decides which page belongs where.
+#![cfg_attr(target_os = "none", no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod area;
+mod fault;
+#[cfg(not(target_os = "none"))]
+mod host;
+mod object;
+mod remap;
+mod space;
+
+#[cfg(target_os = "none")]
+pub use guard::mem::Page;
+#[cfg(not(target_os = "none"))]
+pub use host::Page;
+
+#[cfg(target_os = "none")]
+pub(crate) use guard::paging::{MapError, PageTable, Perm};
+#[cfg(not(target_os = "none"))]
+pub(crate) use host::{MapError, PageTable, Perm};
+
+pub use area::{AreaFlags, Prot};
+pub use fault::{Access, FaultError};
+pub use object::{Backing, Object, SharedMemory};
+pub use remap::Remap;
+pub use space::{Advice, AddressSpace, AreaInfo, FutexKey, Mapping, Placement, Stats};
+
+pub use abi::layout::{PAGE_SIZE, USER_END, USER_START};
+
+/// The length in bytes rounded up to whole pages; `None` if that is beyond the address range.
+#[must_use]
+pub fn page_up(len: usize) -> Option<usize> {
+    len.checked_next_multiple_of(PAGE_SIZE)
+}
+
+/// The start of the page that `addr` is in.
+#[must_use]
+pub const fn page_down(addr: usize) -> usize {
+    addr & !(PAGE_SIZE - 1)
+}

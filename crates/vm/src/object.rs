@@ -1,0 +1,61 @@
+//! Where the pages of a mapping come from.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use abi::errno::Errno;
+use task::Mutex;
+
+use crate::Page;
+
+/// Something whose pages can be mapped: a file's contents, shared memory.
+pub trait Backing: Send + Sync {
+    /// The page with this number, which all mappings of it share.
+    ///
+    /// # Errors
+    /// `EFAULT` behind the end (`SIGBUS` for whoever touched it); `ENOMEM` or `ENOSPC` if memory is short.
+    fn page(&self, index: u64) -> Result<Page, Errno>;
+}
+
+/// A backing as mappings refer to it, with what `/proc/<pid>/maps` shows.
+pub struct Object {
+    pub(crate) backing: Arc<dyn Backing>,
+    /// Whether a shared mapping of it may be written to.
+    pub(crate) writable: bool,
+    pub(crate) name: Vec<u8>,
+    pub(crate) dev: u64,
+    pub(crate) ino: u64,
+}
+
+impl Object {
+    /// A file's contents. `writable`: a shared mapping may be written to. `name`, `dev` and `ino` are for listings.
+    #[must_use]
+    pub fn file(backing: Arc<dyn Backing>, writable: bool, name: Vec<u8>, dev: u64, ino: u64) -> Arc<Self> {
+        Arc::new(Self { backing, writable, name, dev, ino })
+    }
+
+    /// Memory without a name that children share (`MAP_SHARED | MAP_ANONYMOUS`).
+    #[must_use]
+    pub fn anonymous() -> Arc<Self> {
+        Self::file(Arc::new(SharedMemory::default()), true, b"/dev/zero (deleted)".to_vec(), 0, 0)
+    }
+}
+
+/// Pages that exist as soon as somebody looks at them, and until nobody maps them.
+#[derive(Default)]
+pub struct SharedMemory {
+    pages: Mutex<BTreeMap<u64, Page>>,
+}
+
+impl Backing for SharedMemory {
+    fn page(&self, index: u64) -> Result<Page, Errno> {
+        let mut pages = self.pages.lock();
+        if let Some(page) = pages.get(&index) {
+            return Ok(page.clone());
+        }
+        let page = Page::zeroed().ok_or(Errno::ENOMEM)?;
+        pages.insert(index, page.clone());
+        Ok(page)
+    }
+}

@@ -1,0 +1,504 @@
+//! An address space: which areas there are, and the page table that shows what of them is present.
+//!
+//! One mutex guards the areas of a space; it is held while pages are fetched from a [`Backing`], so a backing never touches the
+//! memory of programs. The page table has a lock of its own below that.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use abi::errno::Errno;
+use task::Mutex;
+
+use crate::area::{Area, AreaFlags, Areas, Prot, Source};
+use crate::object::{Backing, Object};
+use crate::{MapError, PAGE_SIZE, Page, PageTable, Perm, USER_END, USER_START, page_up};
+
+/// Where a new mapping goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Placement {
+    /// Where there is room, at the hint if it is free there (0: no hint).
+    Anywhere(usize),
+    /// Here; what is there goes away.
+    Fixed(usize),
+    /// Here, or not at all.
+    FixedIfFree(usize),
+}
+
+/// What `mmap` is asked for.
+pub struct Mapping {
+    /// Where.
+    pub place: Placement,
+    /// Bytes; rounded up to pages.
+    pub len: usize,
+    /// What the program may do.
+    pub prot: Prot,
+    /// How it behaves.
+    pub flags: AreaFlags,
+    /// The object and the number of the page in it that comes first; `None` for private memory without a name.
+    pub object: Option<(Arc<Object>, u64)>,
+}
+
+/// What `madvise` can change. Everything else it says is heard and not needed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Advice {
+    /// Give the pages back now; private ones read as zeros (or the file) afterwards.
+    Drop,
+    /// Set these flags and clear those.
+    Flags(AreaFlags, AreaFlags),
+}
+
+/// One line of `/proc/<pid>/maps`.
+pub struct AreaInfo {
+    /// From where to where.
+    pub range: Range<usize>,
+    /// Protection.
+    pub prot: Prot,
+    /// Whether it is shared.
+    pub shared: bool,
+    /// Offset in the object, bytes.
+    pub offset: u64,
+    /// Device number of the file, encoded; 0 without one.
+    pub dev: u64,
+    /// The file's number.
+    pub ino: u64,
+    /// The file's name, `[heap]`, `[stack]` or nothing.
+    pub name: Vec<u8>,
+}
+
+/// The size of an address space.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Stats {
+    /// Bytes mapped.
+    pub size: usize,
+    /// Bytes of pages present.
+    pub resident: usize,
+    /// The part of `resident` that belongs to shared mappings.
+    pub shared: usize,
+    /// Bytes of private writable memory.
+    pub data: usize,
+    /// Bytes of stacks.
+    pub stack: usize,
+    /// Bytes of code.
+    pub text: usize,
+    /// Bytes locked.
+    pub locked: usize,
+}
+
+/// Which word of memory an address means: the same for all who see the same word.
+#[derive(Clone)]
+pub struct FutexKey {
+    space: u64,
+    index: u64,
+    /// Keeps what `index` counts in from being replaced by something else at its address.
+    object: Option<Arc<dyn Backing>>,
+}
+
+impl FutexKey {
+    /// The object's identity, or 0.
+    fn object(&self) -> usize {
+        self.object.as_ref().map_or(0, |object| Arc::as_ptr(object).cast::<u8>().addr())
+    }
+
+    /// A number to sort keys into buckets by.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        let mixed = (self.space ^ (self.object() as u64).rotate_left(32)).wrapping_add(self.index);
+        mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
+    }
+}
+
+impl PartialEq for FutexKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.space == other.space && self.index == other.index && self.object() == other.object()
+    }
+}
+
+/// What the mutex guards.
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) areas: Areas,
+    /// Pages of private areas that the table does not show: those of inaccessible areas (the processor has no unreadable
+    /// user page), and those a move found no table for.
+    pub(crate) parked: BTreeMap<usize, Page>,
+    /// The heap: where it begins, and where it ends now.
+    heap: Range<usize>,
+    /// Bytes mapped.
+    pub(crate) size: usize,
+}
+
+/// A program's memory.
+pub struct AddressSpace {
+    id: u64,
+    pub(crate) state: Mutex<State>,
+    pub(crate) table: PageTable,
+    /// Below this, mappings without an address of their own are placed.
+    top: usize,
+    /// Pages present in private and in shared areas.
+    pub(crate) private_pages: AtomicUsize,
+    pub(crate) shared_pages: AtomicUsize,
+    /// The most bytes that may be mapped (`RLIMIT_AS`).
+    size_limit: AtomicUsize,
+    /// The most bytes a stack may grow to (`RLIMIT_STACK`).
+    stack_limit: AtomicUsize,
+}
+
+impl AddressSpace {
+    /// An empty space; mappings without an address of their own go below `top`. `None` if memory is short.
+    #[must_use]
+    pub fn new(top: usize) -> Option<Arc<Self>> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Some(Arc::new(Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            state: Mutex::default(),
+            table: PageTable::new()?,
+            top: top.min(USER_END),
+            private_pages: AtomicUsize::new(0),
+            shared_pages: AtomicUsize::new(0),
+            size_limit: AtomicUsize::new(usize::MAX),
+            stack_limit: AtomicUsize::new(8 << 20),
+        }))
+    }
+
+    /// Sets `RLIMIT_AS` and `RLIMIT_STACK`.
+    pub fn set_limits(&self, size: usize, stack: usize) {
+        self.size_limit.store(size, Ordering::Relaxed);
+        self.stack_limit.store(stack, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stack_limit(&self) -> usize {
+        self.stack_limit.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn has_room(&self, state: &State, more: usize) -> bool {
+        state.size.saturating_add(more) <= self.size_limit.load(Ordering::Relaxed)
+    }
+
+    /// Whether a range of addresses is a program's at all.
+    pub(crate) fn user_range(addr: usize, len: usize) -> Result<Range<usize>, Errno> {
+        let end = addr.checked_add(len).filter(|&end| end <= USER_END).ok_or(Errno::ENOMEM)?;
+        if addr < USER_START { Err(Errno::EPERM) } else { Ok(addr..end) }
+    }
+
+    /// A page-aligned range from a call's arguments.
+    fn range(addr: usize, len: usize) -> Result<Range<usize>, Errno> {
+        let len = page_up(len).ok_or(Errno::EINVAL)?;
+        if !addr.is_multiple_of(PAGE_SIZE) {
+            return Err(Errno::EINVAL);
+        }
+        let end = addr.checked_add(len).filter(|&end| end <= USER_END).ok_or(Errno::EINVAL)?;
+        Ok(addr..end)
+    }
+
+    /// Maps something and returns where.
+    ///
+    /// # Errors
+    /// `EINVAL`, `ENOMEM`, `EEXIST`, `EPERM` for the lowest addresses, `EACCES` for a shared mapping that may not be written to.
+    pub fn mmap(&self, request: Mapping) -> Result<usize, Errno> {
+        let len = page_up(request.len).filter(|&len| len > 0 && len < USER_END).ok_or(Errno::EINVAL)?;
+        let shared = request.flags.contains(AreaFlags::SHARED);
+        if let Some((object, _)) = &request.object
+            && shared
+            && request.prot.contains(Prot::WRITE)
+            && !object.writable
+        {
+            return Err(Errno::EACCES);
+        }
+        let mut state = self.state.lock();
+        let start = match request.place {
+            Placement::Anywhere(hint) => self.place(&state, crate::page_down(hint), len)?,
+            Placement::Fixed(addr) | Placement::FixedIfFree(addr) => {
+                if !addr.is_multiple_of(PAGE_SIZE) {
+                    return Err(Errno::EINVAL);
+                }
+                let range = Self::user_range(addr, len)?;
+                if matches!(request.place, Placement::FixedIfFree(_)) && !state.areas.is_free(range) {
+                    return Err(Errno::EEXIST);
+                }
+                addr
+            }
+        };
+        if !self.has_room(&state, len) {
+            return Err(Errno::ENOMEM);
+        }
+        self.clear(&mut state, start..start + len);
+        let source = request.object.map(|(object, first)| Source { object, first });
+        state.areas.insert(start, Area { end: start + len, prot: request.prot, flags: request.flags, source });
+        state.size += len;
+        Ok(start)
+    }
+
+    /// A place for `len` bytes: at `hint`, or as high as possible.
+    pub(crate) fn place(&self, state: &State, hint: usize, len: usize) -> Result<usize, Errno> {
+        if hint != 0
+            && let Ok(range) = Self::user_range(hint, len)
+            && state.areas.is_free(range)
+        {
+            return Ok(hint);
+        }
+        state.areas.gap_below(len, self.top).or_else(|| state.areas.gap_below(len, USER_END)).ok_or(Errno::ENOMEM)
+    }
+
+    /// Takes everything out of `range`.
+    pub(crate) fn clear(&self, state: &mut State, range: Range<usize>) {
+        for (start, area) in state.areas.remove(range) {
+            self.drop_pages(state, start..area.end, area.shared());
+            state.size -= area.end - start;
+        }
+    }
+
+    /// Gives back the pages of `range`, a part of one area.
+    fn drop_pages(&self, state: &mut State, range: Range<usize>, shared: bool) {
+        let mut pages = 0;
+        self.table.unmap_range(range.clone(), &mut |_, _| pages += 1);
+        self.present(shared).fetch_sub(pages, Ordering::Relaxed);
+        if !state.parked.is_empty() {
+            let mut tail = state.parked.split_off(&range.start);
+            let mut behind = tail.split_off(&range.end);
+            state.parked.append(&mut behind);
+        }
+    }
+
+    pub(crate) fn present(&self, shared: bool) -> &AtomicUsize {
+        if shared { &self.shared_pages } else { &self.private_pages }
+    }
+
+    /// Unmaps a range.
+    ///
+    /// # Errors
+    /// `EINVAL`.
+    pub fn munmap(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        let range = Self::range(addr, len)?;
+        if range.is_empty() {
+            return Err(Errno::EINVAL);
+        }
+        self.clear(&mut self.state.lock(), range);
+        Ok(())
+    }
+
+    /// Changes what the program may do in a range.
+    ///
+    /// # Errors
+    /// `ENOMEM` if something there is not mapped, `EACCES`, `EINVAL`.
+    pub fn mprotect(&self, addr: usize, len: usize, prot: Prot) -> Result<(), Errno> {
+        let range = Self::range(addr, len)?;
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        if !state.areas.covers(range.clone()) {
+            return Err(Errno::ENOMEM);
+        }
+        let forbidden = |area: &Area| area.shared() && area.source.as_ref().is_some_and(|s| !s.object.writable);
+        if prot.contains(Prot::WRITE) && state.areas.within(range.clone()).any(|(_, area)| forbidden(area)) {
+            return Err(Errno::EACCES);
+        }
+        for (part, area) in state.areas.within(range.clone()) {
+            let shared = area.shared();
+            if area.prot == prot {
+                continue;
+            }
+            if prot.is_empty() {
+                let mut pages = 0;
+                self.table.unmap_range(part, &mut |va, page| {
+                    pages += 1;
+                    // The object still has a shared page.
+                    if !shared {
+                        state.parked.insert(va, page);
+                    }
+                });
+                self.present(shared).fetch_sub(pages, Ordering::Relaxed);
+            } else {
+                // A private page may be shared with a child or a file: writing to it is granted page by page, by faults.
+                self.table.protect(part, Perm { write: shared && prot.contains(Prot::WRITE), exec: prot.contains(Prot::EXEC) });
+            }
+        }
+        state.areas.update(range, |area| area.prot = prot);
+        Ok(())
+    }
+
+    /// Takes advice about a range.
+    ///
+    /// # Errors
+    /// `ENOMEM` if something there is not mapped (the rest is done), `EINVAL`.
+    pub fn madvise(&self, addr: usize, len: usize, advice: Advice) -> Result<(), Errno> {
+        let range = Self::range(addr, len)?;
+        let mut state = self.state.lock();
+        match advice {
+            Advice::Drop => {
+                let parts: Vec<_> = state.areas.within(range.clone()).map(|(part, area)| (part, area.shared())).collect();
+                for (part, shared) in parts {
+                    self.drop_pages(&mut state, part, shared);
+                }
+            }
+            Advice::Flags(set, clear) => {
+                state.areas.update(range.clone(), |area| area.flags = (area.flags | set) - clear);
+            }
+        }
+        if state.areas.covers(range) { Ok(()) } else { Err(Errno::ENOMEM) }
+    }
+
+    /// Whether everything in a range is mapped; the range must be page-aligned.
+    ///
+    /// # Errors
+    /// `ENOMEM` if not, `EINVAL`.
+    pub fn check_mapped(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        let range = Self::range(addr, len)?;
+        if self.state.lock().areas.covers(range) { Ok(()) } else { Err(Errno::ENOMEM) }
+    }
+
+    /// For each page of a range, whether it is present (`mincore(2)`).
+    ///
+    /// # Errors
+    /// `ENOMEM` if something there is not mapped, `EINVAL`.
+    pub fn present_pages(&self, addr: usize, len: usize) -> Result<Vec<u8>, Errno> {
+        let range = Self::range(addr, len).map_err(|e| if addr.is_multiple_of(PAGE_SIZE) { Errno::ENOMEM } else { e })?;
+        let state = self.state.lock();
+        if !state.areas.covers(range.clone()) {
+            return Err(Errno::ENOMEM);
+        }
+        let there = |va: usize| self.table.get(va).is_some() || state.parked.contains_key(&va);
+        Ok(range.step_by(PAGE_SIZE).map(|va| u8::from(there(va))).collect())
+    }
+
+    /// Sets where the heap begins; it is empty then.
+    pub fn set_heap(&self, start: usize) {
+        self.state.lock().heap = start..start;
+    }
+
+    /// Moves the end of the heap to `end`, if that is possible; returns where it is (`brk(2)`).
+    pub fn brk(&self, end: usize) -> usize {
+        let mut state = self.state.lock();
+        let Range { start, end: old } = state.heap.clone();
+        let (Some(new_top), Some(old_top)) = (page_up(end), page_up(old)) else { return old };
+        if end < start || new_top > USER_END {
+            return old;
+        }
+        if new_top < old_top {
+            self.clear(&mut state, new_top..old_top);
+        } else if new_top > old_top {
+            let more = new_top - old_top;
+            if !self.has_room(&state, more) || !state.areas.is_free(old_top..new_top) {
+                return old;
+            }
+            let prot = Prot::READ | Prot::WRITE;
+            state.areas.insert(old_top, Area { end: new_top, prot, flags: AreaFlags::empty(), source: None });
+            state.size += more;
+        }
+        state.heap.end = end;
+        end
+    }
+
+    /// A copy as `fork(2)` makes it: private pages are shared until somebody writes to them.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn fork(&self) -> Result<Arc<Self>, Errno> {
+        let child = Self::new(self.top).ok_or(Errno::ENOMEM)?;
+        child.set_limits(self.size_limit.load(Ordering::Relaxed), self.stack_limit());
+        let state = self.state.lock();
+        let mut copy = State { heap: state.heap.clone(), parked: state.parked.clone(), ..State::default() };
+        let mut pages = self.private_pages.load(Ordering::Relaxed);
+        for (start, area) in state.areas.iter() {
+            let absent = area.flags.intersects(AreaFlags::DONTFORK | AreaFlags::WIPEONFORK);
+            if absent && !area.shared() {
+                pages -= (start..area.end).step_by(PAGE_SIZE).filter(|&va| self.table.get(va).is_some()).count();
+                let mut behind = copy.parked.split_off(&start);
+                copy.parked.append(&mut behind.split_off(&area.end));
+            }
+            if area.flags.contains(AreaFlags::DONTFORK) {
+                continue;
+            }
+            if !absent && !area.shared() {
+                self.table.share_cow(&child.table, start..area.end).map_err(no_memory)?;
+            }
+            let mut area = area.clone();
+            // Locks are not inherited.
+            area.flags -= AreaFlags::LOCKED;
+            copy.size += area.end - start;
+            copy.areas.insert(start, area);
+        }
+        drop(state);
+        child.private_pages.store(pages, Ordering::Relaxed);
+        *child.state.lock() = copy;
+        Ok(child)
+    }
+
+    /// Its size.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let state = self.state.lock();
+        let sum = |which: &dyn Fn(&Area) -> bool| state.areas.iter().filter(|(_, a)| which(a)).map(|(s, a)| a.end - s).sum();
+        let shared = self.shared_pages.load(Ordering::Relaxed) * PAGE_SIZE;
+        Stats {
+            size: state.size,
+            resident: self.private_pages.load(Ordering::Relaxed) * PAGE_SIZE + shared,
+            shared,
+            data: sum(&|a| !a.shared() && a.prot.contains(Prot::WRITE) && !a.flags.contains(AreaFlags::GROWSDOWN)),
+            stack: sum(&|a| a.flags.contains(AreaFlags::GROWSDOWN)),
+            text: sum(&|a| a.prot.contains(Prot::EXEC) && !a.prot.contains(Prot::WRITE)),
+            locked: sum(&|a| a.flags.contains(AreaFlags::LOCKED)),
+        }
+    }
+
+    /// All areas, ascending, for `/proc/<pid>/maps`.
+    #[must_use]
+    pub fn listing(&self) -> Vec<AreaInfo> {
+        let state = self.state.lock();
+        let describe = |(start, area): (usize, &Area)| {
+            let source = area.source.as_ref();
+            let name = match source {
+                Some(source) => source.object.name.clone(),
+                None if area.flags.contains(AreaFlags::GROWSDOWN) => b"[stack]".to_vec(),
+                None if start < state.heap.end && area.end > state.heap.start => b"[heap]".to_vec(),
+                None => Vec::new(),
+            };
+            AreaInfo {
+                range: start..area.end,
+                prot: area.prot,
+                shared: area.shared(),
+                offset: source.map_or(0, |s| s.first * PAGE_SIZE as u64),
+                dev: source.map_or(0, |s| s.object.dev),
+                ino: source.map_or(0, |s| s.object.ino),
+                name,
+            }
+        };
+        state.areas.iter().map(describe).collect()
+    }
+
+    /// The identity of the word at `addr`. `private`: only threads of this space will ask for it.
+    ///
+    /// # Errors
+    /// `EFAULT` if nothing is mapped there.
+    pub fn futex_key(&self, addr: usize, private: bool) -> Result<FutexKey, Errno> {
+        let own = FutexKey { space: self.id, index: addr as u64, object: None };
+        if private {
+            return Ok(own);
+        }
+        let state = self.state.lock();
+        let (start, area) = state.areas.find(addr).ok_or(Errno::EFAULT)?;
+        match &area.source {
+            Some(source) if area.shared() => {
+                let index = source.first * PAGE_SIZE as u64 + (addr - start) as u64;
+                Ok(FutexKey { space: 0, index, object: Some(source.object.backing.clone()) })
+            }
+            _ => Ok(own),
+        }
+    }
+
+    /// Makes this the address space of the current CPU. Does not sleep.
+    pub fn activate(&self) {
+        self.table.activate();
+    }
+}
+
+impl task::UserSpace for AddressSpace {
+    fn activate(&self) {
+        self.table.activate();
+    }
+}
+
+/// The only way mapping a page of a program can fail here: addresses are checked before.
+pub(crate) fn no_memory(_: MapError) -> Errno {
+    Errno::ENOMEM
+}

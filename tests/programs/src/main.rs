@@ -1,0 +1,63 @@
+//! Checks of the Linux interface from inside: an ordinary static program that knows nothing of the kernel it runs on.
+//!
+//! `machine-tests list` prints the checks' names; `machine-tests NAME` runs one and prints `ok NAME`, or says what is wrong and
+//! exits with status 1. Every check passes on Linux.
+
+mod canary;
+mod files;
+mod memory;
+mod processes;
+mod signals;
+mod threads;
+mod time;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+/// A check: it returns when what its name says has been seen to be so.
+type Check = fn() -> Result<()>;
+
+fn checks() -> Vec<(&'static str, Check)> {
+    [threads::CHECKS, signals::CHECKS, memory::CHECKS, files::CHECKS, processes::CHECKS, time::CHECKS].concat()
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["list"] => {
+            for (name, _) in checks() {
+                println!("{name}");
+            }
+            ExitCode::SUCCESS
+        }
+        ["child", what @ ..] => processes::child(what),
+        ["canary", what] => canary::run(what),
+        [name] => match checks().into_iter().find(|(known, _)| known == name) {
+            Some((_, check)) => match check() {
+                Ok(()) => {
+                    println!("ok {name}");
+                    ExitCode::SUCCESS
+                }
+                Err(error) => {
+                    println!("not ok {name}: {error:#}");
+                    ExitCode::FAILURE
+                }
+            },
+            None => {
+                eprintln!("no check is called {name}; `machine-tests list` names them");
+                ExitCode::from(2)
+            }
+        },
+        _ => {
+            eprintln!("usage: machine-tests list | machine-tests NAME");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// `result` of a C library call, or the error it left in `errno`.
+fn checked(result: libc::c_int) -> std::io::Result<libc::c_int> {
+    if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(result) }
+}

@@ -1,0 +1,132 @@
+//! From power-on, and from the kernel's entry, to the first instruction of the first process; and the image's size.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use object::read::elf::{ElfFile64, ProgramHeader};
+
+use super::Table;
+use crate::build;
+use crate::vm::{Kernel, Machine};
+
+/// What `bench boot` measures, and how often.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The Linux kernel to compare with [default: the newest in /boot]
+    #[arg(long, value_name = "VMLINUZ")]
+    linux: Option<PathBuf>,
+    /// How often each boot is measured
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    pub runs: usize,
+    /// Measure Linux only, to try the benchmark itself
+    #[arg(long)]
+    pub only_linux: bool,
+}
+
+/// Measures boots of both kernels, one after the other in turn.
+pub fn measure(arguments: &Arguments, table: &mut Table) -> Result<()> {
+    let linux = match &arguments.linux {
+        Some(image) => image.clone(),
+        None => newest_linux()?,
+    };
+    let mut systems = vec![("Linux", Kernel::Linux(linux))];
+    if !arguments.only_linux {
+        systems.insert(0, ("Skerry", Kernel::Skerry));
+    }
+    for (cpus, icount) in [(4, false), (1, true)] {
+        // Counted instructions are the same every time.
+        let runs = if icount { 1 } else { arguments.runs };
+        let mut samples: Vec<Vec<Boot>> = systems.iter().map(|_| Vec::new()).collect();
+        for _ in 0..runs {
+            for ((_, kernel), samples) in systems.iter().zip(&mut samples) {
+                samples.push(boot(kernel, cpus, icount)?);
+            }
+        }
+        let (unit, scale) = if icount { ("M instructions", 1e6) } else { ("ms", 1e6) };
+        for ((system, _), samples) in systems.iter().zip(&samples) {
+            let goal = (!icount && *system == "Skerry").then_some(20.0);
+            let from_entry = samples.iter().filter_map(|boot| Some(boot.from_entry? as f64 / scale)).collect();
+            table.add(format!("kernel entry to first user instruction, {cpus} CPUs"), system, unit, goal, from_entry);
+            let monotonic = samples.iter().map(|boot| boot.monotonic as f64 / scale).collect();
+            table.add(format!("clock set-up to first user instruction, {cpus} CPUs"), system, unit, None, monotonic);
+            if icount {
+                let power_on = samples.iter().map(|boot| boot.counter as f64 / scale).collect();
+                table.add(format!("power-on to first user instruction, {cpus} CPUs"), system, unit, None, power_on);
+            }
+        }
+    }
+    for (system, kernel) in &systems {
+        let (file, memory) = match kernel {
+            Kernel::Skerry => skerry_size()?,
+            Kernel::Linux(image) => (fs::metadata(image)?.len(), None),
+        };
+        table.add("kernel image, as loaded from a file", system, "KiB", None, vec![file as f64 / 1024.0]);
+        table.add(
+            "kernel image, in memory",
+            system,
+            "KiB",
+            None,
+            memory.into_iter().map(|memory| memory as f64 / 1024.0).collect(),
+        );
+    }
+    Ok(())
+}
+
+/// What one boot took. With counted instructions the virtual clock's nanoseconds are instructions too.
+struct Boot {
+    /// The time-stamp counter at the first user instruction.
+    counter: u64,
+    /// The monotonic clock then, in nanoseconds.
+    monotonic: u64,
+    /// From the kernel's entry, in nanoseconds or instructions, where the kernel tells.
+    from_entry: Option<u64>,
+}
+
+fn boot(kernel: &Kernel, cpus: u32, icount: bool) -> Result<Boot> {
+    let mut machine = Machine {
+        kernel: kernel.clone(),
+        append: "quiet".into(),
+        log: crate::paths::target().join("bench.log"),
+        ..Machine::default()
+    };
+    (machine.hardware.cpus, machine.hardware.icount) = (cpus, icount);
+    let program = build::bench_programs()?.program("first-instruction");
+    let log = machine.run_without_agent(&program)?;
+    let line = log.lines().find_map(|line| line.split_once("first-instruction: ")).context("the first process told nothing")?.1;
+    let words: Vec<_> = line.split_whitespace().collect();
+    ensure!(words.len() == 4, "the first process told {line:?}");
+    Ok(Boot { counter: words[1].parse()?, monotonic: words[3].parse()?, from_entry: from_entry(&log, icount) })
+}
+
+/// What Skerry's own log tells: `boot: first user instruction after N us (tsc delta T)`.
+fn from_entry(log: &str, icount: bool) -> Option<u64> {
+    let rest = log.split_once("boot: first user instruction after ")?.1;
+    let microseconds: u64 = rest.split_once(" us")?.0.trim().parse().ok()?;
+    let ticks: u64 = rest.split_once("tsc delta ")?.1.split(')').next()?.trim().parse().ok()?;
+    Some(if icount { ticks } else { microseconds * 1000 })
+}
+
+/// Bytes of the image that a loader reads, and bytes of memory that it takes.
+fn skerry_size() -> Result<(u64, Option<u64>)> {
+    let image = fs::read(build::kernel()?)?;
+    let elf = ElfFile64::<object::Endianness>::parse(image.as_slice())?;
+    let endian = object::Endianness::Little;
+    let (mut file, mut memory) = (0, 0);
+    for segment in elf.elf_program_headers().iter().filter(|segment| segment.p_type(endian) == object::elf::PT_LOAD) {
+        file += segment.p_filesz(endian);
+        memory += segment.p_memsz(endian);
+    }
+    Ok((file, Some(memory)))
+}
+
+/// The newest Linux image of this machine.
+fn newest_linux() -> Result<PathBuf> {
+    let mut images: Vec<_> = fs::read_dir("/boot")
+        .context("cannot read /boot")?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-")))
+        .collect();
+    images.sort();
+    images.pop().context("no Linux kernel in /boot (package linux-image-amd64; `make setup` installs it)")
+}

@@ -1,0 +1,75 @@
+//! Instances: from the command to their first user instruction, their end, and the least memory one runs in.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::Table;
+use super::boot::Arguments;
+use crate::vm::{Ending, Machine, Streams, last_lines};
+
+/// Starts instances one after the other and shows each one's times; then finds the least memory.
+const SCRIPT: &str = r#"
+mkdir -p /tmp/r/bin; cp /bin/busybox /tmp/r/bin/
+tar cf /tmp/r.tar -C /tmp/r .
+n=0
+while [ $n -lt RUNS ]; do
+    skerry run --name b$n --cpus 1 --mem 64M --rootfs /tmp/r.tar -- /bin/busybox true || exit 1
+    skerry inspect b$n --json | tr -d '\n'; echo
+    skerry rm b$n >/dev/null
+    n=$((n + 1))
+done
+for memory in 2 3 4 5 6 7 8 10 12 16 24 32; do
+    if skerry run --rm --cpus 1 --mem ${memory}M --rootfs /tmp/r.tar -- /bin/busybox true 2>/dev/null; then
+        echo "least $memory"
+        break
+    fi
+done
+"#;
+
+/// The times in what `skerry inspect --json` prints: field, what it is, the goal in milliseconds.
+const TIMES: [(&str, &str, Option<f64>); 3] = [
+    ("/run_us", "skerry run to the instance's first user instruction", Some(50.0)),
+    ("/boot_us", "start of the instance to its first user instruction", Some(10.0)),
+    ("/reclaim/total_us", "end of the instance to its resources free, with scrubbing", None),
+];
+
+/// Measures in one machine of four processors.
+pub fn measure(arguments: &Arguments, table: &mut Table) -> Result<()> {
+    if arguments.only_linux {
+        return Ok(());
+    }
+    let script = SCRIPT.replace("RUNS", &(4 * arguments.runs).to_string());
+    let machine = Machine {
+        append: "quiet".into(),
+        timeout: Some(Duration::from_secs(300)),
+        log: crate::paths::target().join("bench.log"),
+        command: ["/bin/sh", "-c", &script].map(OsString::from).to_vec(),
+        ..Machine::default()
+    };
+    let (mut output, mut complaints) = (Vec::new(), Vec::new());
+    let streams = Streams { input: Box::new(std::io::empty()), output: &mut output, error: &mut complaints };
+    let outcome = machine.run(streams)?;
+    let said = String::from_utf8_lossy(&complaints);
+    ensure!(outcome.ending == Ending::Exited(0), "{:?}: {said}\n{}", outcome.ending, last_lines(&machine.log, 25));
+    let output = String::from_utf8(output)?;
+    let inspected: Vec<Value> =
+        output.lines().filter(|line| line.starts_with('{')).map(serde_json::from_str).collect::<Result<_, _>>()?;
+    let milliseconds =
+        |field: &str| inspected.iter().filter_map(|entry| Some(entry.pointer(field)?.as_f64()? / 1000.0)).collect();
+    for (field, what, goal) in TIMES {
+        table.add(what, "Skerry", "ms", goal, milliseconds(field));
+    }
+    let apart = inspected
+        .iter()
+        .filter_map(|entry| {
+            Some((entry.pointer("/reclaim/total_us")?.as_f64()? - entry.pointer("/reclaim/scrub_us")?.as_f64()?) / 1000.0)
+        })
+        .collect();
+    table.add("end of the instance to its resources free, scrubbing apart", "Skerry", "ms", None, apart);
+    let least = output.lines().find_map(|line| line.strip_prefix("least ")).context("no memory was enough for `busybox true`")?;
+    table.add("least memory in which an instance runs `busybox true`", "Skerry", "MiB", Some(8.0), vec![least.parse()?]);
+    Ok(())
+}

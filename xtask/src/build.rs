@@ -1,0 +1,113 @@
+//! Building: the kernel image, and the static programs that go into a machine.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::{env, fs};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{ksyms, paths};
+
+/// The target of programs that run in a machine.
+const MACHINE_TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// The target of the kernel.
+pub const KERNEL_TARGET: &str = "x86_64-unknown-none";
+
+/// Static Linux programs of the workspace, built for the inside of a machine.
+pub struct Tools {
+    directory: PathBuf,
+}
+
+impl Tools {
+    /// The program `name`.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+}
+
+/// Builds everything a machine needs.
+pub fn everything() -> Result<()> {
+    tools()?;
+    let kernel = kernel()?;
+    println!("{}", kernel.display());
+    Ok(())
+}
+
+/// Builds the kernel image with its symbol table; returns its path.
+pub fn kernel() -> Result<PathBuf> {
+    let target = paths::target();
+    run(cargo()
+        .args(["build", "--quiet", "--release", "-p", "skerry-kernel", "--target", KERNEL_TARGET])
+        .arg("--target-dir")
+        .arg(&target))?;
+    let linked = target.join(KERNEL_TARGET).join("release/skerry-kernel");
+    let mut image = fs::read(&linked).with_context(|| format!("cannot read {}", linked.display()))?;
+    ksyms::fill(&mut image)?;
+    let finished = target.join("skerry.elf");
+    // Another machine may be starting from the image at this moment: it is replaced whole, and only by a different one.
+    if fs::read(&finished).is_ok_and(|old| old == image) {
+        return Ok(finished);
+    }
+    let fresh = target.join(format!("skerry.elf.{}", std::process::id()));
+    fs::write(&fresh, image)
+        .and_then(|()| fs::rename(&fresh, &finished))
+        .with_context(|| format!("cannot write {}", finished.display()))?;
+    Ok(finished)
+}
+
+/// Builds the static tools: `vmagent` and `skerry`.
+pub fn tools() -> Result<Tools> {
+    programs(&["vmagent", "skerry"])
+}
+
+/// Builds the test program in Rust.
+pub fn test_programs() -> Result<Tools> {
+    programs(&["machine-tests"])
+}
+
+/// Builds the programs that benchmarks run.
+pub fn bench_programs() -> Result<Tools> {
+    programs(&["first-instruction"])
+}
+
+/// Builds the test program in Go; returns its path.
+pub fn go_test_program() -> Result<PathBuf> {
+    let program = paths::target().join("machine/go-tests");
+    run(Command::new("go")
+        .args(["build", "-o"])
+        .arg(&program)
+        .arg("main.go")
+        .current_dir(paths::root().join("tests/programs/go"))
+        .envs([("CGO_ENABLED", "0"), ("GOFLAGS", ""), ("GO111MODULE", "off")]))
+    .context("the Go test program (package golang-go; `make setup` installs it)")?;
+    Ok(program)
+}
+
+/// Builds programs of the workspace as static Linux programs.
+fn programs(names: &[&str]) -> Result<Tools> {
+    let directory = paths::target().join("machine");
+    let mut cargo = cargo();
+    cargo.args(["build", "--quiet", "--release", "--target", MACHINE_TARGET]).arg("--target-dir").arg(&directory);
+    for name in names {
+        cargo.args(["-p", name]);
+    }
+    cargo.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS", "-Ctarget-feature=+crt-static -Crelocation-model=static");
+    run(&mut cargo)?;
+    Ok(Tools { directory: directory.join(MACHINE_TARGET).join("release") })
+}
+
+/// The Cargo that runs xtask.
+pub fn cargo() -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(paths::root());
+    cargo
+}
+
+/// Runs a command to a successful end.
+pub fn run(command: &mut Command) -> Result<()> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let status = command.status().with_context(|| format!("cannot run {name}"))?;
+    ensure!(status.success(), "{name} failed ({status}): {command:?}");
+    Ok(())
+}

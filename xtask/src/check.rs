@@ -1,0 +1,242 @@
+//! `cargo xtask check` and `cargo xtask unsafe`: the rules of the house.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::source::{self, Counts};
+use crate::{build, paths};
+
+/// Packages that only build for bare metal: everything that calls the guard.
+pub const KERNEL_ONLY: &[&str] = &["guard", "drivers", "link", "linux", "node", "skerry-kernel"];
+/// Packages whose lock-free parts are model-checked.
+pub const LOOM_TESTED: &[&str] = &["ring", "lfmutex"];
+/// The packages that may hold `unsafe`: the guard, the building blocks below it, and programs
+/// that test or measure the raw interface.
+const MAY_BE_UNSAFE: &[&str] = &["guard", "abi", "ring", "lfmutex", "frames", "machine-tests", "first-instruction"];
+/// The guard can be read in an afternoon.
+const GUARD_LINES: usize = 8000;
+/// A file has one topic.
+const FILE_LINES: usize = 900;
+
+/// One check of the source: what holds, and whether it does.
+type Outcome = (&'static str, Result<String>);
+
+/// Runs every check.
+pub fn all() -> Vec<Outcome> {
+    vec![
+        ("the source is formatted", cargo(&["fmt", "--all", "--", "--check", "-l"])),
+        (
+            "clippy has nothing to say about what runs on the host",
+            cargo(&host(&["clippy", "--all-targets"], &["--", "-D", "warnings"])),
+        ),
+        ("clippy has nothing to say about the kernel", cargo(&kernel(&["clippy"], &["--", "-D", "warnings"]))),
+        ("the documentation builds without a warning", documentation()),
+        ("no spin locks", no_words(&["spin_loop", "spin::"])),
+        ("nothing is left to be done", no_words(&["TODO", "FIXME", "XXX", "todo!(", "unimplemented!("])),
+        ("`unsafe` is forbidden outside the guard and its building blocks", unsafe_is_forbidden()),
+        ("every file has one topic", file_lengths()),
+        ("the guard is small", guard_is_small()),
+    ]
+}
+
+/// Carries out `cargo xtask check`.
+pub fn run() -> ExitCode {
+    let mut status = ExitCode::SUCCESS;
+    for (what, result) in all() {
+        match result {
+            Ok(seen) if seen.is_empty() => println!("ok      {what}"),
+            Ok(seen) => println!("ok      {what}: {seen}"),
+            Err(error) => {
+                println!("FAILED  {what}: {error:#}");
+                status = ExitCode::FAILURE;
+            }
+        }
+    }
+    status
+}
+
+/// Carries out `cargo xtask unsafe`: prints the counts of every package.
+pub fn report_unsafe() -> Result<()> {
+    println!("{:<16} {:>8} {:>8} {:>7}", "package", "code", "unsafe", "share");
+    let mut total = Counts::default();
+    for (package, counts) in counts()? {
+        print_counts(&package, counts);
+        total += counts;
+    }
+    print_counts("all", total);
+    guard_is_small().map(drop)
+}
+
+fn print_counts(name: &str, Counts { code, unsafe_code }: Counts) {
+    println!("{name:<16} {code:>8} {unsafe_code:>8} {:>6.1}%", 100.0 * unsafe_code as f64 / code.max(1) as f64);
+}
+
+/// Lines of each package's sources.
+fn counts() -> Result<BTreeMap<String, Counts>> {
+    let mut packages = BTreeMap::new();
+    for (package, directory) in packages_with_directories()? {
+        let mut sum = Counts::default();
+        for path in sources(&directory)? {
+            let text = read(&path)?;
+            sum += if path.extension().is_some_and(|extension| extension == "rs") {
+                source::count_rust(&text)
+            } else {
+                source::count_assembly(&text)
+            };
+        }
+        packages.insert(package, sum);
+    }
+    Ok(packages)
+}
+
+/// The workspace's packages: names and directories.
+fn packages_with_directories() -> Result<Vec<(String, PathBuf)>> {
+    let output = build::cargo().args(["metadata", "--no-deps", "--format-version", "1"]).output().context("cannot run cargo")?;
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).context("cargo metadata printed no JSON")?;
+    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
+    packages
+        .iter()
+        .map(|package| {
+            let name = package["name"].as_str().context("a package without name")?;
+            let manifest = package["manifest_path"].as_str().context("a package without manifest")?;
+            Ok((name.to_owned(), Path::new(manifest).parent().context("a manifest without directory")?.to_owned()))
+        })
+        .collect()
+}
+
+/// The Rust and assembly sources of a package.
+fn sources(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut waiting = vec![directory.join("src"), directory.join("tests"), directory.join("benches"), directory.join("build.rs")];
+    while let Some(path) = waiting.pop() {
+        if path.is_dir() {
+            let entries = fs::read_dir(&path)?.collect::<Result<Vec<_>, _>>()?;
+            waiting.extend(entries.into_iter().map(|entry| entry.path()));
+        } else if path.extension().is_some_and(|extension| ["rs", "s", "S"].iter().any(|known| extension == *known))
+            && path.is_file()
+        {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+fn every_source() -> Result<Vec<(PathBuf, String)>> {
+    let mut files = Vec::new();
+    for (_, directory) in packages_with_directories()? {
+        for path in sources(&directory)? {
+            let text = read(&path)?;
+            files.push((path.strip_prefix(paths::root()).unwrap_or(&path).to_owned(), text));
+        }
+    }
+    Ok(files)
+}
+
+fn no_words(words: &[&str]) -> Result<String> {
+    let mut found = Vec::new();
+    for (path, text) in every_source()? {
+        // The list of what is looked for is here.
+        if path.ends_with("xtask/src/check.rs") {
+            continue;
+        }
+        for (number, line) in text.lines().enumerate() {
+            if let Some(word) = words.iter().find(|word| line.contains(**word)) {
+                found.push(format!("{}:{}: {word}", path.display(), number + 1));
+            }
+        }
+    }
+    none(found)
+}
+
+fn unsafe_is_forbidden() -> Result<String> {
+    let mut found = Vec::new();
+    for (package, directory) in packages_with_directories()? {
+        if MAY_BE_UNSAFE.contains(&package.as_str()) {
+            continue;
+        }
+        for root in ["src/lib.rs", "src/main.rs"].map(|root| directory.join(root)) {
+            if root.is_file() && !read(&root)?.lines().any(|line| line.trim() == "#![forbid(unsafe_code)]") {
+                found.push(format!(
+                    "{} does not say #![forbid(unsafe_code)]",
+                    root.strip_prefix(paths::root()).unwrap_or(&root).display()
+                ));
+            }
+        }
+    }
+    none(found)
+}
+
+fn file_lengths() -> Result<String> {
+    let long = every_source()?
+        .into_iter()
+        .map(|(path, text)| (path, text.lines().count()))
+        .filter(|(_, lines)| *lines >= FILE_LINES)
+        .map(|(path, lines)| format!("{} has {lines} lines", path.display()))
+        .collect();
+    none(long)
+}
+
+fn guard_is_small() -> Result<String> {
+    let counts = counts()?;
+    let guard = counts.get("guard").context("there is no package `guard`")?;
+    ensure!(guard.code < GUARD_LINES, "the guard has {} lines of code; it must stay below {GUARD_LINES}", guard.code);
+    Ok(format!("{} lines of code, {} of them unsafe", guard.code, guard.unsafe_code))
+}
+
+fn none(found: Vec<String>) -> Result<String> {
+    if found.is_empty() { Ok(String::new()) } else { bail!("{}", found.join("\n        ")) }
+}
+
+/// Arguments for what runs on the host.
+fn host<'a>(before: &[&'a str], after: &[&'a str]) -> Vec<&'a str> {
+    let mut arguments = before.to_vec();
+    arguments.push("--workspace");
+    for package in KERNEL_ONLY {
+        arguments.extend(["--exclude", package]);
+    }
+    arguments.extend(after);
+    arguments
+}
+
+/// Arguments for the kernel's own packages.
+fn kernel<'a>(before: &[&'a str], after: &[&'a str]) -> Vec<&'a str> {
+    let mut arguments = before.to_vec();
+    arguments.extend(["--target", build::KERNEL_TARGET]);
+    for package in KERNEL_ONLY {
+        arguments.extend(["-p", package]);
+    }
+    arguments.extend(after);
+    arguments
+}
+
+fn cargo(arguments: &[&str]) -> Result<String> {
+    finish(build::cargo().args(arguments))
+}
+
+fn documentation() -> Result<String> {
+    for arguments in [
+        host(&["doc", "--no-deps", "--document-private-items"], &[]),
+        kernel(&["doc", "--no-deps", "--document-private-items"], &[]),
+    ] {
+        finish(build::cargo().args(arguments).env("RUSTDOCFLAGS", "-D warnings"))?;
+    }
+    Ok(String::new())
+}
+
+/// Runs a quiet command; its words are shown if it fails.
+fn finish(command: &mut Command) -> Result<String> {
+    let output = command.env("CARGO_TERM_COLOR", "never").output().context("cannot run cargo")?;
+    if !output.status.success() {
+        bail!("{}\n{}{}", output.status, String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::new())
+}

@@ -1,0 +1,184 @@
+//! The initial RAM file system of a test machine: a cpio archive in the `newc` format, as Linux reads it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+const DIRECTORY: u32 = 0o040_000;
+const REGULAR: u32 = 0o100_000;
+const SYMLINK: u32 = 0o120_000;
+const CHARACTER_DEVICE: u32 = 0o020_000;
+
+/// An archive that grows. Parent directories are added as they are needed.
+pub struct Archive {
+    bytes: Vec<u8>,
+    inode: u32,
+    directories: BTreeSet<String>,
+}
+
+/// One entry's header fields that vary.
+#[derive(Default)]
+struct Header {
+    mode: u32,
+    modified: u32,
+    device: (u32, u32),
+}
+
+impl Archive {
+    /// An empty archive.
+    pub fn new() -> Self {
+        Self { bytes: Vec::new(), inode: 1, directories: BTreeSet::new() }
+    }
+
+    /// A directory with this mode. Paths are absolute in the machine.
+    pub fn directory(&mut self, path: &str, mode: u32) {
+        let name = self.name(path);
+        if name.is_empty() || !self.directories.insert(name.clone()) {
+            return;
+        }
+        self.entry(&name, &Header { mode: DIRECTORY | mode, ..Header::default() }, &[]);
+    }
+
+    /// A regular file.
+    pub fn file(&mut self, path: &str, mode: u32, contents: &[u8]) {
+        let name = self.name(path);
+        self.entry(&name, &Header { mode: REGULAR | mode, ..Header::default() }, contents);
+    }
+
+    /// A symbolic link at `path` that points to `to`.
+    pub fn symlink(&mut self, path: &str, to: &[u8]) {
+        let name = self.name(path);
+        self.entry(&name, &Header { mode: SYMLINK | 0o777, ..Header::default() }, to);
+    }
+
+    /// A character device.
+    pub fn device(&mut self, path: &str, mode: u32, major: u32, minor: u32) {
+        let name = self.name(path);
+        self.entry(&name, &Header { mode: CHARACTER_DEVICE | mode, device: (major, minor), ..Header::default() }, &[]);
+    }
+
+    /// A file or folder of the host, with everything in it.
+    pub fn host(&mut self, host: &Path, path: &str) -> Result<()> {
+        let failed = || format!("cannot add {}", host.display());
+        let metadata = fs::symlink_metadata(host).with_context(failed)?;
+        let mode = metadata.permissions().mode() & 0o7777;
+        if metadata.is_dir() {
+            self.directory(path, mode);
+            let mut names = fs::read_dir(host)
+                .with_context(failed)?
+                .map(|entry| entry.map(|entry| entry.file_name()))
+                .collect::<Result<Vec<_>, _>>()
+                .with_context(failed)?;
+            names.sort();
+            for name in names {
+                let utf8 = name.to_str().with_context(|| format!("{}: the name is not UTF-8", host.join(&name).display()))?;
+                self.host(&host.join(&name), &format!("{}/{utf8}", path.trim_end_matches('/')))?;
+            }
+        } else if metadata.is_symlink() {
+            self.symlink(path, fs::read_link(host).with_context(failed)?.as_os_str().as_bytes());
+        } else if metadata.is_file() {
+            let contents = fs::read(host).with_context(failed)?;
+            ensure!(u32::try_from(contents.len()).is_ok(), "{} is larger than the archive format can say", host.display());
+            let name = self.name(path);
+            let modified = u32::try_from(metadata.mtime()).unwrap_or(0);
+            self.entry(&name, &Header { mode: REGULAR | mode, modified, ..Header::default() }, &contents);
+        } else {
+            bail!("{} is neither a file, a folder nor a symbolic link", host.display());
+        }
+        Ok(())
+    }
+
+    /// The finished archive.
+    pub fn finish(mut self) -> Vec<u8> {
+        self.entry("TRAILER!!!", &Header::default(), &[]);
+        let padded = self.bytes.len().next_multiple_of(512);
+        self.bytes.resize(padded, 0);
+        self.bytes
+    }
+
+    /// Adds the directories above `path` and returns its name in the archive: relative, without a leading slash.
+    fn name(&mut self, path: &str) -> String {
+        let name = path.trim_matches('/').to_owned();
+        if let Some((parent, _)) = name.rsplit_once('/') {
+            self.directory(parent, 0o755);
+        }
+        name
+    }
+
+    fn entry(&mut self, name: &str, header: &Header, contents: &[u8]) {
+        let links = if header.mode & DIRECTORY == DIRECTORY && header.mode & REGULAR != REGULAR { 2 } else { 1 };
+        let fields = [
+            self.inode,
+            header.mode,
+            0,
+            0,
+            links,
+            header.modified,
+            contents.len() as u32,
+            0,
+            0,
+            header.device.0,
+            header.device.1,
+            name.len() as u32 + 1,
+            0,
+        ];
+        self.inode += 1;
+        self.bytes.extend_from_slice(b"070701");
+        for field in fields {
+            self.bytes.extend_from_slice(format!("{field:08X}").as_bytes());
+        }
+        self.bytes.extend_from_slice(name.as_bytes());
+        self.bytes.push(0);
+        self.pad();
+        self.bytes.extend_from_slice(contents);
+        self.pad();
+    }
+
+    fn pad(&mut self) {
+        let padded = self.bytes.len().next_multiple_of(4);
+        self.bytes.resize(padded, 0);
+    }
+}
+
+/// Adds what every machine has: directories, the devices the kernel opens before any is mounted, accounts, and Debian's
+/// static busybox under the name of each of its applets.
+pub fn add_base(archive: &mut Archive) -> Result<()> {
+    for directory in ["/bin", "/sbin", "/usr/bin", "/usr/sbin", "/etc", "/proc", "/sys", "/dev", "/root", "/run", "/home"] {
+        archive.directory(directory, 0o755);
+    }
+    archive.directory("/tmp", 0o1777);
+    archive.directory("/var/log", 0o755);
+    archive.device("/dev/console", 0o600, 5, 1);
+    archive.device("/dev/null", 0o666, 1, 3);
+    archive.file("/etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n");
+    archive.file("/etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n");
+    archive.file("/etc/hostname", 0o644, b"skerry\n");
+
+    let busybox = busybox()?;
+    archive.host(&busybox, "/bin/busybox")?;
+    let listed =
+        Command::new(&busybox).arg("--list-full").output().with_context(|| format!("cannot run {}", busybox.display()))?;
+    let applets = String::from_utf8(listed.stdout)?;
+    ensure!(applets.lines().any(|applet| applet == "bin/sh"), "{} lists no applet `bin/sh`", busybox.display());
+    for applet in applets.lines().filter(|&applet| applet != "bin/busybox") {
+        archive.symlink(applet, b"/bin/busybox");
+    }
+    Ok(())
+}
+
+/// Debian's busybox, which must be the static one.
+fn busybox() -> Result<std::path::PathBuf> {
+    let path = Path::new("/bin/busybox");
+    let image =
+        fs::read(path).with_context(|| format!("no {} (package busybox-static; `make setup` installs it)", path.display()))?;
+    let elf = object::read::elf::ElfFile64::<object::Endianness>::parse(image.as_slice())?;
+    let dynamic =
+        elf.elf_program_headers().iter().any(|segment| segment.p_type.get(object::Endianness::Little) == object::elf::PT_INTERP);
+    ensure!(!dynamic, "{} is not static (package busybox-static; `make setup` installs it)", path.display());
+    Ok(path.to_owned())
+}

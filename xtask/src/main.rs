@@ -1,0 +1,69 @@
+//! `cargo xtask`: everything there is to do with Skerry on the host. `cargo xtask help` lists it.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod build;
+mod check;
+mod cleanup;
+mod demo;
+mod initramfs;
+mod iso;
+mod ksyms;
+mod paths;
+mod qemu;
+mod source;
+mod test;
+mod vm;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Builds, boots, tests and measures Skerry.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Build the kernel image and the static tools that go into a machine
+    Build,
+    /// Boot a machine and run one command in it
+    Vm(Box<vm::cli::Arguments>),
+    /// Boot a machine and show what Skerry does; this is `make run`
+    Demo,
+    /// Make a bootable image for BIOS and UEFI
+    Iso,
+    /// Run the tests: the source's rules, the host's tests, scenarios in booted machines
+    Test(test::Arguments),
+    /// Measure, beside Linux
+    Bench(bench::Arguments),
+    /// Check formatting, lints, the rules of the house and the documentation
+    Check,
+    /// Count the lines of each package, and those inside `unsafe`
+    Unsafe,
+}
+
+fn main() -> ExitCode {
+    cleanup::install();
+    let outcome = match Cli::parse().task {
+        Task::Build => build::everything().map(|()| ExitCode::SUCCESS),
+        Task::Vm(arguments) => return vm::cli::run(*arguments),
+        Task::Demo => demo::run(),
+        Task::Iso => iso::default_image().map(|image| {
+            println!("{}", image.display());
+            ExitCode::SUCCESS
+        }),
+        Task::Test(arguments) => test::run(arguments),
+        Task::Bench(arguments) => bench::run(&arguments),
+        Task::Check => return check::run(),
+        Task::Unsafe => check::report_unsafe().map(|()| ExitCode::SUCCESS),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("xtask: {error:#}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,236 @@
+//! Just enough of Rust's grammar to count: which lines hold code, and which of them lie inside `unsafe`.
+
+/// A token, as far as counting needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Token<'a> {
+    Word(&'a str),
+    Mark(u8),
+    Literal,
+}
+
+/// What a file holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Lines with code outside tests: neither empty nor only comment.
+    pub code: usize,
+    /// Those of them that lie inside an `unsafe` block, function or implementation, or in assembly.
+    pub unsafe_code: usize,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.code += other.code;
+        self.unsafe_code += other.unsafe_code;
+    }
+}
+
+/// Counts a Rust source file.
+pub fn count_rust(source: &str) -> Counts {
+    let tokens = tokens(source);
+    let lines = source.lines().count() + 1;
+    let (mut code, mut unsafe_code, mut test) = (vec![false; lines], vec![false; lines], vec![false; lines]);
+    for &(line, last, _) in &tokens {
+        code[line..=last].fill(true);
+    }
+    for (index, (line, _, token)) in tokens.iter().enumerate() {
+        let region = match token {
+            // `unsafe` begins a block, function or implementation; in `#[unsafe(…)]` and `unsafe extern` without body, nothing.
+            Token::Word("unsafe") => Some(&mut unsafe_code),
+            Token::Word("global_asm" | "naked_asm") => Some(&mut unsafe_code),
+            Token::Word("cfg") if is_test_attribute(&tokens[index..]) => Some(&mut test),
+            _ => None,
+        };
+        if let Some(lines) = region
+            && let Some(end) = end_of_item(&tokens[index..])
+        {
+            lines[*line..=end].fill(true);
+        }
+    }
+    let counted = |line: &usize| code[*line] && !test[*line];
+    Counts {
+        code: (0..lines).filter(counted).count(),
+        unsafe_code: (0..lines).filter(counted).filter(|&line| unsafe_code[line]).count(),
+    }
+}
+
+/// Counts an assembly file: all of it is as unsafe as can be.
+pub fn count_assembly(source: &str) -> Counts {
+    let code = source.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(['#', '/', ';'])).count();
+    Counts { code, unsafe_code: code }
+}
+
+/// `cfg(test)`.
+fn is_test_attribute(tokens: &[(usize, usize, Token<'_>)]) -> bool {
+    matches!(tokens, [_, (_, _, Token::Mark(b'(')), (_, _, Token::Word("test")), (_, _, Token::Mark(b')')), ..])
+}
+
+/// The line where the first block or parenthesised list of the item ends that begins with these tokens; none if it has none.
+fn end_of_item(tokens: &[(usize, usize, Token<'_>)]) -> Option<usize> {
+    let wants_parentheses = matches!(tokens[0].2, Token::Word("global_asm" | "naked_asm"));
+    let mut depth = 0usize;
+    let mut started = false;
+    let mut nested = 0usize;
+    for (at, (_, last, token)) in tokens.iter().enumerate().skip(1) {
+        match token {
+            // `#[unsafe(no_mangle)]`: an attribute, no item.
+            Token::Mark(b'(') if at == 1 && tokens[0].2 == Token::Word("unsafe") => return None,
+            Token::Mark(b'{') if !wants_parentheses && nested == 0 => {
+                depth += 1;
+                started = true;
+            }
+            Token::Mark(b'}') if !wants_parentheses && nested == 0 => depth = depth.saturating_sub(1),
+            Token::Mark(b'(') if wants_parentheses => {
+                depth += 1;
+                started = true;
+            }
+            Token::Mark(b')') if wants_parentheses => depth = depth.saturating_sub(1),
+            Token::Mark(b'(' | b'[') if !started => nested += 1,
+            Token::Mark(b')' | b']') if !started => nested = nested.saturating_sub(1),
+            Token::Mark(b';' | b',') if !started && nested == 0 => return None,
+            _ => {}
+        }
+        if started && depth == 0 {
+            return Some(*last);
+        }
+    }
+    None
+}
+
+/// The tokens with the lines (from 0) where each begins and ends.
+fn tokens(source: &str) -> Vec<(usize, usize, Token<'_>)> {
+    let bytes = source.as_bytes();
+    let mut tokens = Vec::new();
+    let (mut at, mut line) = (0, 0);
+    while let Some(&byte) = bytes.get(at) {
+        let rest = &source[at..];
+        let (length, token) = match byte {
+            _ if rest.starts_with("//") => (rest.find('\n').unwrap_or(rest.len()), None),
+            _ if rest.starts_with("/*") => (block_comment(rest), None),
+            b'"' => (string(rest, 0), Some(Token::Literal)),
+            b'\'' => match character(rest) {
+                Some(length) => (length, Some(Token::Literal)),
+                // A lifetime.
+                None => (1, None),
+            },
+            _ if byte == b'_' || byte.is_ascii_alphabetic() || byte >= 0x80 => {
+                let length = rest.find(|c: char| !(c == '_' || c.is_alphanumeric())).unwrap_or(rest.len());
+                match (&rest[..length], bytes.get(at + length)) {
+                    ("r" | "br" | "cr", Some(b'"' | b'#')) if raw_string(&rest[length..]).is_some() => {
+                        (length + raw_string(&rest[length..]).unwrap_or(0), Some(Token::Literal))
+                    }
+                    ("b" | "c", Some(b'"')) => (string(rest, 1), Some(Token::Literal)),
+                    (word, _) => (length, Some(Token::Word(word))),
+                }
+            }
+            _ if byte.is_ascii_digit() => {
+                let length = rest.find(|c: char| !(c == '_' || c.is_alphanumeric())).unwrap_or(rest.len());
+                (length, Some(Token::Literal))
+            }
+            _ if byte.is_ascii_whitespace() => (1, None),
+            _ => (1, Some(Token::Mark(byte))),
+        };
+        let last = line + bytes[at..at + length].iter().filter(|&&byte| byte == b'\n').count();
+        if let Some(token) = token {
+            tokens.push((line, last, token));
+        }
+        (at, line) = (at + length, last);
+    }
+    tokens
+}
+
+/// The length of a block comment, in which others may be nested.
+fn block_comment(text: &str) -> usize {
+    let bytes = text.as_bytes();
+    let (mut at, mut depth) = (2, 1);
+    while depth > 0 && at < bytes.len() {
+        match bytes.get(at..at + 2) {
+            Some(b"/*") => (at, depth) = (at + 2, depth + 1),
+            Some(b"*/") => (at, depth) = (at + 2, depth - 1),
+            _ => at += 1,
+        }
+    }
+    at.min(bytes.len())
+}
+
+/// The length of a string literal with escapes whose quote is at `start`.
+fn string(text: &str, start: usize) -> usize {
+    let bytes = text.as_bytes();
+    let mut at = start + 1;
+    while let Some(&byte) = bytes.get(at) {
+        match byte {
+            b'\\' => at += 2,
+            b'"' => return at + 1,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+/// The length of what follows a raw string's `r`, if it is one.
+fn raw_string(text: &str) -> Option<usize> {
+    let hashes = text.bytes().take_while(|&byte| byte == b'#').count();
+    let body = text[hashes..].strip_prefix('"')?;
+    let end = format!("\"{}", "#".repeat(hashes));
+    Some(hashes + 1 + body.find(&end)? + end.len())
+}
+
+/// The length of a character literal, or none if this is a lifetime.
+fn character(text: &str) -> Option<usize> {
+    let mut characters = text.char_indices().skip(1);
+    match characters.next()?.1 {
+        '\\' => {
+            characters.next()?;
+            text[3..].find('\'').map(|end| end + 4)
+        }
+        _ => characters.next().filter(|&(_, c)| c == '\'').map(|(at, _)| at + 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(source: &str) -> (usize, usize) {
+        let counts = count_rust(source);
+        (counts.code, counts.unsafe_code)
+    }
+
+    #[test]
+    fn comments_and_empty_lines_are_no_code() {
+        assert_eq!(counts("// unsafe {\n\n/* a /* nested */\n */ fn f() {}\n//! x\n"), (1, 0));
+    }
+
+    #[test]
+    fn blocks_functions_and_implementations_are_unsafe() {
+        assert_eq!(counts("fn f() {\n    unsafe {\n        g();\n    }\n}\n"), (5, 3));
+        assert_eq!(counts("unsafe fn f(a: [u8; 2])\n    -> u8\n{\n    1\n}\nfn g() {}\n"), (6, 5));
+        assert_eq!(counts("// SAFETY: none\nunsafe impl Send for S {}\nstruct S;\n"), (2, 1));
+    }
+
+    #[test]
+    fn attributes_and_declarations_are_not() {
+        assert_eq!(counts("#[unsafe(no_mangle)]\nfn f() {\n}\n"), (3, 0));
+        assert_eq!(counts("trait T {\n    unsafe fn f();\n}\nfn g() {}\n"), (4, 0));
+    }
+
+    #[test]
+    fn literals_hide_nothing_and_show_nothing() {
+        assert_eq!(
+            counts("const A: &str = \"unsafe {\";\nconst B: char = '{';\nconst C: &str = r#\"\nunsafe { \"\n\"#;\n"),
+            (5, 0)
+        );
+        assert_eq!(counts("fn f<'a>(x: &'a u8) -> char {\n    '\\''\n}\n"), (3, 0));
+        assert_eq!(counts("fn f() { let c = '\\u{7f}'; unsafe { g(c) } }\n"), (1, 1));
+    }
+
+    #[test]
+    fn assembly_is_unsafe() {
+        assert_eq!(counts("core::arch::global_asm!(\n    \"nop\",\n);\nfn f() {}\n"), (4, 3));
+        assert_eq!(count_assembly("# comment\n\n  nop\n"), Counts { code: 1, unsafe_code: 1 });
+    }
+
+    #[test]
+    fn tests_are_not_counted() {
+        assert_eq!(counts("fn f() {}\n#[cfg(test)]\nmod tests {\n    unsafe fn x() {}\n}\n"), (1, 0));
+    }
+}

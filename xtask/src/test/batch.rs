@@ -1,0 +1,178 @@
+//! Many small checks in one boot: shell scripts, each in an empty directory with a time limit of its own.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::Check;
+use crate::cleanup::Directory;
+use crate::paths;
+use crate::vm::{Addition, Ending, Machine, Streams, last_lines};
+
+/// What a script must print (standard output and error together), and that it must end with status 0 unless said otherwise.
+pub enum Expect {
+    /// What the same script prints on the host, under the same busybox.
+    SameAsHost,
+    /// Exactly this, but for white space around it.
+    Text(&'static str),
+    /// Something that this function accepts; it returns what is worth showing.
+    Accepted(fn(&str) -> Result<String>),
+}
+
+/// One script.
+pub struct Step {
+    /// What it shows, as a statement.
+    pub what: String,
+    /// For busybox's `sh`.
+    pub script: String,
+    /// What it prints.
+    pub expect: Expect,
+    /// Seconds it may take.
+    pub limit: u32,
+}
+
+impl Step {
+    /// A script that may take 30 seconds.
+    pub fn new(what: impl Into<String>, script: impl Into<String>, expect: Expect) -> Self {
+        Self { what: what.into(), script: script.into(), expect, limit: 30 }
+    }
+
+    /// The same with another time limit.
+    pub fn limit(self, seconds: u32) -> Self {
+        Self { limit: seconds, ..self }
+    }
+}
+
+/// The mark before and after each script's output; no script prints it.
+const MARK: &str = "@@skerry-check@@";
+
+/// Runs the scripts, one after the other. It is given the scripts' directory.
+const DRIVER: &str = r#"
+for script in $1/*.sh; do
+    name=${script##*/}
+    rm -rf /tmp/work; mkdir -p /tmp/work; cd /tmp/work
+    echo "@@skerry-check@@ begin ${name%.sh}"
+    timeout -s KILL $(cat ${script%.sh}.limit) sh $script </dev/null 2>&1
+    echo "
+@@skerry-check@@ end $?"
+done
+"#;
+
+/// Runs `steps` in `machine`; each becomes a check.
+pub fn run(mut machine: Machine, steps: &[Step]) -> Result<Vec<Check>> {
+    let directory = Directory::create()?;
+    let scripts = directory.join("check");
+    fs::create_dir(&scripts)?;
+    fs::write(directory.join("driver.sh"), DRIVER)?;
+    for (index, step) in steps.iter().enumerate() {
+        fs::write(scripts.join(format!("{index:03}.sh")), &step.script)?;
+        fs::write(scripts.join(format!("{index:03}.limit")), step.limit.to_string())?;
+    }
+    machine.additions.push(Addition { host: scripts, guest: "/check".into() });
+    machine.additions.push(Addition { host: directory.join("driver.sh"), guest: "/driver.sh".into() });
+    machine.command = ["/bin/sh", "/driver.sh", "/check"].map(OsString::from).to_vec();
+
+    let (mut output, mut complaints) = (Vec::new(), Vec::new());
+    let streams = Streams { input: Box::new(std::io::empty()), output: &mut output, error: &mut complaints };
+    let outcome = machine.run(streams)?;
+    let results = parse(&String::from_utf8_lossy(&output));
+    let mut checks: Vec<_> = steps
+        .iter()
+        .enumerate()
+        .filter_map(|(index, step)| Some(Check::new(&step.what, judge(step, results.get(&index)?))))
+        .collect();
+    let missing = steps.len() - checks.len();
+    let end = match outcome.ending {
+        Ending::Exited(0) if missing == 0 && outcome.powered_off => Ok(String::new()),
+        Ending::Exited(0) if missing == 0 => Err("it did not power off by itself".to_owned()),
+        ending => Err(format!("{ending:?}; {missing} checks have no result; the log ends:\n{}", last_lines(&machine.log, 25))),
+    };
+    checks.push(Check { what: "the machine ran to its end and powered off".into(), result: end });
+    Ok(checks)
+}
+
+/// What one script did.
+struct Ran {
+    output: String,
+    /// None if it was not over when the machine stopped.
+    status: Option<i32>,
+}
+
+/// Takes the output of the driver apart.
+fn parse(output: &str) -> BTreeMap<usize, Ran> {
+    let mut results = BTreeMap::new();
+    for part in output.split(&format!("{MARK} begin ")).skip(1) {
+        let (index, rest) = part.split_once('\n').unwrap_or((part, ""));
+        let Ok(index) = index.trim().parse() else { continue };
+        let (output, status) = match rest.split_once(&format!("{MARK} end ")) {
+            Some((output, status)) => (output, status.trim().parse().ok()),
+            None => (rest, None),
+        };
+        results.insert(index, Ran { output: output.to_owned(), status });
+    }
+    results
+}
+
+fn judge(step: &Step, ran: &Ran) -> Result<String> {
+    let printed = ran.output.trim();
+    match ran.status {
+        None => bail!("the machine stopped during it; it had printed {printed:?}"),
+        Some(137) => bail!("it did not end within {} s; it had printed {printed:?}", step.limit),
+        Some(0) => {}
+        Some(status) => bail!("it ended with status {status} and printed {printed:?}"),
+    }
+    match &step.expect {
+        Expect::SameAsHost => {
+            let expected = on_host(&step.script)?;
+            ensure!(printed == expected.trim(), "it printed {printed:?}, on the host {:?}", expected.trim());
+            Ok(String::new())
+        }
+        Expect::Text(expected) => {
+            ensure!(printed == expected.trim(), "it printed {printed:?} instead of {:?}", expected.trim());
+            Ok(String::new())
+        }
+        Expect::Accepted(accepts) => accepts(printed).with_context(|| format!("it printed {printed:?}")),
+    }
+}
+
+/// What `script` prints on the host, with nothing but busybox to call.
+fn on_host(script: &str) -> Result<String> {
+    let applets = applets().context("cannot install busybox's applets for the host")?;
+    let (work, scripts) = (Directory::create()?, Directory::create()?);
+    fs::write(scripts.join("script"), script)?;
+    let merged = format!("exec 2>&1; . {}", scripts.join("script").display());
+    run_on_host(&merged, &work.join(""), applets).context("on the host")
+}
+
+/// A directory with a link to busybox for each of its applets.
+fn applets() -> Result<&'static Path> {
+    static APPLETS: Mutex<Option<&'static Path>> = Mutex::new(None);
+    let mut applets = APPLETS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(applets) = *applets {
+        return Ok(applets);
+    }
+    let directory = paths::target().join("test-applets");
+    fs::create_dir_all(&directory)?;
+    let status = Command::new("/bin/busybox").args(["--install", "-s"]).arg(&directory).stderr(Stdio::null()).status()?;
+    ensure!(status.success() || directory.join("sh").exists(), "busybox --install: {status}");
+    Ok(applets.insert(Box::leak(directory.into_boxed_path())))
+}
+
+fn run_on_host(script: &str, directory: &Path, path: &Path) -> Result<String> {
+    let output = Command::new("/bin/busybox")
+        .args(["sh", "-c", script])
+        .current_dir(directory)
+        .env_clear()
+        .env("PATH", path)
+        .env("HOME", "/root")
+        .env("LANG", "C")
+        .stdin(Stdio::null())
+        .output()?;
+    ensure!(output.status.success(), "the script ended with {}: {}", output.status, String::from_utf8_lossy(&output.stdout));
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

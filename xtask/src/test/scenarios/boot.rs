@@ -1,0 +1,74 @@
+//! The kernel starts on every kind of machine it is meant for.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::json;
+use crate::qemu::{Board, Firmware};
+use crate::test::{Check, Setting};
+use crate::vm::{Ending, Machine, Streams, last_lines};
+
+/// A machine, and what is changed to make it of the default one.
+type Variant = (&'static str, u32, fn(&mut Machine));
+
+const SMALL: &[Variant] = &[
+    ("one processor", 1, |_| {}),
+    ("two processors without x2APIC", 2, |machine| {
+        machine.hardware.extra.extend(["-cpu", "max,x2apic=off"].map(OsString::from));
+    }),
+    ("the microvm board", 4, |machine| machine.hardware.board = Board::Microvm),
+    ("6 GiB, with the hole below 4 GiB in between", 2, |machine| machine.hardware.memory = "6G".into()),
+    ("64 MiB", 1, |machine| machine.hardware.memory = "64M".into()),
+    ("counting instructions on one thread", 2, |machine| machine.hardware.icount = true),
+];
+
+/// Boots on small machines of several kinds.
+pub fn small(setting: &Setting) -> Result<Vec<Check>> {
+    Ok(boot_all(setting, SMALL))
+}
+
+/// Boots from an ISO image.
+pub fn iso(setting: &Setting) -> Result<Vec<Check>> {
+    Ok(boot_all(
+        setting,
+        &[
+            ("an ISO image under a BIOS", 4, |machine| machine.firmware = Some(Firmware::Bios)),
+            ("an ISO image under UEFI", 4, |machine| machine.firmware = Some(Firmware::Uefi)),
+        ],
+    ))
+}
+
+/// Boots on 64 processors.
+pub fn large(setting: &Setting) -> Result<Vec<Check>> {
+    Ok(boot_all(setting, &[("64 processors", 64, |machine| machine.timeout = Some(Duration::from_secs(240)))]))
+}
+
+fn boot_all(setting: &Setting, variants: &[Variant]) -> Vec<Check> {
+    variants.iter().map(|variant| Check::new(format!("Skerry boots: {}", variant.0), boot(setting, variant))).collect()
+}
+
+/// Boots the machine, and sees that the supervisor knows all processors and powers off.
+fn boot(setting: &Setting, (what, cpus, change): &Variant) -> Result<String> {
+    let mut machine = setting.machine(&what.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
+    machine.hardware.cpus = *cpus;
+    machine.command = ["skerry", "resources", "--json"].map(OsString::from).to_vec();
+    change(&mut machine);
+    let (mut output, mut complaints) = (Vec::new(), Vec::new());
+    let streams = Streams { input: Box::new(std::io::empty()), output: &mut output, error: &mut complaints };
+    let outcome = machine.run(streams)?;
+    let said = || String::from_utf8_lossy(&complaints);
+    ensure!(
+        outcome.ending == Ending::Exited(0),
+        "{:?}: {}; the log ends:\n{}",
+        outcome.ending,
+        said(),
+        last_lines(&machine.log, 25)
+    );
+    ensure!(outcome.powered_off, "it did not power off");
+    let resources = json::resources(&String::from_utf8_lossy(&output))?;
+    ensure!(resources.cpus_total == u64::from(*cpus), "it knows {} of {cpus} processors", resources.cpus_total);
+    ensure!(resources.cpus_free + 1 == resources.cpus_total, "{} processors are free", resources.cpus_free);
+    Ok(format!("{} processors free, {} MiB", resources.cpus_free, resources.memory_free >> 20))
+}

@@ -1,0 +1,58 @@
+//! What the `skerry` tool prints with `--json`.
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+/// `skerry resources --json`; memory in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resources {
+    /// All processors of the machine.
+    pub cpus_total: u64,
+    /// Those that are parked.
+    pub cpus_free: u64,
+    /// Those that did not come back.
+    pub cpus_lost: u64,
+    /// Memory that a new instance may have.
+    pub memory_free: u64,
+    /// Memory whose owner is uncertain.
+    pub memory_leaked: u64,
+}
+
+/// Reads what `skerry resources --json` printed.
+pub fn resources(text: &str) -> Result<Resources> {
+    let value: Value = parse(text)?;
+    let number = |part: &str, field: &str| number(&value[part], field).with_context(|| format!("in {part}"));
+    Ok(Resources {
+        cpus_total: number("cpus", "total")?,
+        cpus_free: number("cpus", "free")?,
+        cpus_lost: number("cpus", "lost")?,
+        memory_free: number("memory", "free")?,
+        memory_leaked: number("memory", "leaked")?,
+    })
+}
+
+/// Reads a document.
+pub fn parse(text: &str) -> Result<Value> {
+    serde_json::from_str(text.trim()).with_context(|| format!("no JSON: {text:?}"))
+}
+
+/// The entry of the instance `name` in what `skerry ls --json` printed.
+pub fn instance(list: &str, name: &str) -> Result<Value> {
+    let list = parse(list)?;
+    let entries = list.as_array().context("`skerry ls --json` printed no list")?;
+    let entry = entries.iter().find(|entry| entry["name"] == name).with_context(|| format!("{name} is not listed: {list}"))?;
+    Ok(entry.clone())
+}
+
+/// A field that is a whole number.
+pub fn number(value: &Value, field: &str) -> Result<u64> {
+    value[field].as_u64().with_context(|| format!("{field} is no number in {value}"))
+}
+
+/// The output of a script by the parts it announced with lines `== NAME`.
+pub fn part<'a>(printed: &'a str, name: &str) -> Result<&'a str> {
+    let head = format!("== {name}\n");
+    let start = printed.find(&head).with_context(|| format!("no part {name:?}"))? + head.len();
+    let rest = &printed[start..];
+    Ok(rest[..rest.find("\n== ").unwrap_or(rest.len())].trim())
+}

@@ -1,0 +1,27 @@
+//! What is shown in booted machines. Each scenario boots one or more machines and reports what it saw.
+
+mod boot;
+mod busybox;
+mod json;
+mod partitions;
+mod programs;
+mod terminal;
+
+use super::Place::{AnyMachine, SkerryMachine};
+use super::Test;
+
+/// All scenarios, the longest first: two run at a time, and the short ones fill the gaps.
+pub fn tests() -> Vec<Test> {
+    vec![
+        Test { name: "machine/faults", place: SkerryMachine, run: partitions::faults },
+        Test { name: "machine/life", place: SkerryMachine, run: partitions::life },
+        Test { name: "machine/churn", place: SkerryMachine, run: partitions::churn },
+        Test { name: "machine/terminal", place: AnyMachine, run: terminal::run },
+        Test { name: "machine/busybox", place: AnyMachine, run: busybox::run },
+        Test { name: "machine/programs", place: AnyMachine, run: programs::run },
+        Test { name: "machine/boot", place: SkerryMachine, run: boot::small },
+        Test { name: "machine/four", place: SkerryMachine, run: partitions::four },
+        Test { name: "machine/iso", place: SkerryMachine, run: boot::iso },
+        Test { name: "machine/64-processors", place: SkerryMachine, run: boot::large },
+    ]
+}

@@ -1,0 +1,141 @@
+//! A shell on a terminal: line editing, signals from the keyboard, job control, full-screen programs.
+
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use crate::test::{Check, Setting};
+use crate::vm::Ending;
+use crate::vm::terminal::Session;
+
+/// How long anything on the screen may take to appear.
+const SOON: Duration = Duration::from_secs(20);
+/// The prompt, which no echo of a typed command contains.
+const PROMPT: &str = "ready> ";
+
+pub fn run(setting: &Setting) -> Result<Vec<Check>> {
+    let mut machine = setting.machine("shell");
+    machine.command = ["/bin/sh", "-c", "PS1='ready> ' exec sh -i"].map(OsString::from).to_vec();
+    let mut session = Session::start(&machine, (30, 90))?;
+    session.expect(PROMPT, Duration::from_secs(60))?;
+    let mut checks = Vec::new();
+    for (what, step) in STEPS {
+        let result = step(&mut session);
+        let failed = result.is_err();
+        checks.push(Check::new(*what, result.map(|()| String::new())));
+        if failed {
+            return Ok(checks);
+        }
+    }
+    session.send("exit 5\n")?;
+    let outcome = session.wait(Some(Instant::now() + SOON), &mut |_| {})?;
+    let ended = match outcome.ending {
+        Ending::Exited(5) => Ok(String::new()),
+        other => Err(format!("{other:?}")),
+    };
+    checks.push(Check { what: "the shell's exit status is the machine's".into(), result: ended });
+    Ok(checks)
+}
+
+type Action = fn(&mut Session) -> Result<()>;
+
+const STEPS: &[(&str, Action)] = &[
+    ("typed lines are echoed and run", |session| {
+        let shown = type_line(session, "echo sum $((40 + 2))")?;
+        ensure!(shown.contains("sum 42"), "{shown:?}");
+        Ok(())
+    }),
+    ("the terminal has the size it was given", |session| {
+        let shown = type_line(session, "stty size")?;
+        ensure!(shown.contains("30 90"), "{shown:?}");
+        Ok(())
+    }),
+    ("the command has it as its controlling terminal", |session| {
+        let shown = type_line(session, "tty; echo by name > /dev/tty")?;
+        ensure!(shown.contains("/dev/ttyS1") && shown.contains("by name"), "{shown:?}");
+        Ok(())
+    }),
+    ("erase, and kill of a line, in canonical mode", |session| {
+        session.send("cat\n")?;
+        // What is typed before the shell has given the terminal back would be its line editor's.
+        std::thread::sleep(Duration::from_secs(1));
+        session.send("wrong\x15helloo\x7f world\n")?;
+        session.expect("hello world\r\n", SOON)?;
+        session.send("\x04")?;
+        session.expect(PROMPT, SOON).map(drop)
+    }),
+    ("Ctrl-C ends what runs, and not the shell", |session| {
+        session.send("while :; do :; done\n")?;
+        std::thread::sleep(Duration::from_secs(1));
+        session.send("\x03")?;
+        session.expect(PROMPT, SOON)?;
+        session.send("sleep 1000\n")?;
+        std::thread::sleep(Duration::from_secs(1));
+        session.send("\x03")?;
+        session.expect(PROMPT, SOON)?;
+        let shown = type_line(session, "echo alive $?")?;
+        ensure!(shown.contains("alive 130"), "{shown:?}");
+        Ok(())
+    }),
+    ("Ctrl-Z stops a job; bg and fg go on with it", |session| {
+        session.send("sleep 1000\n")?;
+        std::thread::sleep(Duration::from_secs(1));
+        session.send("\x1a")?;
+        let shown = session.expect(PROMPT, SOON)?;
+        ensure!(shown.contains("Stopped"), "{shown:?}");
+        let shown = type_line(session, "jobs; ps -o stat,comm | grep sleep")?;
+        ensure!(shown.contains("Stopped") && shown.lines().any(|line| line.starts_with('T')), "{shown:?}");
+        type_line(session, "bg")?;
+        let shown = type_line(session, "jobs")?;
+        ensure!(shown.contains("Running"), "{shown:?}");
+        session.send("fg\n")?;
+        session.expect("sleep 1000\r\n", SOON)?;
+        session.send("\x03")?;
+        session.expect(PROMPT, SOON).map(drop)
+    }),
+    ("a background job that reads the terminal is stopped", |session| {
+        type_line(session, "cat &")?;
+        std::thread::sleep(Duration::from_secs(1));
+        let shown = type_line(session, "jobs")?;
+        ensure!(shown.contains("Stopped"), "{shown:?}");
+        type_line(session, "kill -9 %1; wait")?;
+        Ok(())
+    }),
+    ("vi shows, edits and saves a file", |session| {
+        type_line(session, "printf 'first line\\nsecond line\\n' > /tmp/text")?;
+        session.send("vi /tmp/text\n")?;
+        session.expect("second line", SOON)?;
+        session.expect("/tmp/text", SOON)?;
+        session.send("jdd:1\niSkerry \x1b")?;
+        session.expect("kerry first line", SOON)?;
+        session.send(":wq\n")?;
+        session.expect(PROMPT, SOON)?;
+        let shown = type_line(session, "cat /tmp/text; wc -l < /tmp/text")?;
+        ensure!(shown.contains("Skerry first line\r\n1\r\n"), "{shown:?}");
+        Ok(())
+    }),
+    ("top shows itself until q is typed", |session| {
+        session.send("top -d 1\n")?;
+        session.expect("Load average:", SOON)?;
+        session.expect(" top", SOON)?;
+        session.send("q")?;
+        session.expect(PROMPT, SOON).map(drop)
+    }),
+    ("raw mode passes every key", |session| {
+        session.send("stty raw -echo; dd bs=1 count=3 2>/dev/null | hexdump -C; stty sane\n")?;
+        session.expect("stty sane", SOON)?;
+        std::thread::sleep(Duration::from_secs(2));
+        session.send("\x03\r\x1a")?;
+        session.expect("03 0d 1a", SOON)?;
+        session.expect(PROMPT, SOON).map(drop)
+    }),
+];
+
+/// Types a command; returns what it showed.
+fn type_line(session: &mut Session, line: &str) -> Result<String> {
+    session.send(&format!("{line}\n"))?;
+    // The shell's editor may wrap a long line on the screen, so its end is what is waited for.
+    session.expect("\n", SOON)?;
+    session.expect(PROMPT, SOON)
+}
