@@ -13,7 +13,9 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod boot;
 pub mod descriptor;
+pub mod dev;
 pub mod errno;
 pub mod layout;
 pub mod msg;

@@ -138,17 +138,21 @@ impl Chip {
         n
     }
 
-    /// Sends what the transmitter takes without waiting.
-    fn transmit(&self, bytes: &[u8]) -> usize {
+    /// Sends what the transmitter takes without waiting. Stops early, after a burst, if received bytes wait: true then.
+    fn transmit(&self, bytes: &[u8]) -> (usize, bool) {
         let mut sent = 0;
         for burst in bytes.chunks(FIFO_SIZE) {
-            if self.status() & LSR_TRANSMIT_EMPTY == 0 {
+            let status = self.status();
+            if status & LSR_TRANSMIT_EMPTY == 0 {
                 break;
             }
             burst.iter().for_each(|&byte| self.ports.write8(DATA, byte));
             sent += burst.len();
+            if status & LSR_DATA != 0 && self.ier & IER_RECEIVED != 0 {
+                return (sent, true);
+            }
         }
-        sent
+        (sent, false)
     }
 }
 
@@ -221,10 +225,15 @@ impl Uart {
 impl Line for Uart {
     fn write(&self, bytes: &[u8]) -> usize {
         let mut sent = 0;
-        for turn in bytes.chunks(TURN) {
-            let n = self.chip.lock().transmit(turn);
+        while sent < bytes.len() {
+            let turn = (bytes.len() - sent).min(TURN);
+            let (n, received) = self.chip.lock().transmit(&bytes[sent..][..turn]);
             sent += n;
-            if n < turn.len() {
+            if received {
+                // The port's thread was woken, and may be waiting for this CPU. (QEMU repeats its interrupt at every access to a
+                // register until the bytes are fetched.)
+                task::yield_now();
+            } else if n < turn {
                 break;
             }
         }

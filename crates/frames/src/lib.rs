@@ -76,8 +76,8 @@ impl<'a> Buddy<'a> {
 
     /// Takes the lowest suitable block; `None` if there is no block of that size.
     pub fn alloc(&mut self, order: u8) -> Option<u64> {
-        let found = (order..=MAX_ORDER)
-            .find_map(|o| self.free_blocks[usize::from(o)].first(self.words).map(|index| (o, index << o)));
+        let found =
+            (order..=MAX_ORDER).find_map(|o| self.free_blocks[usize::from(o)].first(self.words).map(|index| (o, index << o)));
         let (from, first) = found?;
         self.take(first, from, first, order);
         Some(first)
@@ -92,12 +92,7 @@ impl<'a> Buddy<'a> {
             self.take(first >> from << from, from, first, order);
             return true;
         }
-        if !self.is_free(first, order) {
-            return false;
-        }
-        // Whole, but not merged: its other half of an end of memory never was there to merge above it.
-        let half = order - 1;
-        self.alloc_at(first, half) && self.alloc_at(first + (1 << half), half)
+        false
     }
 
     /// Gives a block back, and merges it with its free neighbours.
@@ -149,13 +144,8 @@ impl<'a> Buddy<'a> {
     /// True if every frame of the block is free.
     #[must_use]
     pub fn is_free(&self, first: u64, order: u8) -> bool {
-        if (order..=MAX_ORDER).any(|o| self.has(first >> o << o, o)) {
-            return true;
-        }
-        order > 0 && {
-            let half = order - 1;
-            self.is_free(first, half) && self.is_free(first + (1 << half), half)
-        }
+        // Free neighbours are always merged, so what is free as a whole is in one block.
+        (order..=MAX_ORDER).any(|o| self.has(first >> o << o, o))
     }
 
     fn is_block(&self, first: u64, order: u8) -> bool {

@@ -2,7 +2,7 @@
 //! the parent of one. Names that nobody uses exist in the file systems only.
 
 use crate::mount::Mount;
-use crate::{DirEntry, FileType, Inode, Metadata, Result};
+use crate::{FileOps, FileType, Inode, Metadata, OpenFlags, Result};
 use abi::errno::Errno;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -167,12 +167,18 @@ impl Path {
     }
 
     /// A place of its own for a file without a name in any tree; `name` is what is shown for it. After a name that ends in `:`
-    /// the file's number is shown (`pipe:[7]`).
+    /// the file's number is shown (`pipe:[7]`). `open` is what opening it again through `/proc/<pid>/fd` does.
     #[must_use]
-    pub fn anonymous(name: &str, kind: FileType, mode: u32) -> Self {
+    pub fn anonymous(
+        name: &str,
+        kind: FileType,
+        mode: u32,
+        open: impl Fn(OpenFlags) -> Result<Arc<dyn FileOps>> + Send + Sync + 'static,
+    ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let ino = NEXT.fetch_add(1, Ordering::Relaxed);
-        let inode = Arc::new(AnonInode { kind, meta: Metadata::generated(crate::mount::ANON_DEV, ino, kind, mode) });
+        let meta = Metadata::generated(crate::mount::ANON_DEV, ino, kind, mode);
+        let inode = Arc::new(AnonInode { meta, open });
         if name.ends_with(':') { Self::unnamed(inode, &format!("{name}[{ino}]")) } else { Self::unnamed(inode, name) }
     }
 
@@ -271,21 +277,21 @@ impl Path {
 }
 
 /// A file that exists only as an opening: a pipe's end, an event counter.
-struct AnonInode {
-    kind: FileType,
+struct AnonInode<F> {
     meta: Metadata,
+    open: F,
 }
 
-impl Inode for AnonInode {
+impl<F: Fn(OpenFlags) -> Result<Arc<dyn FileOps>> + Send + Sync + 'static> Inode for AnonInode<F> {
     fn metadata(&self) -> Metadata {
         self.meta
     }
 
     fn kind(&self) -> FileType {
-        self.kind
+        self.meta.kind
     }
 
-    fn readdir(&self, _: u64, _: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
-        Err(Errno::ENOTDIR)
+    fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Option<Arc<dyn FileOps>>> {
+        (self.open)(flags).map(Some)
     }
 }

@@ -221,10 +221,13 @@ impl File {
         })
     }
 
-    /// An opening of something that has no place in the tree, such as a device's stream; `name` is what `/proc/<pid>/fd` shows.
+    /// An opening of something that has no place in the tree, such as a device's stream; `name` is what `/proc/<pid>/fd` shows. To
+    /// programs it looks like a pipe; opening it again (`/dev/stdin`) shares its operations.
     #[must_use]
     pub fn anonymous(name: &str, ops: Arc<dyn FileOps>, flags: OpenFlags) -> Arc<Self> {
-        Self::new(Path::anonymous(name, FileType::Regular, 0o600), ops, flags)
+        let again = Arc::downgrade(&ops);
+        let path = Path::anonymous(name, FileType::Fifo, 0o600, move |_| again.upgrade().ok_or(Errno::ENXIO));
+        Self::new(path, ops, flags)
     }
 
     /// An opening of a regular file or directory in the ordinary way.

@@ -25,6 +25,9 @@ pub fn open(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Result
         return open_unnamed(walk, name, flags, mode);
     }
     if flags.contains(OpenFlags::CREAT) && !flags.contains(OpenFlags::PATH) {
+        if flags.contains(OpenFlags::DIRECTORY) {
+            return Err(Errno::EINVAL);
+        }
         return open_or_create(walk, name, flags, mode);
     }
     let mut lookup = LookupFlags::empty();

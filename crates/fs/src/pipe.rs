@@ -29,6 +29,13 @@ struct State {
     writer_opens: u64,
 }
 
+impl State {
+    /// How often readers (or writers) opened the pipe.
+    fn opens(&self, readers: bool) -> u64 {
+        if readers { self.reader_opens } else { self.writer_opens }
+    }
+}
+
 /// A pipe, without its ends.
 pub struct Pipe {
     state: Mutex<State>,
@@ -56,7 +63,8 @@ impl Pipe {
         })
     }
 
-    fn end(self: &Arc<Self>, reads: bool, writes: bool) -> PipeEnd {
+    /// Adds an end. Also returns how the other side stood at that moment: how many ends it has, and how often it was opened.
+    fn end(self: &Arc<Self>, reads: bool, writes: bool) -> (PipeEnd, usize, u64) {
         let mut state = self.state.lock();
         if reads {
             state.readers += 1;
@@ -66,6 +74,7 @@ impl Pipe {
             state.writers += 1;
             state.writer_opens += 1;
         }
+        let (partners, seen) = if reads { (state.writers, state.writer_opens) } else { (state.readers, state.reader_opens) };
         drop(state);
         // Whoever waits for this side to be opened.
         if reads {
@@ -74,7 +83,7 @@ impl Pipe {
         if writes {
             self.readable.notify();
         }
-        PipeEnd { pipe: self.clone(), reads, writes }
+        (PipeEnd { pipe: self.clone(), reads, writes }, partners, seen)
     }
 
     fn read(&self, buf: &mut [u8], nonblocking: bool) -> Result<usize> {
@@ -251,9 +260,11 @@ impl Drop for PipeEnd {
 #[must_use]
 pub fn pipe(flags: OpenFlags) -> (Arc<File>, Arc<File>) {
     let pipe = Pipe::new();
-    let path = Path::anonymous("pipe:", FileType::Fifo, 0o600);
-    let reader = File::new(path.clone(), Arc::new(pipe.end(true, false)), flags | OpenFlags::RDONLY);
-    let writer = File::new(path, Arc::new(pipe.end(false, true)), flags | OpenFlags::WRONLY);
+    let again = Arc::downgrade(&pipe);
+    let path =
+        Path::anonymous("pipe:", FileType::Fifo, 0o600, move |flags| open_fifo(&again.upgrade().ok_or(Errno::ENXIO)?, flags));
+    let reader = File::new(path.clone(), Arc::new(pipe.end(true, false).0), flags | OpenFlags::RDONLY);
+    let writer = File::new(path, Arc::new(pipe.end(false, true).0), flags | OpenFlags::WRONLY);
     (reader, writer)
 }
 
@@ -263,36 +274,16 @@ pub fn pipe(flags: OpenFlags) -> (Arc<File>, Arc<File>) {
 /// `ENXIO` for a non-blocking writer without a reader, `ERESTARTSYS` when interrupted.
 pub(crate) fn open_fifo(pipe: &Arc<Pipe>, flags: OpenFlags) -> Result<Arc<dyn FileOps>> {
     let nonblocking = flags.contains(OpenFlags::NONBLOCK);
-    let end = match (flags.readable(), flags.writable()) {
-        (true, false) => {
-            let seen = pipe.state.lock().writer_opens;
-            let end = pipe.end(true, false);
-            if !nonblocking {
-                pipe.readable.wait(|| {
-                    let state = pipe.state.lock();
-                    (state.writers > 0 || state.writer_opens != seen).then_some(())
-                })?;
-            }
-            end
-        }
-        (false, true) => {
-            let seen = {
-                let state = pipe.state.lock();
-                if nonblocking && state.readers == 0 {
-                    return Err(Errno::ENXIO);
-                }
-                state.reader_opens
-            };
-            let end = pipe.end(false, true);
-            if !nonblocking {
-                pipe.writable.wait(|| {
-                    let state = pipe.state.lock();
-                    (state.readers > 0 || state.reader_opens != seen).then_some(())
-                })?;
-            }
-            end
-        }
-        _ => pipe.end(true, true),
-    };
+    let (reads, writes) = (flags.readable(), flags.writable());
+    if writes && !reads && nonblocking && pipe.state.lock().readers == 0 {
+        return Err(Errno::ENXIO);
+    }
+    let (end, partners, seen) = pipe.end(reads, writes);
+    if reads != writes && !nonblocking && partners == 0 {
+        // A partner that came and went again in the meantime counts: its opening is over, and so is this one's wait.
+        let came = || pipe.state.lock().opens(writes) != seen;
+        let source = if reads { &pipe.readable } else { &pipe.writable };
+        source.wait(|| came().then_some(()))?;
+    }
     Ok(Arc::new(end))
 }

@@ -4,7 +4,7 @@ use abi::errno::Errno;
 use fs::ioctl::{Caller, KernelCaller, Request};
 use fs::poll::{Events, Source};
 use fs::tty::{self, JobControl, Line, Process, Termios, Tty, WinSize};
-use fs::{DeviceId, File, FileType, OpenFlags, Path};
+use fs::{DeviceId, File, OpenFlags};
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -57,7 +57,7 @@ fn terminal(termios: Termios) -> (Arc<Tty>, Arc<Wire>) {
 
 fn open(tty: &Arc<Tty>, flags: OpenFlags) -> Arc<File> {
     let ops = tty.open(flags).unwrap();
-    File::new(Path::anonymous("tty", FileType::Char, 0o600), ops, flags | OpenFlags::RDWR)
+    File::anonymous("tty", ops, flags | OpenFlags::RDWR)
 }
 
 fn read(file: &File) -> Result<String, Errno> {

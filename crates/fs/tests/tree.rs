@@ -162,6 +162,7 @@ fn open_flags() {
     assert_eq!(err(w.open("/d", OpenFlags::CREAT)), Some(Errno::EISDIR));
     assert_eq!(err(w.open("/d/.", OpenFlags::CREAT | OpenFlags::EXCL)), Some(Errno::EEXIST));
     assert_eq!(err(w.open("/f", OpenFlags::DIRECTORY)), Some(Errno::ENOTDIR));
+    assert_eq!(err(w.open("/g", OpenFlags::DIRECTORY | OpenFlags::CREAT)), Some(Errno::EINVAL));
     assert_eq!(err(w.open("/f", OpenFlags::CREAT | OpenFlags::EXCL)), Some(Errno::EEXIST));
     let path_only = w.open("/f", OpenFlags::PATH).unwrap();
     assert_eq!(path_only.read(&mut [0; 4]), Err(Errno::EBADF));

@@ -4,7 +4,7 @@
 //! last lines whatever becomes of the instance. Lines look like `[   12.345678] level target: text` and are never mixed.
 //!
 //! Interrupt handlers do not log: a line from one, or from a closed section while another CPU is writing, is dropped and
-//! counted. [`early!`](crate::log::early) works before anything else does.
+//! counted. `early!` works before anything else does.
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};

@@ -24,7 +24,6 @@ const NOBODY: u32 = u32::MAX;
 static PANICKING: AtomicU32 = AtomicU32::new(NOBODY);
 
 #[cfg_attr(target_os = "none", panic_handler)]
-#[cfg_attr(not(target_os = "none"), expect(dead_code, reason = "the host has its own"))]
 fn on_panic(info: &PanicInfo<'_>) -> ! {
     begin();
     match info.location() {

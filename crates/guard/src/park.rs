@@ -47,9 +47,8 @@ struct Places([Place; MAX_CPUS]);
 // SAFETY: slots are atomics; the stacks are touched by the parked CPU they belong to and nobody else.
 unsafe impl Sync for Places {}
 
-static PLACES: Places = Places(
-    [const { Place { slot: Slot::new(u32::MAX), _stack: UnsafeCell::new([0; STRIDE - size_of::<Slot>()]) } }; MAX_CPUS],
-);
+static PLACES: Places =
+    Places([const { Place { slot: Slot::new(u32::MAX), _stack: UnsafeCell::new([0; STRIDE - size_of::<Slot>()]) } }; MAX_CPUS]);
 
 #[repr(C, align(4096))]
 struct RawTable([AtomicU64; 512]);
@@ -77,6 +76,7 @@ pub(crate) const fn loaded_at(va: usize) -> u64 {
     (va - IMAGE) as u64
 }
 
+#[cfg(target_os = "none")]
 global_asm!(
     r#"
     .pushsection .data.park, "awx", @progbits
@@ -243,6 +243,7 @@ park_stray:
 // The gates above put offsets below 64 KiB and the page's own bits side by side.
 const _: () = assert!(PARK & 0xffff == 0);
 
+#[cfg(target_os = "none")]
 global_asm!(
     r#"
     .pushsection .data.trampoline, "aw", @progbits

@@ -75,7 +75,7 @@ pub fn cmdline() -> &'static str {
 /// The value of `name=value` on the command line; the last one counts.
 #[must_use]
 pub fn cmdline_value(name: &str) -> Option<&'static str> {
-    cmdline().split_whitespace().filter_map(|word| word.split_once('=')).filter(|(key, _)| *key == name).last().map(|w| w.1)
+    cmdline().split_whitespace().filter_map(|word| word.split_once('=')).rfind(|(key, _)| *key == name).map(|w| w.1)
 }
 
 /// Whether the command line has `word` by itself.

@@ -18,6 +18,7 @@ static STACKS: [AtomicUsize; MAX_CPUS] = [const { AtomicUsize::new(0) }; MAX_CPU
 /// CPUs of this instance that have entered it.
 static ENTERED: AtomicU32 = AtomicU32::new(0);
 
+#[cfg(target_os = "none")]
 global_asm!(
     r#"
     .pushsection .text

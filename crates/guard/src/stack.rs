@@ -1,7 +1,7 @@
 //! Kernel stacks: 32 KiB each, with an unmapped page below, so that an overflow is a fault and not a corruption.
 //!
 //! A stack that is dropped stays mapped in a pool, and the next one comes from there: creating a thread then touches no
-//! page table, and ending one needs no shootdown. Only what exceeds [`POOLED`] is unmapped and freed.
+//! page table, and ending one needs no shootdown. Only what exceeds `POOLED` is unmapped and freed.
 
 use abi::layout::{PAGE_SIZE, STACKS};
 use lfmutex::Mutex;

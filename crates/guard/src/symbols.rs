@@ -10,8 +10,8 @@
 //! | 8 | `n` × (`u32`, `u32`) | address minus `layout::IMAGE`, ascending; offset of the name from the start of the section |
 //! | 8 + 8 `n` | bytes | names, demangled, without hash, UTF-8, each ended by a NUL |
 //!
-//! An image that was not filled in has the magic number and no symbols; back traces then show addresses only. Should the
-//! symbols not fit, xtask leaves out the longest names.
+//! An image that was not filled in has the magic number and no symbols; back traces then show addresses only. xtask cuts
+//! long names, and fails if the symbols do not fit.
 
 use core::ptr;
 

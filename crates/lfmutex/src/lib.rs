@@ -8,6 +8,8 @@
 //! host, the standard library's threads do, so that everything built on these locks runs in ordinary unit tests.
 #![cfg_attr(target_os = "none", no_std)]
 
+#[cfg(all(test, loom))]
+mod model;
 mod mutex;
 mod once;
 mod rwlock;

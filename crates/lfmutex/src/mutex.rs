@@ -93,8 +93,7 @@ impl RawMutex {
     fn lock_contended(&self) {
         let scheduler = scheduler();
         debug_assert!(scheduler.may_block(), "a contended lock where sleeping is not allowed");
-        let mut waiter =
-            Waiter { thread: scheduler.current(), next: ptr::null_mut(), granted: AtomicBool::new(false) };
+        let mut waiter = Waiter { thread: scheduler.current(), next: ptr::null_mut(), granted: AtomicBool::new(false) };
         let me = NonNull::from(&mut waiter);
         self.push(me);
         // The record is on the list before the token is looked at, and the unlocker publishes the token before it looks at

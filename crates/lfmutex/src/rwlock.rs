@@ -34,24 +34,14 @@ impl<T> RwLock<T> {
     #[cfg(not(loom))]
     #[must_use]
     pub const fn new(value: T) -> Self {
-        Self {
-            readers: AtomicU32::new(0),
-            writer: RawMutex::new(),
-            draining: AtomicUsize::new(0),
-            data: UnsafeCell::new(value),
-        }
+        Self { readers: AtomicU32::new(0), writer: RawMutex::new(), draining: AtomicUsize::new(0), data: UnsafeCell::new(value) }
     }
 
     /// An open lock around `value`.
     #[cfg(loom)]
     #[must_use]
     pub fn new(value: T) -> Self {
-        Self {
-            readers: AtomicU32::new(0),
-            writer: RawMutex::new(),
-            draining: AtomicUsize::new(0),
-            data: UnsafeCell::new(value),
-        }
+        Self { readers: AtomicU32::new(0), writer: RawMutex::new(), draining: AtomicUsize::new(0), data: UnsafeCell::new(value) }
     }
 }
 

@@ -1,2 +1,77 @@
-//! To be written.
-#![no_std]
+//! An instance's end of its window: standard streams, control messages, the doorbell.
+//!
+//! The supervisor's doorbell wakes one thread, which reads control messages and tells readers and writers of the streams to
+//! look again. Nothing in the window is believed beyond its own bounds (`ring`).
+#![cfg_attr(target_os = "none", no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod streams;
+mod terminal;
+
+use abi::msg;
+use abi::window::Window;
+use alloc::sync::Arc;
+use fs::tty::{Tty, WinSize};
+use ring::MessageReader;
+use task::{Event, NoMemory, Once};
+
+pub use streams::{stderr, stdin, stdout};
+pub use terminal::console;
+
+/// What control messages ask for, carried out by who knows processes.
+#[derive(Clone, Copy)]
+pub struct Hooks {
+    /// Deliver this signal to the first program.
+    pub signal: fn(u32),
+    /// End all programs.
+    pub shutdown: fn(),
+}
+
+static DOORBELL: Event = Event::new();
+static CONSOLE: Once<Arc<Tty>> = Once::new();
+
+fn on_doorbell() {
+    DOORBELL.signal();
+}
+
+/// Starts the thread that listens to the supervisor.
+///
+/// # Errors
+/// There is no memory for it.
+pub fn start(hooks: Hooks) -> Result<(), NoMemory> {
+    guard::irq::set_doorbell_handler(on_doorbell);
+    task::spawn("link", None, move || listen(&hooks)).map(drop)
+}
+
+fn listen(hooks: &Hooks) {
+    let window = guard::instance::window();
+    let mut messages = MessageReader::new(&window.control_in, &window.control_in_area);
+    loop {
+        while let Some(message) = messages.receive() {
+            obey(&message, hooks);
+        }
+        streams::look_again();
+        terminal::feed();
+        DOORBELL.wait();
+    }
+}
+
+fn obey(message: &abi::Message, hooks: &Hooks) {
+    match message.kind {
+        msg::SIGNAL => (hooks.signal)(message.args[0] as u32),
+        msg::SHUTDOWN => (hooks.shutdown)(),
+        msg::WINSIZE => {
+            if let Some(tty) = CONSOLE.get() {
+                let side = |value: u64| u16::try_from(value).unwrap_or(u16::MAX);
+                tty.set_winsize(WinSize { rows: side(message.args[0]), cols: side(message.args[1]), ..WinSize::default() });
+            }
+        }
+        kind => log::debug!("the supervisor sent a message of unknown kind {kind}"),
+    }
+}
+
+fn window() -> &'static Window {
+    guard::instance::window()
+}

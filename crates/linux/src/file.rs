@@ -100,8 +100,8 @@ fn read_into(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> Sy
         pieces(buffers, 0, n, |addr, range| uaccess::write_bytes(addr, &buf[range]))?;
         return Ok(n);
     }
-    // A file gives all it has, in steps; anything else gives what it has now.
-    let whole = file.inode().kind() == FileType::Regular;
+    // A file gives all it has, in steps; what may have to be waited for gives what it has now.
+    let whole = !file.ops().pollable();
     let mut buf = vec![0; wanted.min(CHUNK)];
     let mut done = 0;
     while done < wanted {
@@ -244,15 +244,19 @@ pub fn sys_close(task: &Task, fd: i32) -> SysResult {
     task.files().close(fd).map(|()| 0)
 }
 
+/// Flags of `close_range(2)` (`linux/close_range.h`).
+const CLOSE_RANGE_UNSHARE: u32 = 2;
+const CLOSE_RANGE_CLOEXEC: u32 = 4;
+
 /// `close_range(2)`
 pub fn sys_close_range(task: &Task, first: u32, last: u32, flags: u32) -> SysResult {
-    if first > last || flags & !(sys::CLOSE_RANGE_CLOEXEC | sys::CLOSE_RANGE_UNSHARE) != 0 {
+    if first > last || flags & !(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE) != 0 {
         return Err(Errno::EINVAL);
     }
-    if flags & sys::CLOSE_RANGE_UNSHARE != 0 {
+    if flags & CLOSE_RANGE_UNSHARE != 0 {
         task.unshare_files();
     }
-    task.files().close_range(first as usize, last as usize, flags & sys::CLOSE_RANGE_CLOEXEC != 0);
+    task.files().close_range(first as usize, last as usize, flags & CLOSE_RANGE_CLOEXEC != 0);
     Ok(0)
 }
 
@@ -355,8 +359,7 @@ pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
     let flock = || UserPtr::<Flock>::new(arg);
     let process = || files.record_lock_owner(task.pid());
     // With O_PATH only the descriptor itself can be handled.
-    let on_descriptor =
-        matches!(command, sys::F_DUPFD | sys::F_DUPFD_CLOEXEC | sys::F_GETFD | sys::F_SETFD | sys::F_GETFL);
+    let on_descriptor = matches!(command, sys::F_DUPFD | sys::F_DUPFD_CLOEXEC | sys::F_GETFD | sys::F_SETFD | sys::F_GETFL);
     if file.flags().contains(OpenFlags::PATH) && !on_descriptor {
         return Err(Errno::EBADF);
     }
@@ -489,7 +492,14 @@ pub fn sys_fallocate(task: &Task, fd: i32, mode: u32, offset: i64, len: i64) -> 
 }
 
 /// Copies between two files inside the kernel, from given offsets or the openings' positions. Stops at the end of the input.
-fn copy(task: &Task, from: &File, mut from_at: Option<&mut u64>, to: &File, mut to_at: Option<&mut u64>, len: usize) -> SysResult {
+fn copy(
+    task: &Task,
+    from: &File,
+    mut from_at: Option<&mut u64>,
+    to: &File,
+    mut to_at: Option<&mut u64>,
+    len: usize,
+) -> SysResult {
     let len = len.min(MAX_TRANSFER);
     let mut buf = vec![0; len.min(CHUNK)];
     let mut done = 0;
@@ -591,9 +601,7 @@ pub fn sys_copy_file_range(
             return Err(Errno::EINVAL);
         }
     }
-    with_user_offset(in_offset, |from_at| {
-        with_user_offset(out_offset, |to_at| copy(task, &from, from_at, &to, to_at, len))
-    })
+    with_user_offset(in_offset, |from_at| with_user_offset(out_offset, |to_at| copy(task, &from, from_at, &to, to_at, len)))
 }
 
 /// `memfd_create(2)`

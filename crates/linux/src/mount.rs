@@ -1,16 +1,14 @@
-//! `mount(2)`, `umount2(2)`, and the tree a system starts with.
+//! `mount(2)`, `umount2(2)`.
 
 use crate::path::{lookup_at, read_path};
 use crate::{SysResult, Task, proc, sysfs};
 use abi::errno::Errno;
 use alloc::string::String;
 use alloc::sync::Arc;
-use fs::cpio::{self, Unpacker};
-use fs::mount::{self, FileSystem, MS_NODEV, MS_NOEXEC, MS_NOSUID};
-use fs::path::{LookupFlags, Walk};
+use fs::mount::{self, FileSystem};
 use fs::ramfs::RamFs;
-use fs::{Cred, NewKind, Path, devfs, ops, tty};
-use guard::mem::{self, Initramfs};
+use fs::devfs;
+use guard::mem;
 use linux_raw_sys::general as sys;
 use task::Once;
 
@@ -97,63 +95,4 @@ pub fn sys_umount2(task: &Task, target: usize, flags: u32) -> SysResult {
     let nofollow = if flags & sys::UMOUNT_NOFOLLOW != 0 { sys::AT_SYMLINK_NOFOLLOW } else { 0 };
     let top = lookup_at(task, sys::AT_FDCWD, target, nofollow)?;
     mount::unmount(&top, flags & sys::MNT_DETACH != 0).map(|()| 0)
-}
-
-/// What a system's tree could not be built for.
-#[derive(Debug)]
-pub enum StartError {
-    /// The initramfs is damaged.
-    Archive(cpio::Error),
-    /// A directory could not be made or mounted on.
-    Tree(&'static str, Errno),
-}
-
-impl core::fmt::Display for StartError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Archive(error) => error.fmt(f),
-            Self::Tree(name, errno) => write!(f, "{name}: {errno}"),
-        }
-    }
-}
-
-/// Builds the tree a system starts with: the initramfs, unpacked, with `/dev`, `/proc`, `/sys`, `/dev/shm` mounted. The archive's
-/// memory is given back as it is unpacked. Called once, before the first process.
-///
-/// # Errors
-/// Says what is wrong with the archive or the tree.
-pub fn start(archive: Option<Initramfs>) -> Result<Path, StartError> {
-    let rootfs = RamFs::new("rootfs", None, 0o755);
-    if let Some(mut archive) = archive {
-        let mut unpacker = Unpacker::new(rootfs.root());
-        while let Some(used) = unpacker.step(archive.bytes()).map_err(StartError::Archive)? {
-            archive.consume(used);
-        }
-        let summary = unpacker.summary();
-        log::debug!("initramfs: {} files, {} KiB", summary.entries, summary.bytes / 1024);
-    }
-    devfs::register_standard().and_then(|()| tty::register_standard()).map_err(|e| StartError::Tree("/dev", e))?;
-    let root = mount::mount_root(rootfs, "rootfs");
-    let cred = Cred::root();
-    let walk = Walk { root: root.clone(), base: root.clone(), cred: &cred };
-    for (name, mode) in [("/dev", 0o755), ("/proc", 0o555), ("/sys", 0o555), ("/tmp", 0o1777), ("/run", 0o755)] {
-        match ops::make(&walk, name.as_bytes(), NewKind::Directory, mode) {
-            Ok(_) | Err(Errno::EEXIST) => {}
-            Err(e) => return Err(StartError::Tree(name, e)),
-        }
-    }
-    let secure = MS_NOSUID | MS_NODEV | MS_NOEXEC;
-    for (name, kind, flags) in [
-        ("/dev", "devtmpfs", MS_NOSUID),
-        ("/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV),
-        ("/proc", "proc", secure),
-        ("/sys", "sysfs", secure),
-    ] {
-        let mounted = file_system(kind.as_bytes(), "").and_then(|fs| {
-            let point = walk.lookup(name.as_bytes(), LookupFlags::DIRECTORY)?;
-            mount::mount(fs, &point, kind, flags)
-        });
-        mounted.map_err(|e| StartError::Tree(name, e))?;
-    }
-    Ok(root)
 }

@@ -19,7 +19,8 @@ fn deadline([sec, fraction]: TimeSpan, per_sec: i64) -> Result<Option<u64>, Errn
     if sec < 0 || !(0..per_sec).contains(&fraction) {
         return Err(Errno::EINVAL);
     }
-    let span = (sec as u64).checked_mul(1_000_000_000).and_then(|ns| ns.checked_add((fraction * (1_000_000_000 / per_sec)) as u64));
+    let span =
+        (sec as u64).checked_mul(1_000_000_000).and_then(|ns| ns.checked_add((fraction * (1_000_000_000 / per_sec)) as u64));
     Ok(span.and_then(|span| task::now_ns().checked_add(span)))
 }
 
@@ -86,7 +87,14 @@ pub fn sys_poll(task: &Task, fds: usize, count: usize, timeout_ms: i32) -> SysRe
 }
 
 /// `ppoll(2)`
-pub fn sys_ppoll(task: &Task, fds: usize, count: usize, timeout: UserPtr<TimeSpan>, mask: UserPtr<u64>, size: usize) -> SysResult {
+pub fn sys_ppoll(
+    task: &Task,
+    fds: usize,
+    count: usize,
+    timeout: UserPtr<TimeSpan>,
+    mask: UserPtr<u64>,
+    size: usize,
+) -> SysResult {
     let deadline = user_deadline(timeout, 1_000_000_000)?;
     let result = task.with_signal_mask(mask, size, || restartable(do_poll(task, fds, count, deadline)));
     store_rest(timeout, deadline, 1_000_000_000);
@@ -165,7 +173,8 @@ pub fn sys_pselect6(
     let deadline = user_deadline(timeout, 1_000_000_000)?;
     let [mask, size] = if mask.is_null() { [0, 8] } else { mask.read()? };
     let mask = UserPtr::<u64>::new(mask as usize);
-    let result = task.with_signal_mask(mask, size as usize, || restartable(do_select(task, count, [read, write, except], deadline)));
+    let result =
+        task.with_signal_mask(mask, size as usize, || restartable(do_select(task, count, [read, write, except], deadline)));
     store_rest(timeout, deadline, 1_000_000_000);
     result
 }

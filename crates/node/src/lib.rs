@@ -1,2 +1,72 @@
-//! To be written.
-#![no_std]
+//! The supervisor's part: the table of instances, their histories, and `/dev/skerry` (`docs/partitions.md`).
+//!
+//! One thread looks after all instances. The doorbell interrupt wakes it; it drains rings into histories, admits an instance's
+//! further CPUs, and, when an instance has ended or shall end, gets CPUs and memory back. Calls of programs change records
+//! and wake it. What an instance writes into its window is data or a hint: its end is believed only when its CPUs are in the
+//! park page.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `instance` | one instance's record and life |
+//! | `history` | a stream's last bytes, and its readers |
+//! | `device` | `/dev/skerry` |
+//! | `attach` | streams as files |
+#![cfg_attr(target_os = "none", no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod attach;
+mod device;
+mod history;
+mod instance;
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use instance::Instance;
+use task::{Event, Mutex};
+
+/// Rung by instances, and by calls that leave something to the node thread.
+static WORK: Event = Event::new();
+
+struct Table {
+    next_id: u32,
+    instances: BTreeMap<u32, Arc<Instance>>,
+}
+
+static TABLE: Mutex<Table> = Mutex::new(Table { next_id: 1, instances: BTreeMap::new() });
+
+/// How often an instance that is being halted is looked at.
+const HALT_POLL_NS: u64 = 200_000;
+
+fn on_doorbell() {
+    WORK.signal();
+}
+
+/// Makes `/dev/skerry` and starts the node thread. Once, in the supervisor.
+///
+/// # Errors
+/// `EEXIST`, `ENOMEM`.
+pub fn init() -> fs::Result<()> {
+    guard::irq::set_doorbell_handler(on_doorbell);
+    device::register()?;
+    task::spawn("node", None, look_after).map(drop).map_err(|_| abi::errno::Errno::ENOMEM)
+}
+
+fn instances() -> Vec<Arc<Instance>> {
+    TABLE.lock().instances.values().cloned().collect()
+}
+
+fn look_after() {
+    let mut again = u64::MAX;
+    loop {
+        WORK.wait_until(again);
+        let mut halting = false;
+        for instance in instances() {
+            halting |= instance.look_after();
+        }
+        again = if halting { task::now_ns() + HALT_POLL_NS } else { u64::MAX };
+    }
+}

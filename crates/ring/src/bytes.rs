@@ -35,14 +35,30 @@ pub struct Producer<'a> {
 }
 
 impl<'a> Producer<'a> {
-    /// The writing end of a ring, going on where the ring stands.
+    /// The writing end of a new ring.
     ///
     /// # Panics
     /// If the area is empty.
     #[must_use]
     pub fn new(header: &'a RingHeader, area: &'a [AtomicU8]) -> Self {
+        Self::resume(header, area, 0)
+    }
+
+    /// The writing end of a ring, going on at [`Self::position`] of an earlier one. The position in the ring itself is the
+    /// peer's to spoil, and not believed.
+    ///
+    /// # Panics
+    /// If the area is empty.
+    #[must_use]
+    pub fn resume(header: &'a RingHeader, area: &'a [AtomicU8], position: u64) -> Self {
         assert!(!area.is_empty(), "a ring of no bytes");
-        Self { header, area, written: header.written.load(Ordering::Relaxed) }
+        Self { header, area, written: position }
+    }
+
+    /// Bytes pushed since the ring was new.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.written
     }
 
     /// Bytes that can be pushed now. A consumer that claims nonsense is treated as one that has read nothing.
@@ -82,14 +98,35 @@ pub struct Consumer<'a> {
 }
 
 impl<'a> Consumer<'a> {
-    /// The reading end of a ring, going on where the ring stands.
+    /// The reading end of a new ring.
     ///
     /// # Panics
     /// If the area is empty.
     #[must_use]
     pub fn new(header: &'a RingHeader, area: &'a [AtomicU8]) -> Self {
+        Self::resume(header, area, 0)
+    }
+
+    /// The reading end of a ring, going on at [`Self::position`] of an earlier one.
+    ///
+    /// # Panics
+    /// If the area is empty.
+    #[must_use]
+    pub fn resume(header: &'a RingHeader, area: &'a [AtomicU8], position: u64) -> Self {
         assert!(!area.is_empty(), "a ring of no bytes");
-        Self { header, area, read: header.read.load(Ordering::Relaxed) }
+        Self { header, area, read: position }
+    }
+
+    /// Bytes popped since the ring was new.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.read
+    }
+
+    /// True if nothing more can be pushed: then the producer may sleep, and wants to hear of the next pop.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.len() == self.area.len()
     }
 
     /// Bytes that can be popped now: never more than the area holds, whatever the producer claims.

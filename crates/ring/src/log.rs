@@ -43,14 +43,20 @@ pub struct LogReader<'a> {
 }
 
 impl<'a> LogReader<'a> {
-    /// A reader that begins with the oldest byte ever written.
+    /// A reader that begins at `position`: 0, or [`Self::position`] of an earlier one.
     ///
     /// # Panics
     /// If the area is empty.
     #[must_use]
-    pub fn new(header: &'a RingHeader, area: &'a [AtomicU8]) -> Self {
+    pub fn new(header: &'a RingHeader, area: &'a [AtomicU8], position: u64) -> Self {
         assert!(!area.is_empty(), "a ring of no bytes");
-        Self { header, area, read: 0 }
+        Self { header, area, read: position }
+    }
+
+    /// Bytes read or lost since the log was new.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.read
     }
 
     /// Reads what is there and fits; also says how many bytes were overwritten before they could be read.
@@ -86,7 +92,7 @@ mod tests {
         let header = RingHeader::new();
         let area: Vec<AtomicU8> = (0..8).map(|_| AtomicU8::new(0)).collect();
         let writer = LogWriter::new(&header, &area);
-        let mut reader = LogReader::new(&header, &area);
+        let mut reader = LogReader::new(&header, &area, 0);
         writer.append(b"abc");
         let mut buffer = [0; 16];
         assert_eq!(reader.read(&mut buffer), (3, 0));

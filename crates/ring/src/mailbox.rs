@@ -69,8 +69,7 @@ pub fn claim(slot: &Slot) -> Option<Order> {
         return None;
     }
     let read = |word: &AtomicU64| word.load(Ordering::Relaxed);
-    let (order, epoch) =
-        (Order { cr3: read(&slot.cr3), rip: read(&slot.rip), arg: read(&slot.arg) }, read(&slot.epoch));
+    let (order, epoch) = (Order { cr3: read(&slot.cr3), rip: read(&slot.rip), arg: read(&slot.arg) }, read(&slot.epoch));
     slot.ready.compare_exchange(ready, EMPTY, Ordering::AcqRel, Ordering::Acquire).ok()?;
     slot.claimed.store(epoch, Ordering::Release);
     Some(order)

@@ -13,14 +13,20 @@ pub struct MessageWriter<'a> {
 }
 
 impl<'a> MessageWriter<'a> {
-    /// The sending end, going on where the ring stands.
+    /// The sending end, going on at `position`: 0, or [`Self::position`] of an earlier one.
     ///
     /// # Panics
     /// If there are no cells.
     #[must_use]
-    pub fn new(header: &'a RingHeader, cells: &'a [MessageCell]) -> Self {
+    pub fn new(header: &'a RingHeader, cells: &'a [MessageCell], position: u64) -> Self {
         assert!(!cells.is_empty(), "a ring of no cells");
-        Self { header, cells, written: header.written.load(Ordering::Relaxed) }
+        Self { header, cells, written: position }
+    }
+
+    /// Messages sent since the ring was new.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.written
     }
 
     /// Sends a message; false if the ring is full.
@@ -48,14 +54,14 @@ pub struct MessageReader<'a> {
 }
 
 impl<'a> MessageReader<'a> {
-    /// The receiving end, going on where the ring stands.
+    /// The receiving end of a new ring.
     ///
     /// # Panics
     /// If there are no cells.
     #[must_use]
     pub fn new(header: &'a RingHeader, cells: &'a [MessageCell]) -> Self {
         assert!(!cells.is_empty(), "a ring of no cells");
-        Self { header, cells, read: header.read.load(Ordering::Relaxed) }
+        Self { header, cells, read: 0 }
     }
 
     /// The next message. Its content is the sender's word and nothing more.
@@ -73,5 +79,30 @@ impl<'a> MessageReader<'a> {
         self.read = self.read.wrapping_add(1);
         self.header.read.store(self.read, Ordering::Release);
         Some(Message::from_words(words))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn messages_arrive_in_order_and_a_full_ring_refuses() {
+        let header = RingHeader::new();
+        let cells: Vec<MessageCell> = (0..3).map(|_| MessageCell::new()).collect();
+        let mut writer = MessageWriter::new(&header, &cells, 0);
+        let mut reader = MessageReader::new(&header, &cells);
+        for round in 0..5 {
+            for i in 0..3 {
+                assert!(writer.send(&Message::new(round, &[i])));
+            }
+            assert!(!writer.send(&Message::new(9, &[])));
+            for i in 0..3 {
+                assert_eq!(reader.receive(), Some(Message::new(round, &[i])));
+            }
+            assert_eq!(reader.receive(), None);
+        }
+        assert_eq!(writer.position(), 15);
     }
 }

@@ -113,11 +113,7 @@ impl fmt::Debug for Thread {
 ///
 /// # Errors
 /// Never on the host.
-pub fn spawn(
-    name: &str,
-    _affinity: Option<CpuId>,
-    f: impl FnOnce() + Send + 'static,
-) -> Result<Arc<Thread>, NoMemory> {
+pub fn spawn(name: &str, _affinity: Option<CpuId>, f: impl FnOnce() + Send + 'static) -> Result<Arc<Thread>, NoMemory> {
     let (give, take) = std::sync::mpsc::channel();
     let name = name.to_owned();
     std::thread::spawn(move || {

@@ -2,7 +2,7 @@
 //!
 //! In the kernel the threads are ours (`kernel/`); on the host the same interface stands on the standard library's threads
 //! (`host.rs`), so that everything above this crate runs in ordinary unit tests. What is built of `park` and `unpark` alone
-//! ([`WaitQueue`], [`Event`], [`PollWaiter`]) is written once.
+//! ([`WaitQueue`], [`Event`]) is written once.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
@@ -15,7 +15,6 @@ mod fifo;
 mod host;
 #[cfg(target_os = "none")]
 mod kernel;
-mod poll;
 mod wait;
 
 #[cfg(not(target_os = "none"))]
@@ -25,14 +24,13 @@ use kernel as platform;
 
 pub use event::Event;
 pub use lfmutex::{Mutex, MutexGuard, Once, ReadGuard, RwLock, WriteGuard};
+pub use platform::{
+    CpuId, PreemptGuard, Thread, UserSpace, cpu_count, current, now_ns, park, park_until, preempt_disable, sleep_until, spawn,
+    yield_now,
+};
 #[cfg(target_os = "none")]
 pub use platform::{init, start_cpu, stats};
-pub use platform::{
-    CpuId, PreemptGuard, Thread, UserSpace, cpu_count, current, now_ns, park, park_until, preempt_disable, sleep_until,
-    spawn, yield_now,
-};
-pub use poll::PollWaiter;
-pub use wait::{Registration, WaitError, WaitQueue, Wake};
+pub use wait::{WaitError, WaitQueue};
 
 /// There is no memory for another thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

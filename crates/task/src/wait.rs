@@ -1,4 +1,4 @@
-//! Wait queues: threads (and polls) that wait for a condition somebody else makes true. Thread context only.
+//! Wait queues: threads that wait for a condition somebody else makes true. Thread context only.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -9,12 +9,6 @@ use lfmutex::Mutex;
 
 use crate::{Thread, current, now_ns, park, park_until};
 
-/// Somebody who is told when a wait queue is woken: polls, epolls.
-pub trait Wake: Send + Sync {
-    /// The queue was woken. Must not sleep for long: the waker waits.
-    fn wake(&self);
-}
-
 /// Why an interruptible wait ended without its condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitError {
@@ -24,14 +18,9 @@ pub enum WaitError {
     TimedOut,
 }
 
-enum Waiter {
-    Thread(Arc<Thread>),
-    Observer(Arc<dyn Wake>),
-}
-
 struct Entry {
     key: u64,
-    waiter: Waiter,
+    thread: Arc<Thread>,
 }
 
 #[derive(Default)]
@@ -90,7 +79,7 @@ impl WaitQueue {
         }
         let me = current();
         loop {
-            let key = self.enqueue(Waiter::Thread(me.clone()));
+            let key = self.enqueue(me.clone());
             let outcome = loop {
                 if let Some(result) = condition() {
                     break Some(Ok(result));
@@ -127,7 +116,7 @@ impl WaitQueue {
         }
     }
 
-    /// Wakes the thread that has waited longest, and all observers.
+    /// Wakes the thread that has waited longest.
     pub fn wake_one(&self) {
         self.wake(1);
     }
@@ -137,24 +126,18 @@ impl WaitQueue {
         self.wake(usize::MAX);
     }
 
-    /// Tells `observer` about every wake-up until the registration is dropped.
-    #[must_use = "the registration ends when it is dropped"]
-    pub fn register(self: &Arc<Self>, observer: Arc<dyn Wake>) -> Registration {
-        Registration { queue: self.clone(), key: self.enqueue(Waiter::Observer(observer)) }
-    }
-
-    /// True if somebody waits or observes. A snapshot.
+    /// True if somebody waits. A snapshot.
     #[must_use]
     pub fn has_waiters(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) != 0
     }
 
-    fn enqueue(&self, waiter: Waiter) -> u64 {
+    fn enqueue(&self, thread: Arc<Thread>) -> u64 {
         let key = {
             let mut entries = self.entries.lock();
             let key = entries.next_key;
             entries.next_key += 1;
-            entries.queue.push_back(Entry { key, waiter });
+            entries.queue.push_back(Entry { key, thread });
             self.waiting.store(entries.queue.len(), Ordering::Relaxed);
             key
         };
@@ -177,34 +160,21 @@ impl WaitQueue {
         true
     }
 
-    fn wake(&self, mut threads: usize) {
+    fn wake(&self, most: usize) {
         fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::Relaxed) == 0 {
             return;
         }
-        // Nobody is woken under the queue's lock: an observer may lead back here.
-        let mut woken: VecDeque<Waiter> = VecDeque::new();
-        {
+        let woken: VecDeque<Entry> = {
             let mut entries = self.entries.lock();
-            entries.queue.retain_mut(|entry| match &entry.waiter {
-                Waiter::Observer(observer) => {
-                    woken.push_back(Waiter::Observer(observer.clone()));
-                    true
-                }
-                Waiter::Thread(thread) if threads > 0 => {
-                    threads -= 1;
-                    woken.push_back(Waiter::Thread(thread.clone()));
-                    false
-                }
-                Waiter::Thread(_) => true,
-            });
+            let count = most.min(entries.queue.len());
+            let woken = entries.queue.drain(..count).collect();
             self.waiting.store(entries.queue.len(), Ordering::Relaxed);
-        }
-        for waiter in woken {
-            match waiter {
-                Waiter::Thread(thread) => thread.unpark(),
-                Waiter::Observer(observer) => observer.wake(),
-            }
+            woken
+        };
+        // Not under the queue's lock, which the woken thread takes first of all.
+        for entry in woken {
+            entry.thread.unpark();
         }
     }
 }
@@ -221,23 +191,10 @@ impl fmt::Debug for WaitQueue {
     }
 }
 
-/// An observer's place in a queue; dropping it ends the observation.
-#[derive(Debug)]
-pub struct Registration {
-    queue: Arc<WaitQueue>,
-    key: u64,
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        self.queue.remove(self.key);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicU32, AtomicU64};
+    use std::sync::atomic::AtomicU32;
 
     #[test]
     fn a_semaphore_made_of_it_loses_nothing() {
@@ -277,23 +234,5 @@ mod tests {
         assert_eq!(queue.wait_interruptible(None, || None::<()>), Err(WaitError::Interrupted));
         current().clear_interrupt();
         assert!(!queue.has_waiters());
-    }
-
-    #[test]
-    fn observers_stay_until_dropped() {
-        struct Count(AtomicU64);
-        impl Wake for Count {
-            fn wake(&self) {
-                self.0.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        let queue = Arc::new(WaitQueue::new());
-        let count = Arc::new(Count(AtomicU64::new(0)));
-        let registration = queue.register(count.clone());
-        queue.wake_one();
-        queue.wake_all();
-        drop(registration);
-        queue.wake_all();
-        assert_eq!(count.0.load(Ordering::Relaxed), 2);
     }
 }

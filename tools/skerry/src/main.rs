@@ -1,2 +1,8 @@
-//! To be written.
-fn main() {}
+//! `skerry`: instances of the Skerry operating system, from the command line.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    skerry::cli::main()
+}

@@ -6,7 +6,7 @@
 
 mod control;
 pub mod input;
-mod job;
+pub mod job;
 mod output;
 mod termios;
 

@@ -1,6 +1,6 @@
 //! CPUs: which one this is, its private area, interrupts on and off, and idling.
 //!
-//! Each CPU has one [`CpuArea`], found through the GS base while in the kernel. Its fields are atomics used with relaxed
+//! Each CPU has one `CpuArea`, found through the GS base while in the kernel. Its fields are atomics used with relaxed
 //! ordering: only the owner writes them, but an interrupt handler of the same CPU may look at any moment.
 
 use alloc::alloc::{Layout, alloc_zeroed};

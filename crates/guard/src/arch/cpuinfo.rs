@@ -30,6 +30,12 @@ impl CpuInfo {
         core::str::from_utf8(&self.name[..end]).unwrap_or("").trim()
     }
 
+    /// CPUID leaf 1's EDX, which programs get as `AT_HWCAP`.
+    #[must_use]
+    pub fn hwcap(&self) -> u32 {
+        self.words[LEAF1_EDX]
+    }
+
     /// Names of its features, as in the `flags` line of `/proc/cpuinfo`.
     pub fn flags(&self) -> impl Iterator<Item = &'static str> + '_ {
         FLAGS.iter().filter(|(word, bit, _)| self.words[*word] & 1 << bit != 0).map(|(.., name)| *name)

@@ -6,7 +6,7 @@ use lfmutex::{Mutex, Once};
 
 use super::port;
 use crate::mem::phys::PhysAddr;
-use crate::paging::kernel::{Cache, Io};
+use crate::paging::kernel::Io;
 use crate::role;
 
 const SELECT: usize = 0x00;
@@ -56,10 +56,9 @@ fn with_input<R>(gsi: u32, f: impl FnOnce(&IoApic, u32) -> R) -> Option<R> {
 
 /// Maps the controllers of the descriptor and masks all their inputs.
 fn find_all() -> Controllers {
-    silence_8259();
     let mut found = Controllers::new();
     for entry in role::descriptor().ioapics() {
-        let Ok(registers) = Io::map(PhysAddr(entry.phys), WINDOW + 4, Cache::Off) else {
+        let Ok(registers) = Io::map(PhysAddr(entry.phys), WINDOW + 4) else {
             log::warn!("no memory to map I/O APIC {}: its lines stay off", entry.id);
             continue;
         };
@@ -73,9 +72,12 @@ fn find_all() -> Controllers {
     found
 }
 
-/// Moves the old controllers' vectors away from the exceptions and masks every line. A spurious interrupt of theirs ends up
-/// at vectors 0x27 or 0x2f, which are ignored.
-fn silence_8259() {
+/// Moves the old controllers' vectors away from the exceptions and masks every line, if this instance has the platform's
+/// interrupt routing. A spurious interrupt of theirs ends up at vectors 0x27 or 0x2f, which are ignored.
+///
+/// Done before the local APIC stops listening to them: an interrupt they had already asserted would otherwise stay asserted
+/// at the CPU with nobody to give its vector (QEMU then raises a general protection fault at the first STI).
+pub(super) fn silence_8259() {
     const COMMANDS: [(u16, u8); 10] = [
         (0x20, 0x11),
         (0xa0, 0x11),
@@ -88,6 +90,9 @@ fn silence_8259() {
         (0x21, 0xff),
         (0xa1, 0xff),
     ];
+    if role::descriptor().ioapics().is_empty() {
+        return;
+    }
     for (port, value) in COMMANDS {
         // SAFETY: the initialisation sequence of the 8259 pair; only the guard touches these ports, and an instance with I/O
         // APICs in its descriptor owns the platform's interrupt routing.

@@ -58,6 +58,9 @@ pub(crate) fn init_cpu(cpu: CpuId) {
     usercopy::init_cpu();
     user::init_cpu();
     fpu::init_cpu();
+    if cpu.0 == 0 {
+        ioapic::silence_8259();
+    }
     apic::init_cpu(descriptor.has(FLAG_X2APIC));
     if cpu.0 == 0 {
         timer::init(descriptor);

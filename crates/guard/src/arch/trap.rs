@@ -292,7 +292,9 @@ extern "C" fn special_trap(frame: &mut KernelFrame) {
                 msr::halt_forever();
             }
         }
-        _ => panic::exception(frame, Some(msr::cr2())),
+        // A double fault is a fault that could not be delivered, most often because of where the stack pointer is.
+        DOUBLE_FAULT => panic::exception(frame, Some(msr::cr2())),
+        _ => panic::exception(frame, None),
     }
 }
 

@@ -5,7 +5,7 @@
 //! interrupts on, and the instruction is tried again if that succeeds; string instructions continue where they were.
 //! With interrupts off there is no handler, so that a copy from a place that must not sleep fails instead.
 //!
-//! Addresses are checked against [`USER_END`](super::user::USER_END) first, so kernel memory is never reached; what the
+//! Addresses are checked against [`USER_END`] first, so kernel memory is never reached; what the
 //! pages allow is the processor's business (CR0.WP is set). With SMAP, user memory is open only in these instructions.
 
 use core::arch::global_asm;

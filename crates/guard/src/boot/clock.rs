@@ -1,7 +1,8 @@
 //! The machine's clocks, once: how fast TSC and local APIC timer run, and what time it is.
 //!
-//! Where CPUID says the TSC's rate it is believed. Otherwise channel 2 of the interval timer (8254), whose rate is the same
-//! on every PC, is let run for 10 ms. An instance is told the result in its descriptor and never measures.
+//! Where CPUID says the TSC's rate it is believed. Otherwise both are counted against channel 0 of the interval timer (8254),
+//! whose rate is the same on every PC and which even the smallest virtual machines have. An instance is told the result in
+//! its descriptor and never measures.
 
 use raw_cpuid::CpuId;
 
@@ -9,11 +10,18 @@ use crate::arch::{apic, port, timer};
 
 /// The interval timer's rate, in Hz.
 const PIT_HZ: u64 = 1_193_182;
-const PIT_COUNTS: u64 = PIT_HZ / 100;
-const PIT_CHANNEL_2: u16 = 0x42;
-const PIT_MODE: u16 = 0x43;
-const SPEAKER: u16 = 0x61;
-const OUTPUT: u8 = 1 << 5;
+/// What it counts down from: all it can, 55 ms.
+const PIT_START: u16 = u16::MAX;
+/// How much of that one measurement takes: 2 ms.
+const PIT_COUNTS: u16 = (PIT_HZ / 500) as u16;
+const PIT_CHANNEL_0: u16 = 0x40;
+const PIT_COMMAND: u16 = 0x43;
+/// Channel 0, both bytes, one countdown (mode 0).
+const COUNT_DOWN: u8 = 0b0011_0000;
+/// Read back status and count of channel 0.
+const READ_BACK: u8 = 0b1100_0010;
+/// In the status: the countdown is over, so the count says nothing any more.
+const OVER: u8 = 1 << 7;
 
 /// Rates, in Hz.
 #[derive(Clone, Copy, Debug)]
@@ -22,37 +30,100 @@ pub(super) struct Rates {
     pub lapic: u64,
 }
 
-/// Measures. The local APIC is on, its timer masked.
-pub(super) fn measure() -> Rates {
-    apic::prepare_calibration();
-    let (ticks, counts) = during_pit(PIT_COUNTS);
-    let lapic = counts * apic::TIMER_DIVIDER * PIT_HZ / PIT_COUNTS;
-    let measured = ticks * PIT_HZ / PIT_COUNTS;
-    let said = CpuId::new().get_tsc_info().and_then(|info| info.tsc_frequency());
-    // Nothing but a broken timer gives 0; the kernel must not divide by it.
-    Rates { tsc: said.unwrap_or(measured).max(1_000_000), lapic: lapic.max(1_000_000) }
+/// One look at the three counters.
+#[derive(Clone, Copy)]
+struct Look {
+    pit: u16,
+    tsc: u64,
+    lapic: u32,
 }
 
-/// TSC ticks and local APIC timer counts while the interval timer counts `counts` down.
-fn during_pit(counts: u64) -> (u64, u64) {
-    // About a second at 4 GHz: a machine without an interval timer must not hang here.
-    const LIMIT_TICKS: u64 = 4_000_000_000;
-    // SAFETY: the supervisor owns the interval timer and the speaker port; nobody else uses them during boot.
+/// Measures. The local APIC is on.
+pub(super) fn measure() -> Rates {
+    // A machine that is stopped in between (by its host, or by firmware) gives measurements that differ.
+    const ATTEMPTS: u32 = 5;
+    apic::prepare_calibration();
+    let cpuid = CpuId::new();
+    let known_lapic = lapic_by_cpuid(&cpuid);
+    let mut rates = Rates { tsc: 0, lapic: 0 };
+    for _ in 0..ATTEMPTS {
+        let Some((first, second)) = two_measurements(known_lapic.is_none()) else { continue };
+        rates = second;
+        if first.tsc.abs_diff(second.tsc) <= second.tsc / 256 && first.lapic.abs_diff(second.lapic) <= second.lapic / 256 {
+            break;
+        }
+    }
+    apic::start_timer(0);
+    let known_tsc = cpuid.get_tsc_info().and_then(|info| info.tsc_frequency());
+    // Nothing but a broken timer gives 0; the kernel must not divide by it.
+    Rates { tsc: known_tsc.unwrap_or(rates.tsc).max(1_000_000), lapic: known_lapic.unwrap_or(rates.lapic).max(1_000_000) }
+}
+
+/// The local APIC timer's rate, where it need not be measured: it runs on the crystal clock where CPUID names that (SDM
+/// vol. 3A, 11.5.4), and counts nanoseconds under QEMU's emulation, where with `-icount` its count cannot even be read.
+fn lapic_by_cpuid(cpuid: &CpuId<raw_cpuid::CpuIdReaderNative>) -> Option<u64> {
+    let crystal = cpuid.get_tsc_info().map(|info| u64::from(info.nominal_frequency())).filter(|hz| *hz != 0);
+    let emulated = cpuid.get_hypervisor_info().is_some_and(|h| h.identify() == raw_cpuid::Hypervisor::QEMU);
+    crystal.or_else(|| emulated.then_some(1_000_000_000))
+}
+
+/// Two measurements in a row; the second one spans both. `None` if the countdown ended meanwhile, or never moved.
+fn two_measurements(with_lapic: bool) -> Option<(Rates, Rates)> {
+    // SAFETY: the supervisor owns the interval timer; nobody else uses it, and its interrupt is never let through.
     unsafe {
-        // Gate on, speaker off; channel 2, both bytes, one-shot.
-        port::outb(SPEAKER, port::inb(SPEAKER) & !2 | 1);
-        port::outb(PIT_MODE, 0b1011_0000);
-        port::outb(PIT_CHANNEL_2, counts as u8);
-        port::outb(PIT_CHANNEL_2, (counts >> 8) as u8);
+        port::outb(PIT_COMMAND, COUNT_DOWN);
+        port::outb(PIT_CHANNEL_0, PIT_START as u8);
+        port::outb(PIT_CHANNEL_0, (PIT_START >> 8) as u8);
     }
     apic::start_timer(u32::MAX);
-    let start = timer::tsc();
-    // SAFETY: as above; reading has no effect.
-    timer::poll_ticks(LIMIT_TICKS, || unsafe { port::inb(SPEAKER) } & OUTPUT != 0);
-    let ticks = timer::tsc() - start;
-    let left = apic::timer_count();
-    apic::start_timer(0);
-    (ticks, u64::from(u32::MAX - left))
+    let start = look(with_lapic)?;
+    let middle = look_after(start, PIT_COUNTS, with_lapic)?;
+    let end = look_after(middle, PIT_COUNTS, with_lapic)?;
+    Some((rates(start, middle), rates(start, end)))
+}
+
+fn rates(from: Look, to: Look) -> Rates {
+    let counts = u64::from(from.pit - to.pit);
+    Rates {
+        tsc: (to.tsc - from.tsc) * PIT_HZ / counts,
+        lapic: u64::from(from.lapic - to.lapic) * apic::TIMER_DIVIDER * PIT_HZ / counts,
+    }
+}
+
+/// The first look at which the interval timer has counted so far.
+fn look_after(from: Look, counts: u16, with_lapic: bool) -> Option<Look> {
+    // A quarter of a second and more: a machine without an interval timer must not hang here.
+    const LIMIT_TICKS: u64 = 1_000_000_000;
+    let mut last = None;
+    timer::poll_ticks(LIMIT_TICKS, || {
+        last = look(with_lapic);
+        last.is_none_or(|look| from.pit.saturating_sub(look.pit) >= counts)
+    });
+    last.filter(|look| from.pit.saturating_sub(look.pit) >= counts)
+}
+
+/// The counters, the TSC close to the moment the interval timer's count is latched. Of several looks, the one that took the
+/// least time.
+fn look(with_lapic: bool) -> Option<Look> {
+    const LOOKS: u32 = 4;
+    let mut best: Option<(u64, Look)> = None;
+    for _ in 0..LOOKS {
+        let before = timer::tsc();
+        // SAFETY: as in `two_measurements`; reading has no effect but to end the latch.
+        unsafe { port::outb(PIT_COMMAND, READ_BACK) };
+        let after = timer::tsc();
+        let lapic = if with_lapic { apic::timer_count() } else { 0 };
+        // SAFETY: as above.
+        let [status, low, high] = unsafe { [port::inb(PIT_CHANNEL_0), port::inb(PIT_CHANNEL_0), port::inb(PIT_CHANNEL_0)] };
+        if status & OVER != 0 {
+            return None;
+        }
+        let look = Look { pit: u16::from_le_bytes([low, high]), tsc: before + (after - before) / 2, lapic };
+        if best.is_none_or(|(took, _)| after - before < took) {
+            best = Some((after - before, look));
+        }
+    }
+    best.map(|(_, look)| look)
 }
 
 const CMOS_INDEX: u16 = 0x70;

@@ -15,6 +15,7 @@ pub(super) const MULTIBOOT2: u32 = 2;
 /// Bytes of the first CPU's first stack, which its idle thread keeps.
 const STACK: usize = 64 << 10;
 
+#[cfg(target_os = "none")]
 global_asm!(
     r#"
     .pushsection .note.pvh, "a", @note

@@ -179,8 +179,8 @@ mod tests {
         bytes[0x300..0x318].copy_from_slice(run(0, 0x9f000, 1).as_bytes());
         bytes[0x318..0x330].copy_from_slice(run(0xf0000, 0x10000, 2).as_bytes());
         let info = BootInfo::from_pvh(&Bytes(bytes), 0).unwrap();
-        assert_eq!(info.memory.as_slice(), [0..0x9f000]);
-        assert_eq!((info.module, info.rsdp), (Some(0x9000..0x9010), Some(0xf0000)));
+        assert_eq!(info.memory.as_slice(), core::slice::from_ref(&(0..0x9f000)));
+        assert_eq!((info.module.clone(), info.rsdp), (Some(0x9000..0x9010), Some(0xf0000)));
         assert_eq!(core::str::from_utf8(&info.cmdline), Ok("quiet"));
     }
 
@@ -203,8 +203,8 @@ mod tests {
         let total = bytes.len() as u32;
         bytes[..4].copy_from_slice(&total.to_le_bytes());
         let info = BootInfo::from_multiboot2(&Bytes(bytes.clone()), 0).unwrap();
-        assert_eq!(info.memory.as_slice(), [0x10_0000..0x10_1000]);
-        assert_eq!((info.module, info.rsdp), (Some(0x1000..0x2000), Some(16)));
+        assert_eq!(info.memory.as_slice(), core::slice::from_ref(&(0x10_0000..0x10_1000)));
+        assert_eq!((info.module.clone(), info.rsdp), (Some(0x1000..0x2000), Some(16)));
         assert_eq!(info.cmdline(), "a=b");
         bytes[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
         assert!(BootInfo::from_multiboot2(&Bytes(bytes), 0).is_none());

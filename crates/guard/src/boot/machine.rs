@@ -91,8 +91,11 @@ pub(super) unsafe fn describe(kind: u32, info: u32) -> Machine {
 
     let mut apic_ids = ArrayVec::<u32, MAX_CPUS>::new();
     apic_ids.push(apic::id());
-    let mut irqs = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
-        .map(|isa: u8| IrqLine { isa, gsi: u32::from(isa), ..IrqLine::new_zeroed() });
+    let mut irqs = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15].map(|isa: u8| IrqLine {
+        isa,
+        gsi: u32::from(isa),
+        ..IrqLine::new_zeroed()
+    });
     if let Some(tables) = &tables {
         tables.for_each_madt_entry(|entry| match entry {
             MadtEntry::Cpu { apic_id } => {
@@ -108,8 +111,8 @@ pub(super) unsafe fn describe(kind: u32, info: u32) -> Machine {
             MadtEntry::Override { source, gsi, flags } => {
                 if let Some(line) = irqs.get_mut(usize::from(source)) {
                     line.gsi = gsi;
-                    line.flags = if flags & 3 == 3 { IRQ_ACTIVE_LOW } else { 0 }
-                        | if flags >> 2 & 3 == 3 { IRQ_LEVEL } else { 0 };
+                    line.flags =
+                        if flags & 3 == 3 { IRQ_ACTIVE_LOW } else { 0 } | if flags >> 2 & 3 == 3 { IRQ_LEVEL } else { 0 };
                 }
             }
         });

@@ -2,7 +2,7 @@
 //!
 //! There are two ways in. A machine starts at `entry`'s 32-bit code, which a boot loader jumps to; the code here then writes
 //! the supervisor's own partition descriptor. An instance starts at `smp::instance_entry`, out of the park page, with a
-//! descriptor its supervisor has written. Both go on in [`run`]: from the descriptor on there is one path.
+//! descriptor its supervisor has written. Both go on in `run`: from the descriptor on there is one path.
 //!
 //! | file | subject |
 //! |---|---|
@@ -22,8 +22,8 @@ use abi::layout::{DESCRIPTOR, PAGE_SIZE, PARK};
 
 use crate::arch;
 use crate::cpu::CpuId;
-use crate::mem::{self, Start};
 use crate::mem::frame::Frame;
+use crate::mem::{self, Start};
 use crate::paging::build::{Access, ImageLayout, Shared};
 use crate::{log as logging, park, role, smp, timer};
 

@@ -169,25 +169,16 @@ fn direct_entry(first: Frame) -> (&'static Table, usize) {
     (table, slot)
 }
 
-/// How device registers and firmware tables are cached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cache {
-    /// Not at all: registers.
-    Off,
-    /// As memory: firmware tables.
-    WriteBack,
-}
-
 /// Maps the local APIC's registers at their fixed address, for instances whose CPUs are in xAPIC mode.
 ///
 /// # Errors
 /// [`NoMemory`] if there is no frame for a table.
 pub(crate) fn map_local_apic(at: PhysAddr) -> Result<(), NoMemory> {
     let _edit = EDIT.lock();
-    Io::map_pages(LAPIC_MMIO, at, 1, Cache::Off)
+    Io::map_pages(LAPIC_MMIO, at, 1)
 }
 
-/// A mapped run of device registers or firmware memory; mapped for good.
+/// A mapped run of device registers, uncached; mapped for good.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Io {
     base: usize,
@@ -201,8 +192,8 @@ impl Io {
     /// [`NoMemory`] if there is no frame for a table or no address left.
     ///
     /// # Panics
-    /// If the bytes are memory of this instance and the cache is off: memory has one memory type.
-    pub(crate) fn map(at: PhysAddr, len: usize, cache: Cache) -> Result<Self, NoMemory> {
+    /// If the bytes are memory of this instance: memory has one memory type.
+    pub(crate) fn map(at: PhysAddr, len: usize) -> Result<Self, NoMemory> {
         let mut next = EDIT.lock();
         let offset = at.0 as usize % PAGE_SIZE;
         let pages = (offset + len).div_ceil(PAGE_SIZE);
@@ -210,21 +201,18 @@ impl Io {
         if pages > (IO_END - base) / PAGE_SIZE {
             return Err(NoMemory);
         }
-        Self::map_pages(base, at, pages, cache)?;
+        Self::map_pages(base, at, pages)?;
         *next = base + pages * PAGE_SIZE;
         Ok(Self { base: base + offset, len })
     }
 
-    fn map_pages(base: usize, at: PhysAddr, pages: usize, cache: Cache) -> Result<(), NoMemory> {
-        let flags = match cache {
-            // PWT and PCD select entry 3 of the page attribute table: UC.
-            Cache::Off => Flags::WRITE | Flags::NO_CACHE | Flags::WRITE_THROUGH,
-            Cache::WriteBack => Flags::empty(),
-        };
+    fn map_pages(base: usize, at: PhysAddr, pages: usize) -> Result<(), NoMemory> {
+        // PWT and PCD select entry 3 of the page attribute table: UC.
+        let flags = Flags::WRITE | Flags::NO_CACHE | Flags::WRITE_THROUGH;
         let start = PhysAddr(at.0 & !(PAGE_SIZE as u64 - 1));
         for page in 0..pages {
             let at = start.add((page * PAGE_SIZE) as u64);
-            assert!(cache != Cache::Off || phys::frame_at(at).is_none(), "uncached mapping of memory at {:#x}", at.0);
+            assert!(phys::frame_at(at).is_none(), "uncached mapping of memory at {:#x}", at.0);
             page_table(base + page * PAGE_SIZE)?;
         }
         map(base, pages, start, flags | Flags::NO_EXECUTE | Flags::GLOBAL)
@@ -248,11 +236,5 @@ impl Io {
     pub(crate) fn write32(self, offset: usize, value: u32) {
         // SAFETY: as in `read32`; what the device does is the caller's responsibility within the guard.
         unsafe { self.at::<u32>(offset).write_volatile(value) }
-    }
-
-    /// Reads a byte.
-    pub(crate) fn read8(self, offset: usize) -> u8 {
-        // SAFETY: as in `read32`.
-        unsafe { self.at::<u8>(offset).read_volatile() }
     }
 }

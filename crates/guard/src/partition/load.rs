@@ -101,7 +101,8 @@ impl Partition {
         }
         let frames = self.memory_bytes() / PAGE_SIZE as u64;
         let count = bytes.div_ceil(PAGE_SIZE as u64);
-        let elbow = build::most_tables(frames, self.staged.nranges as usize, self.staged.image_frames as usize) as u64 + ELBOW_ROOM;
+        let elbow =
+            build::most_tables(frames, self.staged.nranges as usize, self.staged.image_frames as usize) as u64 + ELBOW_ROOM;
         let needed = self.next_frame.saturating_add(count).saturating_add(elbow);
         if needed > frames {
             return Err(LoadError::NoRoom { needed: needed.saturating_mul(PAGE_SIZE as u64) });
@@ -169,7 +170,9 @@ impl Partition {
         debug_assert_eq!(self.staged.validate(), Ok(()));
         let to = self.shared().descriptor.ptr();
         // SAFETY: a block of the descriptor's size, ours, which the instance does not see before it is started.
-        unsafe { core::ptr::copy_nonoverlapping(core::ptr::from_ref::<Descriptor>(&self.staged).cast::<u8>(), to, descriptor::SIZE) };
+        unsafe {
+            core::ptr::copy_nonoverlapping(core::ptr::from_ref::<Descriptor>(&self.staged).cast::<u8>(), to, descriptor::SIZE)
+        };
         self.granules_mut().grant();
         Ok(root)
     }
@@ -198,12 +201,7 @@ impl Partition {
         let park_frame = machine.image_frame + ((park::page() - image.text.start) / PAGE_SIZE) as u64;
         let maps: ArrayVec<Shared, 3> = [
             Shared { va: DESCRIPTOR, at: shared.descriptor.first(), pages: descriptor::SIZE / PAGE_SIZE, access: Access::Read },
-            Shared {
-                va: WINDOW,
-                at: shared.window.first(),
-                pages: Window::SIZE.div_ceil(PAGE_SIZE),
-                access: Access::ReadWrite,
-            },
+            Shared { va: WINDOW, at: shared.window.first(), pages: Window::SIZE.div_ceil(PAGE_SIZE), access: Access::ReadWrite },
             Shared { va: PARK, at: Frame(park_frame), pages: 1, access: Access::ReadExecute },
         ]
         .into_iter()

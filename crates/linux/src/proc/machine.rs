@@ -64,7 +64,8 @@ fn cpuinfo() -> String {
 fn meminfo() -> String {
     let stats = mem::stats();
     let kib = |frames: u64| frames * 4;
-    let (total, free) = (kib(stats.total), kib(stats.free));
+    // What other instances were given is not this machine's memory any more.
+    let (total, free) = (kib(stats.total - stats.granted - stats.leaked), kib(stats.free));
     let user = kib(stats.user);
     // What is here is what there is: no swap, no cache that could be given back beside the files themselves.
     let rows = [

@@ -23,6 +23,16 @@ const MAGIC: u64 = 0x9fa0;
 /// File numbers of a process's files are its id shifted by this, plus the file's place in the directory.
 const PID_SHIFT: u32 = 20;
 
+/// Adds to the fixed part of a new procfs: gets the directory and the file system's device number.
+type Extension = fn(&Arc<StaticDir>, u64);
+
+static EXTENSION: ::task::Once<Extension> = ::task::Once::new();
+
+/// Makes every procfs from now on have what `more` adds to its top directory. The first call counts.
+pub fn extend(more: Extension) {
+    EXTENSION.call_once(|| more);
+}
+
 /// A new procfs.
 #[must_use]
 pub fn new() -> Arc<PseudoFs> {
@@ -44,6 +54,9 @@ pub fn new() -> Arc<PseudoFs> {
         fixed.add("thread-self", own("task"));
         let mounts = || Ok(Link::Text(b"self/mounts".to_vec()));
         fixed.add("mounts", pseudo::link(Attr::new(dev, 0o777), mounts));
+        if let Some(more) = EXTENSION.get() {
+            more(&fixed, dev);
+        }
         pseudo::dynamic_dir(Root { attr: Attr { ino: 1, ..Attr::new(dev, 0o555) }, fixed })
     })
 }

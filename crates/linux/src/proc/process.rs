@@ -113,9 +113,11 @@ impl DynamicDir for ProcessDir {
             "exe" => link(attr, pid, |p| p.executable().ok_or(Errno::ENOENT)),
             "cwd" => link(attr, pid, |p| p.fs().map(|fs| fs.cwd()).ok_or(Errno::ENOENT)),
             "root" => link(attr, pid, |p| p.fs().map(|fs| fs.root()).ok_or(Errno::ENOENT)),
-            "comm" => {
-                pseudo::writable_file(attr, move || text(name, pid, tid), move |new| find(pid).map(|p| p.set_name(new.trim_ascii_end())))
-            }
+            "comm" => pseudo::writable_file(
+                attr,
+                move || text(name, pid, tid),
+                move |new| find(pid).map(|p| p.set_name(new.trim_ascii_end())),
+            ),
             // Accepted and without effect: there is no core dump, and memory is never taken by killing the largest process.
             "coredump_filter" | "oom_score_adj" => pseudo::writable_file(attr, move || text(name, pid, tid), |_| Ok(())),
             _ => pseudo::file(attr, move || text(name, pid, tid)),
@@ -300,7 +302,8 @@ fn status(process: &Process, tid: Option<i32>) -> String {
     let [size, resident] = s.memory.map(|bytes| bytes / 1024);
     let [pending, blocked, ignored, caught] = s.signals;
     let groups: String = s.groups.iter().map(|g| format!("{g} ")).collect();
-    let masks: Vec<String> = s.allowed_cpus.iter().rev().flat_map(|w| [w >> 32, w & 0xffff_ffff]).map(|w| format!("{w:08x}")).collect();
+    let masks: Vec<String> =
+        s.allowed_cpus.iter().rev().flat_map(|w| [w >> 32, w & 0xffff_ffff]).map(|w| format!("{w:08x}")).collect();
     let capabilities = if s.uids[1] == 0 { (1u64 << 41) - 1 } else { 0 };
     format!(
         "Name:\t{}\nUmask:\t{:04o}\nState:\t{} ({state})\nTgid:\t{pid}\nNgid:\t0\nPid:\t{}\nPPid:\t{parent}\nTracerPid:\t0\n\

@@ -386,9 +386,8 @@ fn place(thread: &alloc::sync::Arc<Thread>, home: CpuId) -> CpuId {
     if home_allowed && shared(home).idle.load(Ordering::Relaxed) {
         return home;
     }
-    let idle = (0..super::cpu_count() as u32)
-        .map(CpuId)
-        .find(|&cpu| shared(cpu).idle.load(Ordering::Relaxed) && thread.may_run_on(cpu));
+    let idle =
+        (0..super::cpu_count() as u32).map(CpuId).find(|&cpu| shared(cpu).idle.load(Ordering::Relaxed) && thread.may_run_on(cpu));
     idle.unwrap_or_else(|| if home_allowed { home } else { least_loaded(thread) })
 }
 
@@ -525,11 +524,7 @@ pub mod stats {
     #[must_use]
     pub fn cpu(cpu: CpuId) -> CpuStats {
         let s = shared(cpu);
-        let idle_now = if s.idle.load(Ordering::Relaxed) {
-            now_ns().saturating_sub(s.since.load(Ordering::Relaxed))
-        } else {
-            0
-        };
+        let idle_now = if s.idle.load(Ordering::Relaxed) { now_ns().saturating_sub(s.since.load(Ordering::Relaxed)) } else { 0 };
         CpuStats {
             switches: s.switches.load(Ordering::Relaxed),
             wakes: s.wakes.load(Ordering::Relaxed),

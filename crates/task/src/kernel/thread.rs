@@ -268,11 +268,7 @@ pub(super) fn fresh_slot() -> Option<&'static Slot> {
 ///
 /// # Errors
 /// There is no memory for its stack.
-pub fn spawn(
-    name: &str,
-    affinity: Option<CpuId>,
-    f: impl FnOnce() + Send + 'static,
-) -> Result<Arc<Thread>, NoMemory> {
+pub fn spawn(name: &str, affinity: Option<CpuId>, f: impl FnOnce() + Send + 'static) -> Result<Arc<Thread>, NoMemory> {
     let recycled = FREE.lock().pop();
     let slot = match recycled {
         Some(number) => slot::at(number),

@@ -1,0 +1,337 @@
+//! `/dev/skerry`: the calls by which a program manages instances (design decision 5; `docs/partitions.md`).
+//!
+//! All structures have the same layout for kernel and program; a call reads its structure and writes it back. Strings are padded
+//! with NULs. Instances are named by the number that [`CREATE`] gives.
+
+use core::mem::size_of;
+
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+const TYPE: u32 = b'k' as u32;
+
+/// `_IOWR('k', number, T)` of Linux's `asm-generic/ioctl.h`.
+const fn call<T>(number: u32) -> u32 {
+    3 << 30 | (size_of::<T>() as u32) << 16 | TYPE << 8 | number
+}
+
+/// What there is: [`Info`].
+pub const INFO: u32 = call::<Info>(1);
+/// Takes CPUs and memory for an instance: [`Create`]. `ENOSPC` (CPUs), `ENOMEM` (memory), `EINVAL`, `EEXIST` (label): then
+/// nothing was changed, and `reason` and what is free say more.
+pub const CREATE: u32 = call::<Create>(2);
+/// Puts data into a created instance: [`Load`].
+pub const LOAD: u32 = call::<Load>(3);
+/// Starts a created instance: [`Target`].
+pub const START: u32 = call::<Target>(4);
+/// What became of an instance: [`Status`].
+pub const STATUS: u32 = call::<Status>(5);
+/// The numbers of all instances: [`List`].
+pub const LIST: u32 = call::<List>(6);
+/// Delivers signal `value` to the first program: [`Target`]. `ESRCH` if it does not run.
+pub const SIGNAL: u32 = call::<Target>(7);
+/// Asks the instance to end its programs: [`Target`].
+pub const SHUTDOWN: u32 = call::<Target>(8);
+/// Takes the instance's CPUs away, whatever it does: [`Target`]. Returns at once; see [`WAIT`].
+pub const HALT: u32 = call::<Target>(9);
+/// Forgets an instance that does not run, and gives back what one that was never started has: [`Target`]. `EBUSY` if it runs.
+pub const DESTROY: u32 = call::<Target>(10);
+/// Opens a stream as a descriptor, which is the call's result: [`Attach`].
+pub const ATTACH: u32 = call::<Attach>(11);
+/// Waits until an instance has ended: [`Wait`]. `ETIMEDOUT`.
+pub const WAIT: u32 = call::<Wait>(12);
+/// Tells the instance's terminal its size, rows in the upper and columns in the lower half of `value`: [`Target`].
+pub const WINSIZE: u32 = call::<Target>(13);
+
+/// `state`: it has CPUs and memory.
+pub const STATE_CREATED: u32 = 1;
+/// `state`: it boots or runs.
+pub const STATE_RUNNING: u32 = 2;
+/// `state`: its first program ended, with `exit_code`.
+pub const STATE_EXITED: u32 = 3;
+/// `state`: its kernel could not go on.
+pub const STATE_PANICKED: u32 = 4;
+/// `state`: its CPUs were taken away.
+pub const STATE_HALTED: u32 = 5;
+/// `state`: it never ran.
+pub const STATE_FAILED: u32 = 6;
+
+/// A state's name, as shown to people.
+#[must_use]
+pub const fn state_name(state: u32) -> &'static str {
+    match state {
+        STATE_CREATED => "created",
+        STATE_RUNNING => "running",
+        STATE_EXITED => "exited",
+        STATE_PANICKED => "panicked",
+        STATE_HALTED => "halted",
+        STATE_FAILED => "failed",
+        _ => "unknown",
+    }
+}
+
+/// Bytes of a label.
+pub const LABEL_BYTES: usize = 64;
+
+/// See [`INFO`]. Memory in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Info {
+    /// All CPUs.
+    pub cpus_total: u32,
+    /// The supervisor's own.
+    pub cpus_supervisor: u32,
+    /// Free for instances.
+    pub cpus_free: u32,
+    /// Unusable until the machine is restarted.
+    pub cpus_lost: u32,
+    /// All memory.
+    pub mem_total: u64,
+    /// Free for instances or the supervisor.
+    pub mem_free: u64,
+    /// With instances.
+    pub mem_granted: u64,
+    /// Unusable until the machine is restarted.
+    pub mem_leaked: u64,
+    /// The kernel's version.
+    pub version: [u8; 32],
+}
+
+/// `reason` of a failed [`CREATE`]: none.
+pub const REASON_NONE: u32 = 0;
+/// Too few CPUs are free; `free_cpus` says how many are.
+pub const REASON_CPUS: u32 = 1;
+/// Too little memory is free; `free_mem`.
+pub const REASON_MEMORY: u32 = 2;
+/// The memory asked for does not hold a kernel; `least`.
+pub const REASON_TOO_SMALL: u32 = 3;
+/// The label is in use, empty or not text.
+pub const REASON_LABEL: u32 = 4;
+/// The supervisor itself is short of memory.
+pub const REASON_WINDOW: u32 = 5;
+
+/// `flags` of [`Create`]: print system calls into the kernel log.
+pub const CREATE_TRACE: u32 = 1;
+
+/// See [`CREATE`].
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Create {
+    /// Its name; no other instance has it.
+    pub label: [u8; LABEL_BYTES],
+    /// How many CPUs.
+    pub cpus: u32,
+    /// `CREATE_*`.
+    pub flags: u32,
+    /// How much memory, in bytes.
+    pub mem: u64,
+    /// When the user asked for it, in nanoseconds since 1970, or 0; kept in its [`Status`].
+    pub requested_ns: u64,
+    /// Out: its number.
+    pub id: u32,
+    /// Out: `REASON_*`.
+    pub reason: u32,
+    /// Out: CPUs that are free.
+    pub free_cpus: u32,
+    /// Unused; zero.
+    pub reserved: u32,
+    /// Out: memory that is free.
+    pub free_mem: u64,
+    /// Out: the least memory that would do.
+    pub least: u64,
+    /// More for its kernel's command line.
+    pub cmdline: [u8; 256],
+}
+
+/// `kind` of [`Load`]: the archive (cpio, `newc`) its file system is made of.
+pub const LOAD_INITRAMFS: u32 = 1;
+/// `kind` of [`Load`]: what to run (`abi::boot`).
+pub const LOAD_BOOT_BLOB: u32 = 2;
+
+/// See [`LOAD`]. An archive comes in parts, in order; the first announces the whole.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Load {
+    /// The instance.
+    pub id: u32,
+    /// `LOAD_*`.
+    pub kind: u32,
+    /// Bytes of the whole.
+    pub total: u64,
+    /// Where in the whole this part goes.
+    pub offset: u64,
+    /// Address of this part in the caller's memory.
+    pub ptr: u64,
+    /// Its bytes.
+    pub len: u64,
+}
+
+/// An instance, and a number whose meaning depends on the call.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Target {
+    /// The instance.
+    pub id: u32,
+    /// Depends on the call.
+    pub value: u32,
+}
+
+/// See [`STATUS`]. Times in nanoseconds, `*_ns` of events since 1970, 0 if it did not happen.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Status {
+    /// The instance.
+    pub id: u32,
+    /// `STATE_*`.
+    pub state: u32,
+    /// Its name.
+    pub label: [u8; LABEL_BYTES],
+    /// What its first program returned: 0 to 255; 128 and the signal's number if one ended it; 137 if it was halted.
+    pub exit_code: i32,
+    /// How many CPUs it has or had.
+    pub cpus: u32,
+    /// How much memory, in bytes.
+    pub mem: u64,
+    /// When the user asked for it, as [`Create`] said.
+    pub requested_ns: u64,
+    /// When it was created.
+    pub created_ns: u64,
+    /// When it was started.
+    pub started_ns: u64,
+    /// When CPUs and memory were back.
+    pub ended_ns: u64,
+    /// From the start call to the first instruction of its first program.
+    pub start_to_user_ns: u64,
+    /// Memory scrubbed at its end, in bytes.
+    pub scrubbed_bytes: u64,
+    /// How long that took.
+    pub scrub_ns: u64,
+    /// From the decision to end it until CPUs and memory were free, scrubbing apart.
+    pub reclaim_ns: u64,
+    /// Memory that is lost with it.
+    pub leaked: u64,
+    /// CPUs that are lost with it.
+    pub lost_cpus: u32,
+    /// CPUs that had to be reset.
+    pub reset_cpus: u32,
+    /// In words.
+    pub detail: [u8; 128],
+}
+
+impl Status {
+    /// Sets [`Self::detail`], cut to what fits.
+    pub fn set_detail(&mut self, text: &str) {
+        self.detail = [0; 128];
+        let mut len = text.len().min(self.detail.len() - 1);
+        while !text.is_char_boundary(len) {
+            len -= 1;
+        }
+        self.detail[..len].copy_from_slice(&text.as_bytes()[..len]);
+    }
+}
+
+/// See [`LIST`].
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct List {
+    /// How many numbers fit.
+    pub capacity: u32,
+    /// Out: how many instances there are.
+    pub count: u32,
+    /// Address of an array of `u32` in the caller's memory.
+    pub ptr: u64,
+}
+
+/// `stream`: standard input, to be written.
+pub const STREAM_STDIN: u32 = 0;
+/// `stream`: standard output.
+pub const STREAM_STDOUT: u32 = 1;
+/// `stream`: standard error.
+pub const STREAM_STDERR: u32 = 2;
+/// `stream`: the kernel's log.
+pub const STREAM_KLOG: u32 = 3;
+
+/// `flags` of [`Attach`]: reading waits for more until the instance has ended.
+pub const ATTACH_FOLLOW: u32 = 1;
+/// `flags`: begin with the oldest byte kept, not with what comes.
+pub const ATTACH_FROM_START: u32 = 2;
+/// `flags`: while this reader is attached nothing it has not read is dropped; the instance waits.
+pub const ATTACH_PRESSURE: u32 = 4;
+
+/// See [`ATTACH`].
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Attach {
+    /// The instance.
+    pub id: u32,
+    /// `STREAM_*`.
+    pub stream: u32,
+    /// `ATTACH_*`.
+    pub flags: u32,
+    /// Unused; zero.
+    pub reserved: u32,
+}
+
+/// See [`WAIT`].
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Wait {
+    /// The instance.
+    pub id: u32,
+    /// Milliseconds; negative: for ever.
+    pub timeout_ms: i32,
+    /// Out: `STATE_*`.
+    pub state: u32,
+    /// Unused; zero.
+    pub reserved: u32,
+}
+
+const _: () = {
+    assert!(size_of::<Info>() == 80);
+    assert!(size_of::<Create>() == 376);
+    assert!(size_of::<Load>() == 40);
+    assert!(size_of::<Target>() == 8);
+    assert!(size_of::<Status>() == 296);
+    assert!(size_of::<List>() == 16 && size_of::<Attach>() == 16 && size_of::<Wait>() == 16);
+};
+
+/// The text of a NUL-padded field; `None` if it is not text.
+#[must_use]
+pub fn text(field: &[u8]) -> Option<&str> {
+    let len = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
+    core::str::from_utf8(&field[..len]).ok()
+}
+
+/// A NUL-padded field of a text; `None` if it does not fit with one NUL to spare.
+#[must_use]
+pub fn field<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let mut field = [0; N];
+    (text.len() < N).then(|| field[..text.len()].copy_from_slice(text.as_bytes()))?;
+    Some(field)
+}
+
+/// All zeroes, to be filled in.
+#[must_use]
+pub fn zeroed<T: FromZeros>() -> T {
+    T::new_zeroed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_encoded_as_linux_does() {
+        assert_eq!(START, 0xc008_6b04);
+        assert_eq!(CREATE, 0xc178_6b02);
+    }
+
+    #[test]
+    fn text_fields() {
+        let label: [u8; 8] = field("web").unwrap();
+        assert_eq!(text(&label), Some("web"));
+        assert_eq!(field::<4>("four"), None);
+        let mut status: Status = zeroed();
+        status.set_detail(&"ü".repeat(100));
+        assert_eq!(text(&status.detail).map(|t| t.chars().count()), Some(63));
+    }
+}

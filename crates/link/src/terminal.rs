@@ -1,0 +1,74 @@
+//! The instance's console as a terminal (`skerry run -t`): the line discipline here, its line the standard streams' rings.
+
+use alloc::sync::Arc;
+
+use fs::poll::PollTable;
+use fs::tty::{self, Line, Termios, Tty};
+use fs::{DeviceId, Result};
+
+use crate::{CONSOLE, streams};
+
+/// `/dev/hvc0`, the number Linux gives hypervisor consoles.
+const HVC: DeviceId = DeviceId::new(229, 0);
+
+struct Window;
+
+impl Line for Window {
+    fn write(&self, bytes: &[u8]) -> usize {
+        streams::output().push(bytes)
+    }
+
+    fn wait_writable(&self) -> Result<()> {
+        let output = streams::output();
+        output.room.wait(|| output.has_room().then_some(()))
+    }
+
+    fn writable(&self, table: Option<&mut PollTable>) -> bool {
+        let output = streams::output();
+        if let Some(table) = table {
+            table.watch(&output.room);
+        }
+        output.has_room()
+    }
+
+    fn resume(&self) {
+        feed();
+    }
+}
+
+/// The terminal of this instance, made at the first call.
+pub fn console() -> &'static Arc<Tty> {
+    CONSOLE.call_once(|| {
+        let tty = Tty::new("hvc0", HVC, Arc::new(Window), Termios::default());
+        if let Err(error) = tty::register(&tty) {
+            log::error!("no /dev/hvc0: {error}");
+        }
+        tty::set_console(tty.clone());
+        tty
+    })
+}
+
+/// Passes what has come on standard input to the terminal, if there is one, as far as it has room.
+pub(crate) fn feed() {
+    let Some(tty) = CONSOLE.get() else { return };
+    let mut held = HELD.lock();
+    loop {
+        while !held.is_empty() {
+            let taken = tty.input(&held);
+            held.drain(..taken);
+            if taken == 0 {
+                // It calls `resume` when there is room.
+                return;
+            }
+        }
+        let mut buf = [0; 256];
+        match streams::input().pop(&mut buf) {
+            Some(0) => return tty.hang_up(),
+            Some(count) => held.extend_from_slice(&buf[..count]),
+            None => return,
+        }
+    }
+}
+
+/// What the terminal had no room for.
+static HELD: task::Mutex<alloc::vec::Vec<u8>> = task::Mutex::new(alloc::vec::Vec::new());

@@ -1,0 +1,252 @@
+//! Making threads and processes: `clone(2)`, `clone3(2)`, `fork(2)`, `vfork(2)`.
+
+use alloc::sync::Arc;
+use alloc::vec;
+
+use abi::errno::Errno;
+use core::sync::atomic::Ordering;
+use guard::fpu::{self, UserFpu};
+use guard::user::UserRegs;
+use linux_raw_sys::general as sys;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::process::{NewProcess, Process};
+use crate::process_table as processes;
+use crate::sigframe::AltStack;
+use crate::task::{Completion, Inherited};
+use crate::uaccess::UserPtr;
+use crate::{SysResult, Task, run};
+
+/// What is asked for, whichever call it came by.
+#[derive(Clone, Copy, Default)]
+struct Request {
+    flags: u32,
+    exit_signal: i32,
+    /// The child's stack pointer; 0 for the parent's.
+    stack: u64,
+    parent_tid: usize,
+    child_tid: usize,
+    tls: u64,
+    /// The number the child should have; not supported.
+    wants_number: bool,
+}
+
+/// Flags that need something there is not: descriptors of processes, other namespaces, I/O contexts with meaning.
+const UNSUPPORTED: u32 = sys::CLONE_PIDFD
+    | sys::CLONE_NEWNS
+    | sys::CLONE_NEWCGROUP
+    | sys::CLONE_NEWUTS
+    | sys::CLONE_NEWIPC
+    | sys::CLONE_NEWUSER
+    | sys::CLONE_NEWPID
+    | sys::CLONE_NEWNET;
+
+impl Request {
+    fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn check(&self) -> Result<(), Errno> {
+        let needs = |flag, other| !self.has(flag) || self.has(other);
+        let sound = needs(sys::CLONE_THREAD, sys::CLONE_SIGHAND)
+            && needs(sys::CLONE_SIGHAND, sys::CLONE_VM)
+            && (0..=crate::siginfo::COUNT).contains(&self.exit_signal);
+        if !sound || self.has(UNSUPPORTED) || self.wants_number { Err(Errno::EINVAL) } else { Ok(()) }
+    }
+}
+
+/// A copy of the calling thread's floating-point registers.
+fn copy_fpu(task: &Task) -> Option<UserFpu> {
+    let mut registers = vec![0; fpu::signal_frame_size()];
+    task.thread().with_fpu(|fpu| fpu.to_signal_frame(&mut registers))?;
+    let mut copy = UserFpu::new()?;
+    copy.from_signal_frame(&registers).ok()?;
+    Some(copy)
+}
+
+fn inherited(task: &Task, request: &Request) -> Inherited {
+    let (blocked, stack) = {
+        let signals = task.signals.lock();
+        (signals.saved.unwrap_or(signals.blocked), signals.stack)
+    };
+    // A thread in the same memory needs an alternate stack of its own; vfork's child borrows everything.
+    let keeps_stack = !request.has(sys::CLONE_VM) || request.has(sys::CLONE_VFORK);
+    Inherited {
+        files: if request.has(sys::CLONE_FILES) { task.files() } else { task.files().fork() },
+        fs: if request.has(sys::CLONE_FS) { task.fs() } else { task.fs().fork() },
+        cred: task.cred(),
+        name: task.name(),
+        blocked,
+        stack: if keeps_stack { stack } else { AltStack::none() },
+        cpus: task.cpus.lock().clone(),
+    }
+}
+
+fn new_process(task: &Task, request: &Request, pid: i32) -> Result<Arc<Process>, Errno> {
+    let old = task.process();
+    let memory = old.memory()?;
+    let space = if request.has(sys::CLONE_VM) { memory } else { memory.fork()? };
+    let actions = old.actions();
+    let new = NewProcess {
+        pid,
+        exit_signal: request.exit_signal,
+        space,
+        actions: if request.has(sys::CLONE_SIGHAND) { actions } else { actions.fork() },
+        limits: *old.limits.lock(),
+        owner: task.cred(),
+        image: old.image.lock().clone(),
+        traced: old.is_traced(),
+    };
+    Ok(Process::new(new))
+}
+
+fn do_clone(task: &Task, regs: &UserRegs, request: &Request) -> SysResult {
+    request.check()?;
+    let is_thread = request.has(sys::CLONE_THREAD);
+    let fpu = copy_fpu(task).ok_or(Errno::ENOMEM)?;
+    let tid = processes::allocate().ok_or(Errno::EAGAIN)?;
+    let process = if is_thread { task.process().clone() } else { new_process(task, request, tid)? };
+    let child = Task::new(tid, process.clone(), inherited(task, request));
+    let mut child_regs = UserRegs { rax: 0, orig_rax: u64::MAX, ..*regs };
+    if request.stack != 0 {
+        child_regs.rsp = request.stack;
+    }
+    if request.has(sys::CLONE_SETTLS) {
+        child_regs.fs_base = request.tls;
+    }
+    if request.has(sys::CLONE_PARENT_SETTID) {
+        UserPtr::<i32>::new(request.parent_tid).write(&tid)?;
+    }
+    if request.has(sys::CLONE_CHILD_CLEARTID) {
+        child.clear_tid.store(request.child_tid, Ordering::Relaxed);
+    }
+    let vfork = request.has(sys::CLONE_VFORK).then(Arc::<Completion>::default);
+    child.vfork.lock().clone_from(&vfork);
+
+    // From here on others see the child.
+    if !is_thread {
+        let parent = if request.has(sys::CLONE_PARENT) { processes::relations(task.pid())[1] } else { task.pid() };
+        processes::add_process(parent, process.clone());
+    }
+    let set_tid = request.has(sys::CLONE_CHILD_SETTID).then(|| UserPtr::<i32>::new(request.child_tid));
+    let started = enter(&process, &child).and_then(|()| start(child.clone(), child_regs, fpu, set_tid));
+    if let Err(e) = started {
+        processes::remove_task(tid);
+        process.remove_unstarted(&child);
+        if !is_thread {
+            processes::forget_process(tid);
+        }
+        return Err(e);
+    }
+    if let Some(vfork) = vfork {
+        vfork.wait(task);
+    }
+    Ok(tid as usize)
+}
+
+/// Makes a new task known.
+fn enter(process: &Process, child: &Arc<Task>) -> Result<(), Errno> {
+    process.add_task(child.clone())?;
+    processes::add_task(child);
+    Ok(())
+}
+
+/// Starts a task in a kernel thread of its own.
+pub(crate) fn start(task: Arc<Task>, regs: UserRegs, fpu: UserFpu, set_tid: Option<UserPtr<i32>>) -> Result<(), Errno> {
+    let name = task.name();
+    let body = move || {
+        task.attach();
+        let thread = task.thread();
+        if let Some(space) = task.process().space() {
+            thread.set_user(Some(space));
+        }
+        thread.set_fpu(Some(fpu));
+        if let Some(addr) = set_tid {
+            // As on Linux, a bad address is the program's own loss.
+            let _ = addr.write(&task.tid());
+        }
+        run::run(&task, regs);
+    };
+    ::task::spawn(&name, None, body).map(drop).map_err(|_| Errno::EAGAIN)
+}
+
+/// `clone(2)`
+pub fn sys_clone(
+    task: &Task,
+    regs: &mut UserRegs,
+    flags: u64,
+    stack: u64,
+    parent_tid: usize,
+    child_tid: usize,
+    tls: u64,
+) -> SysResult {
+    let request = Request {
+        flags: flags as u32 & !sys::CSIGNAL,
+        exit_signal: (flags as u32 & sys::CSIGNAL).cast_signed(),
+        stack,
+        parent_tid,
+        child_tid,
+        tls,
+        wants_number: false,
+    };
+    do_clone(task, regs, &request)
+}
+
+/// `struct clone_args`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+/// The length of the structure's first version.
+const CLONE_ARGS_V0: usize = 64;
+
+/// `clone3(2)`
+pub fn sys_clone3(task: &Task, regs: &mut UserRegs, args: usize, size: usize) -> SysResult {
+    if size < CLONE_ARGS_V0 {
+        return Err(Errno::EINVAL);
+    }
+    if size > size_of::<CloneArgs>() {
+        return Err(Errno::E2BIG);
+    }
+    let mut bytes = [0; size_of::<CloneArgs>()];
+    crate::uaccess::read_bytes(args, &mut bytes[..size])?;
+    let args = CloneArgs::read_from_bytes(&bytes).map_err(|_| Errno::EINVAL)?;
+    // Handlers back to their defaults is what a program that asks for it can do by itself; everything else is in the low half.
+    let high = args.flags >> 32;
+    if high != 0 || args.flags & u64::from(sys::CSIGNAL) != 0 || (args.stack == 0) != (args.stack_size == 0) {
+        return Err(Errno::EINVAL);
+    }
+    let request = Request {
+        flags: args.flags as u32,
+        exit_signal: i32::try_from(args.exit_signal).map_err(|_| Errno::EINVAL)?,
+        stack: args.stack.wrapping_add(args.stack_size),
+        parent_tid: args.parent_tid as usize,
+        child_tid: args.child_tid as usize,
+        tls: args.tls,
+        wants_number: args.set_tid_size != 0,
+    };
+    do_clone(task, regs, &request)
+}
+
+/// `fork(2)`
+pub fn sys_fork(task: &Task, regs: &mut UserRegs) -> SysResult {
+    do_clone(task, regs, &Request { exit_signal: sys::SIGCHLD as i32, ..Request::default() })
+}
+
+/// `vfork(2)`
+pub fn sys_vfork(task: &Task, regs: &mut UserRegs) -> SysResult {
+    let flags = sys::CLONE_VM | sys::CLONE_VFORK;
+    do_clone(task, regs, &Request { flags, exit_signal: sys::SIGCHLD as i32, ..Request::default() })
+}

@@ -1,0 +1,360 @@
+//! Running another program: `execve(2)`.
+//!
+//! Everything that can fail happens beside the old program, in a new address space; when that is complete the other threads end and
+//! the new one takes the process over.
+
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+use fs::{Access as FileAccess, File, FileType, OpenFlags};
+use guard::user::UserRegs;
+use linux_raw_sys::{auxvec, general as sys};
+use vm::{AddressSpace, AreaFlags, Mapping, Object, PAGE_SIZE, Placement, Prot, USER_END, page_down};
+
+use crate::cred::{Credentials, Ids};
+use crate::elf;
+use crate::path::{self, AT_FDCWD};
+use crate::process::Image;
+use crate::process_table as processes;
+use crate::sigframe::AltStack;
+use crate::stack::{self, Strings};
+use crate::sys::STACK;
+use crate::uaccess::{self, UserPtr};
+use crate::{SysResult, Task, run};
+
+/// The longest single argument.
+const MAX_STRING: usize = 32 * PAGE_SIZE;
+/// The most bytes of all arguments and the environment.
+const MAX_STRINGS: usize = 2 << 20;
+/// How often an interpreter may be a script itself.
+const MAX_SCRIPTS: usize = 5;
+/// Where relocatable programs go, as on Linux: two thirds up.
+const PROGRAM_BASE: usize = USER_END / 3 * 2;
+/// Room kept between the stack and what is mapped below it.
+const STACK_GAP: usize = 16 << 20;
+/// The most a stack takes of the address space.
+const MAX_STACK: usize = 1 << 30;
+/// What a stack has from the beginning.
+const FIRST_STACK: usize = 32 * PAGE_SIZE;
+
+/// A program that is ready to run.
+pub(crate) struct Loaded {
+    pub(crate) space: Arc<AddressSpace>,
+    pub(crate) image: Image,
+    /// Where it begins, and its stack pointer.
+    entry: usize,
+    sp: u64,
+    /// The name it shows.
+    name: Vec<u8>,
+    /// Whose powers its file gives it.
+    cred: Credentials,
+}
+
+impl Loaded {
+    /// Registers at its beginning.
+    pub(crate) fn registers(&self) -> UserRegs {
+        UserRegs { rip: self.entry as u64, rsp: self.sp, rflags: 0x202, orig_rax: u64::MAX, ..UserRegs::default() }
+    }
+}
+
+/// Random pages, below `2^bits`, as bytes.
+fn random_offset(bits: u32) -> usize {
+    let mut bytes = [0; 8];
+    guard::random::fill(&mut bytes);
+    (usize::from_ne_bytes(bytes) & ((1 << bits) - 1)) * PAGE_SIZE
+}
+
+/// The arguments that an array of pointers in user memory names.
+fn read_strings(array: usize, budget: &mut usize) -> Result<Vec<Vec<u8>>, Errno> {
+    let mut strings = Vec::new();
+    if array == 0 {
+        return Ok(strings);
+    }
+    let array = UserPtr::<u64>::new(array);
+    loop {
+        let addr = array.add(strings.len()).read()?;
+        if addr == 0 {
+            return Ok(strings);
+        }
+        let string = uaccess::read_cstr(addr as usize, MAX_STRING).map_err(|e| if e == Errno::ENAMETOOLONG { Errno::E2BIG } else { e })?;
+        *budget = budget.checked_sub(string.len() + 1 + size_of::<u64>()).ok_or(Errno::E2BIG)?;
+        strings.push(string);
+    }
+}
+
+/// Opens a file to run it.
+fn open(task: &Task, dirfd: i32, name: &[u8], nofollow: bool) -> Result<Arc<File>, Errno> {
+    let file = if name.is_empty() {
+        task.files().get(dirfd)?
+    } else {
+        let flags = if nofollow { OpenFlags::NOFOLLOW } else { OpenFlags::empty() };
+        path::open_at(task, dirfd, name, flags)?
+    };
+    check_executable(task, &file)?;
+    Ok(file)
+}
+
+fn check_executable(task: &Task, file: &File) -> Result<(), Errno> {
+    let meta = file.metadata();
+    if meta.kind != FileType::Regular {
+        return Err(Errno::EACCES);
+    }
+    task.fs_cred().check(&meta, FileAccess::EXEC)
+}
+
+/// The first bytes of a file, up to `len`.
+fn head(file: &File, at: u64, len: usize) -> Result<Vec<u8>, Errno> {
+    let mut bytes = vec![0; len];
+    let mut done = 0;
+    while done < len {
+        match file.inode().read_at(at + done as u64, &mut bytes[done..])? {
+            0 => break,
+            n => done += n,
+        }
+    }
+    bytes.truncate(done);
+    Ok(bytes)
+}
+
+fn parse(file: &File) -> Result<elf::Program, Errno> {
+    let header = elf::header(&head(file, 0, elf::HEADER)?)?;
+    let (at, len) = header.table;
+    elf::program(&header, &head(file, at, len)?)
+}
+
+/// The mappable object of a file.
+fn object(file: &File) -> Result<Arc<Object>, Errno> {
+    let meta = file.metadata();
+    Ok(Object::file(file.backing()?, false, file.path().to_bytes(None), meta.dev, meta.ino))
+}
+
+/// Maps a program's segments at `base` beyond their addresses.
+fn map(space: &AddressSpace, file: &File, program: &elf::Program, base: usize) -> Result<(), Errno> {
+    let object = object(file)?;
+    for segment in &program.segments {
+        let pages = segment.pages();
+        let file_start = pages.start;
+        let file_end = segment.file.end.next_multiple_of(PAGE_SIZE);
+        let place = |at: usize| Placement::FixedIfFree(base + at);
+        let conflict = |e: Errno| if e == Errno::EEXIST { Errno::ENOMEM } else { e };
+        if segment.file.end > segment.file.start {
+            let first = page_down(segment.offset as usize) / PAGE_SIZE;
+            let request = Mapping {
+                place: place(file_start),
+                len: file_end - file_start,
+                prot: segment.prot,
+                flags: AreaFlags::empty(),
+                object: Some((object.clone(), first as u64)),
+            };
+            space.mmap(request).map_err(conflict)?;
+        }
+        let zero_start = if segment.file.end > segment.file.start { file_end } else { file_start };
+        if pages.end > zero_start {
+            let flags = AreaFlags::empty();
+            let request = Mapping { place: place(zero_start), len: pages.end - zero_start, prot: segment.prot, flags, object: None };
+            space.mmap(request).map_err(conflict)?;
+        }
+        // The rest of the file's last page is not the file's.
+        let zeros = segment.file.end..segment.end.min(file_end);
+        if segment.prot.contains(Prot::WRITE) && !zeros.is_empty() {
+            space.write(base + zeros.start, &[0; PAGE_SIZE][..zeros.len()])?;
+        }
+    }
+    Ok(())
+}
+
+/// What the file's set-id bits make of the caller.
+fn credentials(task: &Task, file: &File) -> Credentials {
+    const SET_UID: u32 = 0o4000;
+    const SET_GID: u32 = 0o2010;
+    let meta = file.metadata();
+    let mut cred = (*task.cred()).clone();
+    let become_ = |ids: &mut Ids, id: u32| (ids.effective, ids.fs) = (id, id);
+    if meta.mode & SET_UID != 0 {
+        become_(&mut cred.user, meta.uid);
+    }
+    if meta.mode & SET_GID == SET_GID {
+        become_(&mut cred.group, meta.gid);
+    }
+    cred.user.saved = cred.user.effective;
+    cred.group.saved = cred.group.effective;
+    cred
+}
+
+/// Loads a program. `name` is what it was called by.
+pub(crate) fn load(task: &Task, mut file: Arc<File>, name: &[u8], mut args: Vec<Vec<u8>>, env: &[Vec<u8>]) -> Result<Loaded, Errno> {
+    // A script shows its own name, not its interpreter's.
+    let shown = name.rsplit(|&b| b == b'/').next().unwrap_or_default().to_vec();
+    let mut exec_name = name.to_vec();
+    let mut depth = 0;
+    loop {
+        let beginning = head(&file, 0, elf::SCRIPT_LINE)?;
+        if !beginning.starts_with(b"#!") {
+            break;
+        }
+        depth += 1;
+        if depth > MAX_SCRIPTS {
+            return Err(Errno::ELOOP);
+        }
+        let (interpreter, argument) = elf::script(&beginning)?;
+        let rest = args.split_off(args.len().min(1));
+        args = vec![interpreter.clone()];
+        args.extend(argument);
+        args.push(exec_name);
+        args.extend(rest);
+        file = open(task, AT_FDCWD, &interpreter, false)?;
+        exec_name = interpreter;
+    }
+    let cred = credentials(task, &file);
+    let program = parse(&file)?;
+    let interpreter = match program.interpreter {
+        None => None,
+        Some((at, len)) => {
+            let mut name = head(&file, at, len)?;
+            name.truncate(name.iter().position(|&b| b == 0).ok_or(Errno::ENOEXEC)?);
+            let file = open(task, AT_FDCWD, &name, false)?;
+            let program = parse(&file)?;
+            Some((file, program))
+        }
+    };
+
+    let limits = *task.process().limits.lock();
+    let stack_limit = usize::try_from(limits[STACK][0]).unwrap_or(usize::MAX).min(MAX_STACK);
+    let stack_top = USER_END - PAGE_SIZE - random_offset(22);
+    let top = page_down(stack_top - stack_limit.max(FIRST_STACK) - STACK_GAP - random_offset(16));
+    let space = AddressSpace::new(top).ok_or(Errno::ENOMEM)?;
+    crate::sys::apply_memory_limits(&limits, &space);
+
+    let base = if program.relocatable {
+        let align = program.align.min(2 << 20);
+        ((PROGRAM_BASE + random_offset(28)) & !(align - 1)) - (program.span().start & !(align - 1))
+    } else {
+        0
+    };
+    map(&space, &file, &program, base)?;
+    space.set_heap(base + program.span().end + random_offset(13));
+    let program_entry = base + program.entry;
+    let (entry, interpreter_base) = match &interpreter {
+        None => (program_entry, 0),
+        Some((file, interpreter)) => {
+            let span = interpreter.span();
+            let at = if interpreter.relocatable { top - span.len() - random_offset(10) - span.start } else { 0 };
+            map(&space, file, interpreter, at)?;
+            (at + interpreter.entry, at)
+        }
+    };
+
+    let mut random = [0; 16];
+    guard::random::fill(&mut random);
+    let cpu = guard::cpu::brand();
+    let secure = cred.user.effective != cred.user.real || cred.group.effective != cred.group.real;
+    let headers = if program.headers == 0 { 0 } else { base + program.headers };
+    let aux = [
+        (auxvec::AT_HWCAP, u64::from(cpu.hwcap())),
+        (auxvec::AT_PAGESZ, PAGE_SIZE as u64),
+        (auxvec::AT_CLKTCK, 100),
+        (auxvec::AT_PHDR, headers as u64),
+        (auxvec::AT_PHENT, 56),
+        (auxvec::AT_PHNUM, program.header_count as u64),
+        (auxvec::AT_BASE, interpreter_base as u64),
+        (auxvec::AT_FLAGS, 0),
+        (auxvec::AT_ENTRY, program_entry as u64),
+        (auxvec::AT_UID, u64::from(cred.user.real)),
+        (auxvec::AT_EUID, u64::from(cred.user.effective)),
+        (auxvec::AT_GID, u64::from(cred.group.real)),
+        (auxvec::AT_EGID, u64::from(cred.group.effective)),
+        (auxvec::AT_SECURE, u64::from(secure)),
+        (auxvec::AT_MINSIGSTKSZ, (size_of::<crate::sigframe::Frame>() + guard::fpu::signal_frame_size() + 64) as u64),
+    ];
+    let strings = Strings { args: &args, env, name: &exec_name, platform: b"x86_64", random };
+    let image = stack::build(stack_top as u64, &strings, &aux);
+    let mut prot = Prot::READ | Prot::WRITE;
+    prot.set(Prot::EXEC, program.executable_stack);
+    let stack_start = page_down(stack_top - FIRST_STACK.max(image.bytes.len() + PAGE_SIZE));
+    let len = stack_top.next_multiple_of(PAGE_SIZE) - stack_start;
+    space.mmap(Mapping { place: Placement::FixedIfFree(stack_start), len, prot, flags: AreaFlags::GROWSDOWN, object: None })?;
+    space.write(image.sp as usize, &image.bytes)?;
+
+    let executable = Some(file.path().clone());
+    Ok(Loaded {
+        space,
+        image: Image { executable, args: image.args, env: image.env },
+        entry,
+        sp: image.sp,
+        name: shown,
+        cred,
+    })
+}
+
+/// Makes the calling thread, the last of its process, run what was loaded.
+pub(crate) fn take_over(task: &Task, loaded: Loaded) {
+    let process = task.process();
+    // The old memory's last words: nobody is to be told about them any more.
+    task.clear_tid.store(0, Ordering::Relaxed);
+    task.robust.store(0, Ordering::Relaxed);
+    task.thread().set_user(Some(loaded.space.clone()));
+    process.replace_space(loaded.space);
+    *process.image.lock() = loaded.image;
+    task.unshare_files();
+    task.files().close_on_exec();
+    process.replace_actions(process.actions().after_exec());
+    crate::itimer::exec(process);
+    {
+        let mut signals = task.signals.lock();
+        signals.stack = AltStack::none();
+        signals.saved = None;
+    }
+    if process.exit_signal() != 0 {
+        process.set_exit_signal(sys::SIGCHLD as i32);
+    }
+    process.dumpable.store(1, Ordering::Relaxed);
+    task.set_name(&loaded.name);
+    task.set_cred(loaded.cred);
+    processes::note_exec(process.pid());
+    if let Some(waiter) = task.vfork.lock().take() {
+        waiter.complete();
+    }
+}
+
+fn exec(task: &Task, regs: &mut UserRegs, dirfd: i32, name: &[u8], nofollow: bool, args: usize, env: usize) -> SysResult {
+    let mut budget = MAX_STRINGS;
+    let mut args = read_strings(args, &mut budget)?;
+    let env = read_strings(env, &mut budget)?;
+    if args.is_empty() {
+        // A program may rely on having a name (Linux since 5.18).
+        args.push(Vec::new());
+    }
+    let file = open(task, dirfd, name, nofollow)?;
+    let loaded = load(task, file, name, args, &env)?;
+    task.process().become_single(task)?;
+    *regs = loaded.registers();
+    take_over(task, loaded);
+    if !run::fresh_fpu(task) {
+        log::warn!("process {}: no memory for registers: it keeps those of the program before", task.pid());
+    }
+    Ok(0)
+}
+
+/// `execve(2)`
+pub fn sys_execve(task: &Task, regs: &mut UserRegs, name: usize, args: usize, env: usize) -> SysResult {
+    let name = path::read_path(name)?;
+    if name.is_empty() {
+        return Err(Errno::ENOENT);
+    }
+    exec(task, regs, AT_FDCWD, &name, false, args, env)
+}
+
+/// `execveat(2)`
+pub fn sys_execveat(task: &Task, regs: &mut UserRegs, dirfd: i32, name: usize, args: usize, env: usize, flags: u32) -> SysResult {
+    if flags & !(sys::AT_EMPTY_PATH | sys::AT_SYMLINK_NOFOLLOW) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let name = path::read_path(name)?;
+    if name.is_empty() && flags & sys::AT_EMPTY_PATH == 0 {
+        return Err(Errno::ENOENT);
+    }
+    exec(task, regs, dirfd, &name, flags & sys::AT_SYMLINK_NOFOLLOW != 0, args, env)
+}

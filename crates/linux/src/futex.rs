@@ -1,0 +1,364 @@
+//! Sleeping on words of memory: `futex(2)`, and what happens to them when a thread ends.
+//!
+//! Whoever waits is in the bucket of its word's key. Looking at the word and entering the bucket happen under the bucket's lock, and so
+//! does taking out whom to wake: no wake-up can fall between.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use abi::errno::Errno;
+use guard::user;
+use linux_raw_sys::general as sys;
+use ::task::{Mutex, MutexGuard, Thread};
+use vm::FutexKey;
+
+use crate::time::{TimeSpec, deadline_after, deadline_at};
+use crate::uaccess::UserPtr;
+use crate::{SysResult, Task};
+
+const BUCKETS: usize = 256;
+
+/// A thread that waits. Its key changes when it is moved to another word.
+struct Waiter {
+    thread: Arc<Thread>,
+    bits: u32,
+    woken: AtomicBool,
+    /// The bucket it is in.
+    bucket: AtomicUsize,
+}
+
+struct Entry {
+    key: FutexKey,
+    waiter: Arc<Waiter>,
+}
+
+/// Threads that wait for words of this bucket, in order.
+type Bucket = Vec<Entry>;
+
+static TABLE: [Mutex<Bucket>; BUCKETS] = [const { Mutex::new(Vec::new()) }; BUCKETS];
+
+fn bucket_of(key: &FutexKey) -> usize {
+    key.hash() as usize % BUCKETS
+}
+
+/// Locks the buckets of two keys, in the order of their numbers.
+fn lock_two(a: usize, b: usize) -> (MutexGuard<'static, Bucket>, Option<MutexGuard<'static, Bucket>>) {
+    if a == b {
+        return (TABLE[a].lock(), None);
+    }
+    if a < b {
+        let first = TABLE[a].lock();
+        let second = TABLE[b].lock();
+        return (first, Some(second));
+    }
+    let second = TABLE[b].lock();
+    let first = TABLE[a].lock();
+    (first, Some(second))
+}
+
+fn fault<T>(_: T) -> Errno {
+    Errno::EFAULT
+}
+
+fn key(task: &Task, addr: usize, private: bool) -> Result<FutexKey, Errno> {
+    if !addr.is_multiple_of(4) {
+        return Err(Errno::EINVAL);
+    }
+    if addr >= user::USER_END {
+        return Err(Errno::EFAULT);
+    }
+    let space = task.process().memory()?;
+    space.futex_key(addr, private)
+}
+
+/// Waits until the word is woken, unless it is not `expected`.
+fn wait(task: &Task, addr: usize, private: bool, expected: u32, deadline: Option<u64>, bits: u32) -> SysResult {
+    if bits == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let key = key(task, addr, private)?;
+    let number = bucket_of(&key);
+    let waiter = Arc::new(Waiter {
+        thread: task.thread().clone(),
+        bits,
+        woken: AtomicBool::new(false),
+        bucket: AtomicUsize::new(number),
+    });
+    {
+        let mut bucket = TABLE[number].lock();
+        if user::load_u32(addr).map_err(fault)? != expected {
+            return Err(Errno::EAGAIN);
+        }
+        bucket.push(Entry { key, waiter: waiter.clone() });
+    }
+    loop {
+        if waiter.woken.load(Ordering::Acquire) {
+            return Ok(0);
+        }
+        let error = if waiter.thread.interrupted() {
+            // The deadline is absolute inside; a relative one would begin anew.
+            if deadline.is_some() { Errno::EINTR } else { Errno::ERESTARTSYS }
+        } else if deadline.is_some_and(|deadline| ::task::now_ns() >= deadline) {
+            Errno::ETIMEDOUT
+        } else {
+            match deadline {
+                Some(deadline) => {
+                    ::task::park_until(deadline);
+                }
+                None => ::task::park(),
+            }
+            continue;
+        };
+        // Who is not in its bucket any more has been woken after all.
+        return if withdraw(&waiter) { Err(error) } else { Ok(0) };
+    }
+}
+
+/// Takes a waiter out of its bucket; false if it is in none.
+fn withdraw(waiter: &Arc<Waiter>) -> bool {
+    loop {
+        let number = waiter.bucket.load(Ordering::Acquire);
+        let mut bucket = TABLE[number].lock();
+        if waiter.bucket.load(Ordering::Acquire) != number {
+            // Moved in between.
+            continue;
+        }
+        let at = bucket.iter().position(|entry| Arc::ptr_eq(&entry.waiter, waiter));
+        return at.map(|at| bucket.remove(at)).is_some();
+    }
+}
+
+/// Takes up to `most` waiters of a key out of a bucket, those with one of `bits`.
+fn take(bucket: &mut Bucket, key: &FutexKey, most: usize, bits: u32, woken: &mut Vec<Arc<Waiter>>) {
+    let limit = woken.len().saturating_add(most);
+    bucket.retain(|entry| {
+        let chosen = woken.len() < limit && entry.waiter.bits & bits != 0 && entry.key == *key;
+        if chosen {
+            woken.push(entry.waiter.clone());
+        }
+        !chosen
+    });
+}
+
+/// Wakes those taken out; without locks.
+fn wake_all(woken: Vec<Arc<Waiter>>) -> usize {
+    for waiter in &woken {
+        waiter.woken.store(true, Ordering::Release);
+        waiter.thread.unpark();
+    }
+    woken.len()
+}
+
+fn wake(task: &Task, addr: usize, private: bool, most: usize, bits: u32) -> SysResult {
+    if bits == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let key = key(task, addr, private)?;
+    let mut woken = Vec::new();
+    take(&mut TABLE[bucket_of(&key)].lock(), &key, most, bits, &mut woken);
+    Ok(wake_all(woken))
+}
+
+/// Wakes some and moves others to another word. `expected`: only if the word is this.
+fn requeue(
+    task: &Task,
+    (from, to): (usize, usize),
+    private: bool,
+    (wakes, moves): (usize, usize),
+    expected: Option<u32>,
+) -> SysResult {
+    let (from_key, to_key) = (key(task, from, private)?, key(task, to, private)?);
+    let (from_number, to_number) = (bucket_of(&from_key), bucket_of(&to_key));
+    let mut woken = Vec::new();
+    let mut moved = Vec::new();
+    {
+        let (mut source, mut target) = lock_two(from_number, to_number);
+        if let Some(expected) = expected
+            && user::load_u32(from).map_err(fault)? != expected
+        {
+            return Err(Errno::EAGAIN);
+        }
+        take(&mut source, &from_key, wakes, u32::MAX, &mut woken);
+        take(&mut source, &from_key, moves, u32::MAX, &mut moved);
+        for waiter in &moved {
+            waiter.bucket.store(to_number, Ordering::Release);
+            let entry = Entry { key: to_key.clone(), waiter: waiter.clone() };
+            match &mut target {
+                Some(target) => target.push(entry),
+                None => source.push(entry),
+            }
+        }
+    }
+    Ok(wake_all(woken) + moved.len())
+}
+
+/// Changes a word atomically by `change` and returns what it was.
+fn modify(addr: usize, change: impl Fn(u32) -> u32) -> Result<u32, Errno> {
+    let mut old = user::load_u32(addr).map_err(fault)?;
+    loop {
+        let found = user::cmpxchg_u32(addr, old, change(old)).map_err(fault)?;
+        if found == old {
+            return Ok(old);
+        }
+        old = found;
+    }
+}
+
+/// A number of 12 bits with sign.
+const fn signed12(value: u32) -> i32 {
+    (value << 20).cast_signed() >> 20
+}
+
+/// `FUTEX_WAKE_OP`: changes the second word, wakes waiters of the first, and of the second if what it was says so.
+fn wake_op(task: &Task, (first, second): (usize, usize), private: bool, (most, most2): (usize, usize), operation: u32) -> SysResult {
+    let (first_key, second_key) = (key(task, first, private)?, key(task, second, private)?);
+    let (mut argument, compared) = (signed12(operation >> 12 & 0xfff).cast_unsigned(), signed12(operation & 0xfff));
+    if operation >> 28 & sys::FUTEX_OP_OPARG_SHIFT != 0 {
+        argument = 1 << (argument & 31);
+    }
+    let change: fn(u32, u32) -> u32 = match operation >> 28 & 7 {
+        sys::FUTEX_OP_SET => |_, argument| argument,
+        sys::FUTEX_OP_ADD => u32::wrapping_add,
+        sys::FUTEX_OP_OR => |old, argument| old | argument,
+        sys::FUTEX_OP_ANDN => |old, argument| old & !argument,
+        sys::FUTEX_OP_XOR => |old, argument| old ^ argument,
+        _ => return Err(Errno::ENOSYS),
+    };
+    let mut woken = Vec::new();
+    {
+        let (mut bucket, mut bucket2) = lock_two(bucket_of(&first_key), bucket_of(&second_key));
+        let old = modify(second, |old| change(old, argument))?.cast_signed();
+        take(&mut bucket, &first_key, most, u32::MAX, &mut woken);
+        let also = match operation >> 24 & 0xf {
+            sys::FUTEX_OP_CMP_EQ => old == compared,
+            sys::FUTEX_OP_CMP_NE => old != compared,
+            sys::FUTEX_OP_CMP_LT => old < compared,
+            sys::FUTEX_OP_CMP_LE => old <= compared,
+            sys::FUTEX_OP_CMP_GT => old > compared,
+            sys::FUTEX_OP_CMP_GE => old >= compared,
+            _ => return Err(Errno::ENOSYS),
+        };
+        if also {
+            let bucket2 = bucket2.as_mut().unwrap_or(&mut bucket);
+            take(bucket2, &second_key, most2, u32::MAX, &mut woken);
+        }
+    }
+    Ok(wake_all(woken))
+}
+
+/// `futex(2)`. The priority-inheriting operations are not there.
+pub fn sys_futex(task: &Task, addr: usize, operation: u32, value: u32, timeout: usize, addr2: usize, value3: u32) -> SysResult {
+    let private = operation & sys::FUTEX_PRIVATE_FLAG != 0;
+    let realtime = operation & sys::FUTEX_CLOCK_REALTIME != 0;
+    let count = |value: u32| usize::try_from(value.cast_signed()).unwrap_or(0);
+    let counts = || (count(value), count(timeout as u32));
+    let deadline = |relative: bool| -> Result<Option<u64>, Errno> {
+        let Some(time) = UserPtr::<TimeSpec>::new(timeout).read_optional()? else { return Ok(None) };
+        if relative { deadline_after(time).map(Some) } else { deadline_at(time, realtime).map(Some) }
+    };
+    match operation & sys::FUTEX_CMD_MASK.cast_unsigned() {
+        sys::FUTEX_WAIT => wait(task, addr, private, value, deadline(true)?, u32::MAX),
+        sys::FUTEX_WAIT_BITSET => wait(task, addr, private, value, deadline(false)?, value3),
+        sys::FUTEX_WAKE => wake(task, addr, private, count(value), u32::MAX),
+        sys::FUTEX_WAKE_BITSET => wake(task, addr, private, count(value), value3),
+        sys::FUTEX_REQUEUE => requeue(task, (addr, addr2), private, counts(), None),
+        sys::FUTEX_CMP_REQUEUE => requeue(task, (addr, addr2), private, counts(), Some(value3)),
+        sys::FUTEX_WAKE_OP => wake_op(task, (addr, addr2), private, counts(), value3),
+        _ => Err(Errno::ENOSYS),
+    }
+}
+
+/// `set_robust_list(2)`
+pub fn sys_set_robust_list(task: &Task, head: usize, len: usize) -> SysResult {
+    if len != ROBUST_HEAD {
+        return Err(Errno::EINVAL);
+    }
+    task.robust.store(head, Ordering::Relaxed);
+    Ok(0)
+}
+
+/// `get_robust_list(2)`
+pub fn sys_get_robust_list(task: &Task, tid: i32, head: UserPtr<u64>, len: UserPtr<u64>) -> SysResult {
+    let list = if tid == 0 {
+        task.robust.load(Ordering::Relaxed)
+    } else {
+        let other = crate::process_table::find_task(tid).ok_or(Errno::ESRCH)?;
+        if !task.cred().may_control(&other.cred()) {
+            return Err(Errno::EPERM);
+        }
+        other.robust.load(Ordering::Relaxed)
+    };
+    len.write(&(ROBUST_HEAD as u64))?;
+    head.write(&(list as u64))?;
+    Ok(0)
+}
+
+/// Bytes of `struct robust_list_head`.
+const ROBUST_HEAD: usize = 24;
+/// The most entries of a robust list that are followed.
+const ROBUST_LIMIT: usize = 2048;
+
+/// Passes a robust futex on that the thread may hold.
+fn release_robust(task: &Task, addr: usize, pending: bool) -> Result<(), Errno> {
+    if !addr.is_multiple_of(4) {
+        return Ok(());
+    }
+    let tid = task.tid().cast_unsigned();
+    let old = user::load_u32(addr).map_err(fault)?;
+    if old & sys::FUTEX_TID_MASK == tid {
+        let died = |old: u32| {
+            let mine = old & sys::FUTEX_TID_MASK == tid;
+            if mine { old & sys::FUTEX_WAITERS | sys::FUTEX_OWNER_DIED } else { old }
+        };
+        if modify(addr, died)? & sys::FUTEX_WAITERS != 0 {
+            wake(task, addr, false, 1, u32::MAX)?;
+            wake(task, addr, true, 1, u32::MAX)?;
+        }
+    } else if pending && old & sys::FUTEX_TID_MASK == 0 {
+        // It was being unlocked: whoever should have been woken may not have been.
+        wake(task, addr, false, 1, u32::MAX)?;
+        wake(task, addr, true, 1, u32::MAX)?;
+    }
+    Ok(())
+}
+
+/// Follows the list of robust futexes. What is not there ends it: it is the program's own.
+fn walk_robust(task: &Task, head: usize) -> Result<(), Errno> {
+    let word = |addr: usize| user::load_u64(addr).map(|w| w as usize).map_err(fault);
+    let offset = word(head + 8)?;
+    let pending = word(head + 16)?;
+    // The lowest bit marks futexes with priority inheritance.
+    let lock = |entry: usize| (entry & !1).wrapping_add(offset);
+    let mut entry = word(head)?;
+    for _ in 0..ROBUST_LIMIT {
+        if entry & !1 == head {
+            break;
+        }
+        // Looked up first: once released, the memory may be somebody else's.
+        let next = word(entry & !1);
+        if entry != pending {
+            release_robust(task, lock(entry), false)?;
+        }
+        entry = next?;
+    }
+    if pending != 0 {
+        release_robust(task, lock(pending), true)?;
+    }
+    Ok(())
+}
+
+/// A thread ends: robust futexes it holds are passed on, and whoever joins it is woken.
+pub(crate) fn thread_ends(task: &Task) {
+    let head = task.robust.swap(0, Ordering::Relaxed);
+    if head != 0 && head < user::USER_END {
+        // A bad list is the program's loss, not ours.
+        let _ = walk_robust(task, head);
+    }
+    let addr = task.clear_tid.swap(0, Ordering::Relaxed);
+    if addr != 0 && user::store_u32(addr, 0).is_ok() {
+        // The joining thread may be of this process, or (rarely) of another that shares the memory.
+        let _ = wake(task, addr, true, 1, u32::MAX);
+        let _ = wake(task, addr, false, 1, u32::MAX);
+    }
+}

@@ -1,0 +1,209 @@
+//! Memory: `mmap(2)` and its relatives.
+
+use alloc::sync::Arc;
+
+use abi::errno::Errno;
+use fs::FileType;
+use linux_raw_sys::general as sys;
+use vm::{Access, AddressSpace, Advice, AreaFlags, Mapping, Object, PAGE_SIZE, Placement, Prot, Remap, page_up};
+
+use crate::{SysResult, Task, uaccess};
+
+/// `PROT_*` bits there are; those that only some processors know are refused as Linux does.
+fn protection(prot: u32) -> Result<Prot, Errno> {
+    if prot & (sys::PROT_GROWSDOWN | sys::PROT_GROWSUP) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    Ok(Prot::from_bits_truncate(prot))
+}
+
+fn space(task: &Task) -> Result<Arc<AddressSpace>, Errno> {
+    task.process().memory()
+}
+
+/// The object of a mapping of a file, if the descriptor allows what is asked for.
+fn file_object(task: &Task, fd: i32, shared: bool, prot: Prot) -> Result<Arc<Object>, Errno> {
+    let file = task.files().get_io(fd)?;
+    let (readable, writable) = (file.flags().readable(), file.flags().writable());
+    if !readable || (shared && prot.contains(Prot::WRITE) && !writable) {
+        return Err(Errno::EACCES);
+    }
+    if file.inode().kind() == FileType::Directory {
+        return Err(Errno::ENODEV);
+    }
+    let meta = file.metadata();
+    Ok(Object::file(file.backing()?, writable, file.path().to_bytes(None), meta.dev, meta.ino))
+}
+
+/// `mmap(2)`
+pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd: i32, offset: u64) -> SysResult {
+    if len == 0 || !offset.is_multiple_of(PAGE_SIZE as u64) {
+        return Err(Errno::EINVAL);
+    }
+    let prot = protection(prot)?;
+    let shared = match flags & sys::MAP_TYPE {
+        sys::MAP_SHARED | sys::MAP_SHARED_VALIDATE => true,
+        sys::MAP_PRIVATE => false,
+        _ => return Err(Errno::EINVAL),
+    };
+    if flags & sys::MAP_HUGETLB != 0 {
+        return Err(Errno::ENOMEM);
+    }
+    if page_up(len).is_none() || offset.checked_add(len as u64).is_none() {
+        return Err(Errno::EOVERFLOW);
+    }
+    let mut area = AreaFlags::empty();
+    area.set(AreaFlags::SHARED, shared);
+    area.set(AreaFlags::GROWSDOWN, flags & sys::MAP_GROWSDOWN != 0 && !shared);
+    area.set(AreaFlags::LOCKED, flags & sys::MAP_LOCKED != 0);
+    let first = offset / PAGE_SIZE as u64;
+    let object = if flags & sys::MAP_ANONYMOUS != 0 {
+        shared.then(|| (Object::anonymous(), 0))
+    } else {
+        Some((file_object(task, fd, shared, prot)?, first))
+    };
+    let place = if flags & sys::MAP_FIXED_NOREPLACE != 0 {
+        Placement::FixedIfFree(addr)
+    } else if flags & sys::MAP_FIXED != 0 {
+        Placement::Fixed(addr)
+    } else {
+        Placement::Anywhere(addr)
+    };
+    let space = space(task)?;
+    let at = space.mmap(Mapping { place, len, prot, flags: area, object })?;
+    if flags & (sys::MAP_POPULATE | sys::MAP_LOCKED) != 0 && flags & sys::MAP_NONBLOCK == 0 {
+        let access = if prot.contains(Prot::WRITE) && !shared { Access::Write } else { Access::Read };
+        // As on Linux: the mapping is there, whether or not all its pages are.
+        let _ = space.populate(at, len, access);
+    }
+    Ok(at)
+}
+
+/// `munmap(2)`
+pub fn sys_munmap(task: &Task, addr: usize, len: usize) -> SysResult {
+    space(task)?.munmap(addr, len).map(|()| 0)
+}
+
+/// `mprotect(2)`
+pub fn sys_mprotect(task: &Task, addr: usize, len: usize, prot: u32) -> SysResult {
+    space(task)?.mprotect(addr, len, protection(prot)?).map(|()| 0)
+}
+
+/// `mremap(2)`
+pub fn sys_mremap(task: &Task, old: usize, old_len: usize, new_len: usize, flags: u32, new: usize) -> SysResult {
+    let has = |flag: u32| flags & flag != 0;
+    let known = sys::MREMAP_MAYMOVE | sys::MREMAP_FIXED | sys::MREMAP_DONTUNMAP;
+    let moves = has(sys::MREMAP_FIXED) || has(sys::MREMAP_DONTUNMAP);
+    let keep = has(sys::MREMAP_DONTUNMAP);
+    if flags & !known != 0 || (moves && !has(sys::MREMAP_MAYMOVE)) || (keep && old_len != new_len) {
+        return Err(Errno::EINVAL);
+    }
+    let to = has(sys::MREMAP_FIXED).then_some(new);
+    space(task)?.mremap(old, old_len, new_len, Remap { may_move: has(sys::MREMAP_MAYMOVE), to, keep })
+}
+
+/// `brk(2)`
+pub fn sys_brk(task: &Task, end: usize) -> SysResult {
+    let limit = task.process().limits.lock()[crate::sys::DATA][0];
+    let space = space(task)?;
+    let now = space.brk(0);
+    if end > now && (end - now) as u64 > limit {
+        return Ok(now);
+    }
+    Ok(space.brk(end))
+}
+
+/// `madvise(2)`
+pub fn sys_madvise(task: &Task, addr: usize, len: usize, advice: u32) -> SysResult {
+    let space = space(task)?;
+    let none = AreaFlags::empty();
+    match advice {
+        // Giving pages back at once is one of the things MADV_FREE may do.
+        sys::MADV_DONTNEED | sys::MADV_FREE | sys::MADV_DONTNEED_LOCKED => space.madvise(addr, len, Advice::Drop)?,
+        sys::MADV_DONTFORK => space.madvise(addr, len, Advice::Flags(AreaFlags::DONTFORK, none))?,
+        sys::MADV_DOFORK => space.madvise(addr, len, Advice::Flags(none, AreaFlags::DONTFORK))?,
+        sys::MADV_WIPEONFORK => space.madvise(addr, len, Advice::Flags(AreaFlags::WIPEONFORK, none))?,
+        sys::MADV_KEEPONFORK => space.madvise(addr, len, Advice::Flags(none, AreaFlags::WIPEONFORK))?,
+        sys::MADV_POPULATE_READ => populate(&space, addr, len, Access::Read)?,
+        sys::MADV_POPULATE_WRITE => populate(&space, addr, len, Access::Write)?,
+        // Said to help, and nothing to do.
+        sys::MADV_NORMAL
+        | sys::MADV_RANDOM
+        | sys::MADV_SEQUENTIAL
+        | sys::MADV_WILLNEED
+        | sys::MADV_HUGEPAGE
+        | sys::MADV_NOHUGEPAGE
+        | sys::MADV_COLLAPSE
+        | sys::MADV_DONTDUMP
+        | sys::MADV_DODUMP
+        | sys::MADV_COLD
+        | sys::MADV_PAGEOUT => space.check_mapped(addr, len)?,
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(0)
+}
+
+fn populate(space: &AddressSpace, addr: usize, len: usize, access: Access) -> Result<(), Errno> {
+    space.check_mapped(addr, len)?;
+    space.populate(addr, page_up(len).ok_or(Errno::EINVAL)?, access)
+}
+
+/// `mincore(2)`
+pub fn sys_mincore(task: &Task, addr: usize, len: usize, to: usize) -> SysResult {
+    let pages = space(task)?.present_pages(addr, len)?;
+    uaccess::write_bytes(to, &pages)?;
+    Ok(0)
+}
+
+/// `msync(2)`: what a mapping of a file shows is the file itself.
+pub fn sys_msync(task: &Task, addr: usize, len: usize, flags: u32) -> SysResult {
+    let known = sys::MS_ASYNC | sys::MS_INVALIDATE | sys::MS_SYNC;
+    if flags & !known != 0 || flags & (sys::MS_ASYNC | sys::MS_SYNC) == sys::MS_ASYNC | sys::MS_SYNC {
+        return Err(Errno::EINVAL);
+    }
+    space(task)?.check_mapped(addr, len).map(|()| 0)
+}
+
+/// The pages that `mlock` and `munlock` mean.
+fn lock_range(addr: usize, len: usize) -> Result<(usize, usize), Errno> {
+    let start = vm::page_down(addr);
+    let len = (addr - start).checked_add(len).and_then(page_up).ok_or(Errno::EINVAL)?;
+    Ok((start, len))
+}
+
+/// `mlock2(2)`: nothing is ever swapped, so it is enough that the pages are there.
+pub fn sys_mlock2(task: &Task, addr: usize, len: usize, flags: u32) -> SysResult {
+    if flags & !sys::MLOCK_ONFAULT != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let (start, len) = lock_range(addr, len)?;
+    let space = space(task)?;
+    space.madvise(start, len, Advice::Flags(AreaFlags::LOCKED, AreaFlags::empty()))?;
+    if flags == 0 && len > 0 {
+        // Inaccessible parts stay as they are.
+        let _ = space.populate(start, len, Access::Read);
+    }
+    Ok(0)
+}
+
+/// `mlock(2)`
+pub fn sys_mlock(task: &Task, addr: usize, len: usize) -> SysResult {
+    sys_mlock2(task, addr, len, 0)
+}
+
+/// `munlock(2)`
+pub fn sys_munlock(task: &Task, addr: usize, len: usize) -> SysResult {
+    let (start, len) = lock_range(addr, len)?;
+    space(task)?.madvise(start, len, Advice::Flags(AreaFlags::empty(), AreaFlags::LOCKED)).map(|()| 0)
+}
+
+/// `mlockall(2)`: nothing is ever swapped.
+pub fn sys_mlockall(_: &Task, flags: u32) -> SysResult {
+    let known = sys::MCL_CURRENT | sys::MCL_FUTURE | sys::MCL_ONFAULT;
+    if flags == 0 || flags & !known != 0 || flags == sys::MCL_ONFAULT { Err(Errno::EINVAL) } else { Ok(0) }
+}
+
+/// `munlockall(2)`
+pub fn sys_munlockall(_: &Task) -> SysResult {
+    Ok(0)
+}

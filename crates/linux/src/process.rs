@@ -1,0 +1,646 @@
+//! Processes: what threads of a program share, how they end, groups and sessions.
+//!
+//! # Lock order
+//! From the outside in; whoever holds one may take those that come later:
+//!
+//! 1. the futex buckets (`futex`);
+//! 2. the process table (`process_table::TABLE`);
+//! 3. of a process: `tasks`, then `actions`, then `pending`;
+//! 4. of a task: `signals`, then the small ones (`files`, `fs`, `cred`, `name`), which are held for a copy only;
+//! 5. the timers' list (`timers`).
+//!
+//! None of 2 to 5 is held while user memory is touched, while a file is closed, or while a thread sleeps for something else than a
+//! lock. A futex bucket is held while its word is read, and so comes before the locks of address spaces and files. Interrupting and
+//! waking threads is allowed under all of them.
+
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt::Write;
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+
+use abi::errno::Errno;
+use fs::{FsContext, Path};
+use linux_raw_sys::general as sys;
+use ::task::{Mutex, WaitQueue};
+use vm::AddressSpace;
+
+use crate::cred::Credentials;
+use crate::fdtable::FdTable;
+use crate::process_table::{self as processes, TABLE};
+use crate::proc::Snapshot;
+use crate::siginfo::{self, SigInfo, SigSet};
+use crate::signal::{self, Actions, Pending};
+use crate::sys::{LIMIT_NAMES, Limits};
+use crate::uaccess::UserPtr;
+use crate::{SysResult, Task, futex, itimer};
+
+/// What a process runs.
+#[derive(Clone, Default)]
+pub(crate) struct Image {
+    pub(crate) executable: Option<Path>,
+    /// Where its arguments are in its memory.
+    pub(crate) args: Range<usize>,
+    /// Where its environment is.
+    pub(crate) env: Range<usize>,
+}
+
+/// The most of its arguments or environment that is shown.
+const SHOWN_STRINGS: usize = 1 << 20;
+
+/// A process.
+pub struct Process {
+    pid: i32,
+    start_ns: u64,
+    /// The signal its parent gets at its end; 0 for none.
+    exit_signal: AtomicI32,
+    /// `None` once it has ended.
+    space: Mutex<Option<Arc<AddressSpace>>>,
+    tasks: Mutex<Vec<Arc<Task>>>,
+    actions: Mutex<Arc<Actions>>,
+    pub(crate) pending: Mutex<Pending>,
+    /// The status its end was announced with, by `exit_group(2)` or a signal.
+    status: Mutex<Option<i32>>,
+    /// There is a status: its threads end.
+    ending: AtomicBool,
+    /// The status of the thread that called `exit(2)` last.
+    last_status: AtomicI32,
+    /// The thread that ends all others to run another program; 0 for none.
+    exec_by: AtomicI32,
+    stopped: AtomicBool,
+    /// Woken when it goes on after a stop, or ends.
+    resumed: WaitQueue,
+    /// Woken when something happened to a child.
+    pub(crate) children_changed: WaitQueue,
+    /// Woken when a thread has ended.
+    tasks_changed: WaitQueue,
+    /// Woken when a signal was sent.
+    pub(crate) signal_sent: WaitQueue,
+    pub(crate) limits: Mutex<Limits>,
+    owner: Mutex<Arc<Credentials>>,
+    pub(crate) image: Mutex<Image>,
+    name: Mutex<String>,
+    /// Processor time of threads that have ended, and of children waited for.
+    ended_ns: AtomicU64,
+    pub(crate) children_ns: AtomicU64,
+    /// The signal it gets when its parent ends.
+    pub(crate) parent_death_signal: AtomicI32,
+    /// `PR_SET_DUMPABLE`; only remembered.
+    pub(crate) dumpable: AtomicI32,
+    pub(crate) timers: Mutex<itimer::Timers>,
+    traced: AtomicBool,
+}
+
+/// What a new process takes over.
+pub(crate) struct NewProcess {
+    pub(crate) pid: i32,
+    pub(crate) exit_signal: i32,
+    pub(crate) space: Arc<AddressSpace>,
+    pub(crate) actions: Arc<Actions>,
+    pub(crate) limits: Limits,
+    pub(crate) owner: Arc<Credentials>,
+    pub(crate) image: Image,
+    pub(crate) traced: bool,
+}
+
+impl Process {
+    pub(crate) fn new(new: NewProcess) -> Arc<Self> {
+        Arc::new(Self {
+            pid: new.pid,
+            start_ns: ::task::now_ns(),
+            exit_signal: AtomicI32::new(new.exit_signal),
+            space: Mutex::new(Some(new.space)),
+            tasks: Mutex::default(),
+            actions: Mutex::new(new.actions),
+            pending: Mutex::default(),
+            status: Mutex::new(None),
+            ending: AtomicBool::new(false),
+            last_status: AtomicI32::new(0),
+            exec_by: AtomicI32::new(0),
+            stopped: AtomicBool::new(false),
+            resumed: WaitQueue::new(),
+            children_changed: WaitQueue::new(),
+            tasks_changed: WaitQueue::new(),
+            signal_sent: WaitQueue::new(),
+            limits: Mutex::new(new.limits),
+            owner: Mutex::new(new.owner),
+            image: Mutex::new(new.image),
+            name: Mutex::default(),
+            ended_ns: AtomicU64::new(0),
+            children_ns: AtomicU64::new(0),
+            parent_death_signal: AtomicI32::new(0),
+            dumpable: AtomicI32::new(1),
+            timers: Mutex::default(),
+            traced: AtomicBool::new(new.traced),
+        })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Whether its system calls are written to the kernel log.
+    #[must_use]
+    pub fn is_traced(&self) -> bool {
+        self.traced.load(Ordering::Relaxed)
+    }
+
+    /// Its memory; `None` once it has ended.
+    #[must_use]
+    pub fn space(&self) -> Option<Arc<AddressSpace>> {
+        self.space.lock().clone()
+    }
+
+    /// Its memory, for a call of one of its threads.
+    ///
+    /// # Errors
+    /// `ESRCH` if it has ended.
+    pub(crate) fn memory(&self) -> Result<Arc<AddressSpace>, Errno> {
+        self.space().ok_or(Errno::ESRCH)
+    }
+
+    pub(crate) fn replace_space(&self, space: Arc<AddressSpace>) {
+        let old = self.space.lock().replace(space);
+        drop(old);
+    }
+
+    /// What it does with signals.
+    pub(crate) fn actions(&self) -> Arc<Actions> {
+        self.actions.lock().clone()
+    }
+
+    pub(crate) fn replace_actions(&self, actions: Arc<Actions>) {
+        *self.actions.lock() = actions;
+    }
+
+    /// Signals sent to it and not to one of its threads.
+    #[must_use]
+    pub fn pending_set(&self) -> SigSet {
+        self.pending.lock().set()
+    }
+
+    /// Its living threads.
+    pub(crate) fn tasks(&self) -> Vec<Arc<Task>> {
+        self.tasks.lock().clone()
+    }
+
+    /// Adds a thread; not if the process is about to end.
+    pub(crate) fn add_task(&self, task: Arc<Task>) -> Result<(), Errno> {
+        let mut tasks = self.tasks.lock();
+        if self.ending.load(Ordering::SeqCst) || self.exec_by.load(Ordering::SeqCst) != 0 {
+            return Err(Errno::EAGAIN);
+        }
+        tasks.push(task);
+        Ok(())
+    }
+
+    /// Takes a thread out again that could not be started.
+    pub(crate) fn remove_unstarted(&self, task: &Arc<Task>) {
+        self.tasks.lock().retain(|t| !Arc::ptr_eq(t, task));
+        self.tasks_changed.wake_all();
+    }
+
+    fn first_task(&self) -> Option<Arc<Task>> {
+        self.tasks.lock().first().cloned()
+    }
+
+    /// Whether the thread `tid` has to end.
+    pub(crate) fn must_end(&self, tid: i32) -> bool {
+        let exec_by = self.exec_by.load(Ordering::SeqCst);
+        self.ending.load(Ordering::SeqCst) || (exec_by != 0 && exec_by != tid)
+    }
+
+    fn interrupt_all(&self) {
+        for task in self.tasks() {
+            task.interrupt();
+        }
+    }
+
+    /// Ends the process: its threads leave as soon as they come by. The first status counts.
+    pub(crate) fn end(&self, status: i32) {
+        self.status.lock().get_or_insert(status);
+        self.ending.store(true, Ordering::SeqCst);
+        self.interrupt_all();
+        self.resumed.wake_all();
+    }
+
+    /// Ends it by a signal.
+    pub(crate) fn kill(&self, signal: i32) {
+        self.end(signal);
+    }
+
+    /// Leaves `task` as its only thread, under the process's number. `EAGAIN` if somebody else was first.
+    pub(crate) fn become_single(&self, task: &Task) -> Result<(), Errno> {
+        let (mine, zero) = (task.tid(), 0);
+        let won = self.exec_by.compare_exchange(zero, mine, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if !won || self.ending.load(Ordering::SeqCst) {
+            if won {
+                self.exec_by.store(0, Ordering::SeqCst);
+            }
+            return Err(Errno::EAGAIN);
+        }
+        for other in self.tasks() {
+            if other.tid() != mine {
+                other.interrupt();
+            }
+        }
+        // Those that are stopped must come by, too.
+        self.resumed.wake_all();
+        self.tasks_changed.wait(|| (self.tasks.lock().len() == 1).then_some(()));
+        if mine != self.pid {
+            processes::rename_task(task, self.pid);
+        }
+        self.exec_by.store(0, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Stops the process, as `signal` asked for.
+    pub(crate) fn stop(self: &Arc<Self>, signal: i32) {
+        if self.ending.load(Ordering::SeqCst) || self.stopped.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        self.interrupt_all();
+        let parent = processes::note_stop(self.pid, Some(signal));
+        notify_parent(parent, self, sys::CLD_STOPPED as i32, signal);
+    }
+
+    /// Lets it go on after a stop.
+    pub(crate) fn resume(self: &Arc<Self>) {
+        if self.stopped.swap(false, Ordering::SeqCst) {
+            let parent = processes::note_stop(self.pid, None);
+            self.resumed.wake_all();
+            notify_parent(parent, self, sys::CLD_CONTINUED as i32, sys::SIGCONT as i32);
+        }
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::SeqCst)
+    }
+
+    /// Keeps one of its threads while it is stopped.
+    pub(crate) fn wait_while_stopped(&self, task: &Task) {
+        if self.is_stopped() {
+            self.resumed.wait(|| (!self.is_stopped() || task.must_end()).then_some(()));
+        }
+    }
+
+    pub(crate) fn exit_signal(&self) -> i32 {
+        self.exit_signal.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_exit_signal(&self, signal: i32) {
+        self.exit_signal.store(signal, Ordering::Relaxed);
+    }
+
+    /// Processor time of its threads, those that have ended included, in nanoseconds.
+    #[must_use]
+    pub fn cpu_ns(&self) -> u64 {
+        let living: u64 = self.tasks().iter().filter_map(|t| t.started()).map(|t| t.cpu_time_ns()).sum();
+        living + self.ended_ns.load(Ordering::Relaxed)
+    }
+
+    /// The user and group its files in `/proc` belong to.
+    #[must_use]
+    pub fn owner(&self) -> (u32, u32) {
+        let owner = self.credentials();
+        (owner.user.effective, owner.group.effective)
+    }
+
+    /// Who it is.
+    #[must_use]
+    pub fn credentials(&self) -> Arc<Credentials> {
+        self.owner.lock().clone()
+    }
+
+    pub(crate) fn set_owner(&self, owner: Arc<Credentials>) {
+        *self.owner.lock() = owner;
+    }
+
+    /// The file it runs.
+    #[must_use]
+    pub fn executable(&self) -> Option<Path> {
+        self.image.lock().executable.clone()
+    }
+
+    /// Root, working directory and mask of its first thread.
+    #[must_use]
+    pub fn fs(&self) -> Option<Arc<FsContext>> {
+        self.first_task().map(|task| task.fs())
+    }
+
+    /// Descriptors of its first thread.
+    #[must_use]
+    pub fn files(&self) -> Option<Arc<FdTable>> {
+        self.first_task().map(|task| task.files())
+    }
+
+    /// Its name (`comm`).
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.first_task().map_or_else(|| self.name.lock().clone(), |task| task.name())
+    }
+
+    /// Changes its name.
+    pub fn set_name(&self, name: &[u8]) {
+        if let Some(task) = self.first_task() {
+            task.set_name(name);
+        }
+    }
+
+    fn strings(&self, range: Range<usize>) -> Vec<u8> {
+        let Some(space) = self.space() else { return Vec::new() };
+        let mut bytes = vec![0; range.len().min(SHOWN_STRINGS)];
+        if space.read(range.start, &mut bytes).is_err() {
+            bytes.clear();
+        }
+        bytes
+    }
+
+    /// Its arguments as they are in its memory now, each with a NUL (`/proc/<pid>/cmdline`).
+    #[must_use]
+    pub fn arguments(&self) -> Vec<u8> {
+        let range = self.image.lock().args.clone();
+        self.strings(range)
+    }
+
+    /// Its environment, likewise.
+    #[must_use]
+    pub fn environment(&self) -> Vec<u8> {
+        let range = self.image.lock().env.clone();
+        self.strings(range)
+    }
+
+    /// `/proc/<pid>/maps`.
+    #[must_use]
+    pub fn memory_map(&self) -> String {
+        let mut text = String::new();
+        for area in self.space().map(|space| space.listing()).unwrap_or_default() {
+            let flag = |set: bool, letter: char| if set { letter } else { '-' };
+            let dev = fs::DeviceId::decode(area.dev);
+            let start = text.len();
+            // Writing to a string does not fail.
+            let _ = write!(
+                text,
+                "{:08x}-{:08x} {}{}{}{} {:08x} {:02x}:{:02x} {} ",
+                area.range.start,
+                area.range.end,
+                flag(area.prot.contains(vm::Prot::READ), 'r'),
+                flag(area.prot.contains(vm::Prot::WRITE), 'w'),
+                flag(area.prot.contains(vm::Prot::EXEC), 'x'),
+                if area.shared { 's' } else { 'p' },
+                area.offset,
+                dev.major,
+                dev.minor,
+                area.ino,
+            );
+            if !area.name.is_empty() {
+                // Names begin in column 73.
+                while text.len() - start < 73 {
+                    text.push(' ');
+                }
+                text.push_str(&String::from_utf8_lossy(&area.name));
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Names, units, and soft and hard values of its limits.
+    pub fn limits(&self) -> impl Iterator<Item = (&'static str, &'static str, [u64; 2])> {
+        let limits = *self.limits.lock();
+        LIMIT_NAMES.iter().zip(limits).map(|(&(name, units), values)| (name, units, values))
+    }
+
+    /// One letter for what it does: `R`, `S`, `T`, `Z`.
+    fn state(&self, tasks: &[Arc<Task>]) -> char {
+        if tasks.is_empty() {
+            'Z'
+        } else if self.is_stopped() {
+            'T'
+        } else if tasks.iter().any(|t| t.started().is_none_or(|thread| !thread.is_sleeping())) {
+            'R'
+        } else {
+            'S'
+        }
+    }
+
+    /// What `/proc` shows.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let tasks = self.tasks();
+        let cred = self.credentials();
+        let memory = self.space().map(|space| space.stats()).unwrap_or_default();
+        let first = tasks.first();
+        let (own, blocked) = first.map_or((0, 0), |task| {
+            let signals = task.signals.lock();
+            (signals.pending.set(), signals.blocked)
+        });
+        let (ignored, caught) = self.actions().sets();
+        let allowed_cpus = first.map(|t| t.cpus.lock().clone()).filter(|c| !c.is_empty());
+        Snapshot {
+            ids: processes::relations(self.pid),
+            name: self.name(),
+            state: self.state(&tasks),
+            uids: cred.user.list(),
+            gids: cred.group.list(),
+            groups: cred.groups.to_vec(),
+            threads: tasks.iter().map(|t| t.tid()).collect(),
+            cpu_ns: [self.cpu_ns(), self.children_ns.load(Ordering::Relaxed)],
+            start_ns: self.start_ns,
+            memory: [memory.size as u64, memory.resident as u64],
+            signals: [own | self.pending_set(), blocked, ignored, caught],
+            cpu: first.and_then(|t| t.started()).map_or(0, |t| t.cpu().0),
+            allowed_cpus: allowed_cpus.unwrap_or_else(crate::sched::all_cpus),
+        }
+    }
+}
+
+/// Tells a parent what happened to its child: `SIGCHLD` if it wants to know, and whoever waits looks again.
+fn notify_parent(parent: Option<Arc<Process>>, child: &Arc<Process>, code: i32, status: i32) {
+    let Some(parent) = parent else { return };
+    let ended = !matches!(code.cast_unsigned(), sys::CLD_STOPPED | sys::CLD_CONTINUED);
+    let signo = if ended { child.exit_signal() } else { sys::SIGCHLD as i32 };
+    if signo != 0 && (ended || parent.actions().wants_child_stops()) {
+        let mut info = SigInfo::child(code, child.pid(), child.credentials().user.real, status, child.cpu_ns() / 10_000_000);
+        info.signo = signo;
+        signal::send(&parent, info);
+    }
+    parent.children_changed.wake_all();
+}
+
+/// How a wait status is told in `siginfo`: code and value.
+#[must_use]
+pub(crate) fn exit_code(status: i32) -> (i32, i32) {
+    match status & 0x7f {
+        0 => (sys::CLD_EXITED as i32, status >> 8 & 0xff),
+        signal => (sys::CLD_KILLED as i32, signal),
+    }
+}
+
+/// A thread has left user mode for good: gives back what it has, and ends the process if it was the last.
+pub(crate) fn leave(task: &Arc<Task>) {
+    let process = task.process().clone();
+    futex::thread_ends(task);
+    if let Some(waiter) = task.vfork.lock().take() {
+        waiter.complete();
+    }
+    let files = task.replace_files(Arc::new(FdTable::new()));
+    if let Some(files) = Arc::into_inner(files) {
+        files.close_all();
+    }
+    let thread = task.thread();
+    thread.set_user(None);
+    process.ended_ns.fetch_add(thread.cpu_time_ns(), Ordering::Relaxed);
+    let last = {
+        let mut tasks = process.tasks.lock();
+        *process.name.lock() = task.name();
+        tasks.retain(|t| !Arc::ptr_eq(t, task));
+        tasks.is_empty()
+    };
+    processes::remove_task(task.tid());
+    if last {
+        finish(&process);
+    } else {
+        process.tasks_changed.wake_all();
+    }
+}
+
+/// The last thread is gone.
+fn finish(process: &Arc<Process>) {
+    let space = process.space.lock().take();
+    drop(space);
+    itimer::process_ends(process);
+    let status = *process.status.lock().get_or_insert(process.last_status.load(Ordering::Relaxed));
+    if process.pid() == 1 {
+        crate::start::init_ended(status);
+    }
+    let [_, _, _, session] = processes::relations(process.pid());
+    if session == process.pid() {
+        fs::tty::leader_exits(session.cast_unsigned());
+    }
+    let aftermath = processes::end(process, status);
+    for orphan in aftermath.bereaved {
+        let signo = orphan.parent_death_signal.load(Ordering::Relaxed);
+        if signo != 0 {
+            signal::send(&orphan, SigInfo::kernel(signo));
+        }
+    }
+    for group in aftermath.orphaned_groups {
+        for signo in [sys::SIGHUP, sys::SIGCONT] {
+            signal::send_group(group, SigInfo::kernel(signo as i32));
+        }
+    }
+    if let Some(init) = aftermath.inherited_by {
+        init.children_changed.wake_all();
+        signal::send(&init, SigInfo::kernel(sys::SIGCHLD as i32));
+    }
+    let (code, value) = exit_code(status);
+    notify_parent(aftermath.parent, process, code, value);
+}
+
+/// `SIGPIPE` to a thread that wrote to something nobody reads.
+pub(crate) fn signal_broken_pipe(task: &Task) {
+    signal::send_task(task, SigInfo::from_process(sys::SIGPIPE as i32, sys::SI_USER as i32, task.pid(), task.cred().user.real));
+}
+
+/// `exit(2)`
+pub fn sys_exit(task: &Task, status: i32) -> SysResult {
+    task.process().last_status.store((status & 0xff) << 8, Ordering::Relaxed);
+    task.leaving.store(true, Ordering::Relaxed);
+    task.interrupt();
+    Ok(0)
+}
+
+/// `exit_group(2)`
+pub fn sys_exit_group(task: &Task, status: i32) -> SysResult {
+    task.process().end((status & 0xff) << 8);
+    Ok(0)
+}
+
+/// `getpid(2)`
+pub fn sys_getpid(task: &Task) -> SysResult {
+    Ok(task.pid() as usize)
+}
+
+/// `gettid(2)`
+pub fn sys_gettid(task: &Task) -> SysResult {
+    Ok(task.tid() as usize)
+}
+
+/// `getppid(2)`
+pub fn sys_getppid(task: &Task) -> SysResult {
+    let [_, parent, ..] = processes::relations(task.pid());
+    Ok(parent as usize)
+}
+
+/// `set_tid_address(2)`
+pub fn sys_set_tid_address(task: &Task, addr: UserPtr<i32>) -> SysResult {
+    task.clear_tid.store(addr.addr(), Ordering::Relaxed);
+    Ok(task.tid() as usize)
+}
+
+/// `getpgid(2)`
+pub fn sys_getpgid(task: &Task, pid: i32) -> SysResult {
+    let pid = if pid == 0 { task.pid() } else { pid };
+    TABLE.lock().node(pid).map(|node| node.group as usize).ok_or(Errno::ESRCH)
+}
+
+/// `getpgrp(2)`
+pub fn sys_getpgrp(task: &Task) -> SysResult {
+    sys_getpgid(task, 0)
+}
+
+/// `getsid(2)`
+pub fn sys_getsid(task: &Task, pid: i32) -> SysResult {
+    let pid = if pid == 0 { task.pid() } else { pid };
+    TABLE.lock().node(pid).map(|node| node.session as usize).ok_or(Errno::ESRCH)
+}
+
+/// `setsid(2)`
+pub fn sys_setsid(task: &Task) -> SysResult {
+    let pid = task.pid();
+    let mut table = TABLE.lock();
+    if table.group_exists(pid) {
+        return Err(Errno::EPERM);
+    }
+    let node = table.node_mut(pid).ok_or(Errno::ESRCH)?;
+    (node.group, node.session) = (pid, pid);
+    Ok(pid as usize)
+}
+
+/// `setpgid(2)`
+pub fn sys_setpgid(task: &Task, pid: i32, group: i32) -> SysResult {
+    let own = task.pid();
+    let pid = if pid == 0 { own } else { pid };
+    let group = if group == 0 { pid } else { group };
+    if pid < 0 || group < 0 {
+        return Err(Errno::EINVAL);
+    }
+    let mut table = TABLE.lock();
+    let session = table.node(own).map(|node| node.session).ok_or(Errno::ESRCH)?;
+    let node = table.node(pid).ok_or(Errno::ESRCH)?;
+    if pid != own {
+        if node.parent != own {
+            return Err(Errno::ESRCH);
+        }
+        if node.session != session {
+            return Err(Errno::EPERM);
+        }
+        if node.has_run_exec {
+            return Err(Errno::EACCES);
+        }
+    }
+    if node.session == pid || (group != pid && table.session_of(group) != Some(session)) {
+        return Err(Errno::EPERM);
+    }
+    table.node_mut(pid).ok_or(Errno::ESRCH)?.group = group;
+    Ok(0)
+}
+
+/// For messages about a process that is ended by the kernel.
+pub(crate) fn log_end(process: &Process, signal: i32, why: core::fmt::Arguments<'_>) {
+    log::warn!("process {} ({}) ends by {}: {why}", process.pid(), process.name(), siginfo::name(signal));
+}

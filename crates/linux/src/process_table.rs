@@ -1,0 +1,300 @@
+//! Which processes there are, and how they are related: parents, groups, sessions, and what parents have not been told yet.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+
+use fs::tty::{JobControl, Process as TtyProcess};
+use ::task::Mutex;
+
+use crate::process::Process;
+use crate::siginfo::{SigInfo, bit};
+use crate::{Task, signal};
+
+/// Numbers begin again after this one (`/proc/sys/kernel/pid_max`).
+const LAST_NUMBER: i32 = 32_767;
+/// Numbers below are used once only.
+const FIRST_RECYCLED: i32 = 300;
+
+/// A process and its relations.
+pub(crate) struct Node {
+    pub(crate) process: Arc<Process>,
+    pub(crate) parent: i32,
+    pub(crate) children: Vec<i32>,
+    pub(crate) group: i32,
+    pub(crate) session: i32,
+    /// Its wait status, once it has ended.
+    pub(crate) ended: Option<i32>,
+    /// The signal that stopped it, until the parent has been told.
+    pub(crate) stop_report: Option<i32>,
+    /// It went on after a stop, and the parent has not been told.
+    pub(crate) continue_report: bool,
+    pub(crate) has_run_exec: bool,
+}
+
+/// All processes and threads.
+#[derive(Default)]
+pub(crate) struct Table {
+    nodes: BTreeMap<i32, Node>,
+    tasks: BTreeMap<i32, Weak<Task>>,
+    last: i32,
+}
+
+/// The one table.
+pub(crate) static TABLE: Mutex<Table> =
+    Mutex::new(Table { nodes: BTreeMap::new(), tasks: BTreeMap::new(), last: 0 });
+
+impl Table {
+    pub(crate) fn node(&self, pid: i32) -> Option<&Node> {
+        self.nodes.get(&pid)
+    }
+
+    pub(crate) fn node_mut(&mut self, pid: i32) -> Option<&mut Node> {
+        self.nodes.get_mut(&pid)
+    }
+
+    /// Whether a number is neither a process's, a thread's, a group's nor a session's.
+    fn is_free(&self, number: i32) -> bool {
+        !self.nodes.contains_key(&number)
+            && !self.tasks.contains_key(&number)
+            && !self.nodes.values().any(|n| n.group == number || n.session == number)
+    }
+
+    fn allocate(&mut self) -> Option<i32> {
+        for _ in 0..LAST_NUMBER {
+            self.last = if self.last == LAST_NUMBER { FIRST_RECYCLED } else { self.last + 1 };
+            // Before the numbers have come round once, none can be taken.
+            if self.is_free(self.last) {
+                return Some(self.last);
+            }
+        }
+        None
+    }
+
+    pub(crate) fn group_exists(&self, group: i32) -> bool {
+        self.nodes.values().any(|n| n.group == group)
+    }
+
+    pub(crate) fn session_of(&self, group: i32) -> Option<i32> {
+        self.nodes.values().find(|n| n.group == group).map(|n| n.session)
+    }
+
+    /// Whether no member of a group has a parent in another group of the same session.
+    fn is_orphaned(&self, group: i32) -> bool {
+        !self.nodes.values().filter(|n| n.group == group && n.ended.is_none()).any(|n| {
+            self.nodes.get(&n.parent).is_some_and(|parent| parent.group != group && parent.session == n.session)
+        })
+    }
+
+    fn has_stopped(&self, group: i32) -> bool {
+        self.nodes.values().any(|n| n.group == group && n.ended.is_none() && n.process.is_stopped())
+    }
+
+    /// Takes a process that has ended out of the table.
+    pub(crate) fn reap(&mut self, pid: i32) -> Option<Node> {
+        let node = self.nodes.remove(&pid)?;
+        if let Some(parent) = self.nodes.get_mut(&node.parent) {
+            parent.children.retain(|&child| child != pid);
+        }
+        Some(node)
+    }
+}
+
+/// A number for a new process or thread; `None` if all are taken.
+pub(crate) fn allocate() -> Option<i32> {
+    TABLE.lock().allocate()
+}
+
+/// Enters a new process as a child of `parent`, in whose group and session it is. 0 for none.
+pub(crate) fn add_process(parent: i32, process: Arc<Process>) {
+    let pid = process.pid();
+    let mut table = TABLE.lock();
+    let (mut group, mut session) = (pid, pid);
+    if let Some(node) = table.nodes.get_mut(&parent) {
+        node.children.push(pid);
+        (group, session) = (node.group, node.session);
+    }
+    let node = Node {
+        process,
+        parent,
+        children: Vec::new(),
+        group,
+        session,
+        ended: None,
+        stop_report: None,
+        continue_report: false,
+        has_run_exec: false,
+    };
+    table.nodes.insert(pid, node);
+}
+
+/// Takes a process out again that never ran.
+pub(crate) fn forget_process(pid: i32) {
+    let node = TABLE.lock().reap(pid);
+    drop(node);
+}
+
+/// Enters a thread.
+pub(crate) fn add_task(task: &Arc<Task>) {
+    TABLE.lock().tasks.insert(task.tid(), Arc::downgrade(task));
+}
+
+/// Takes a thread out.
+pub(crate) fn remove_task(tid: i32) {
+    TABLE.lock().tasks.remove(&tid);
+}
+
+/// Gives a thread its process's number.
+pub(crate) fn rename_task(task: &Task, pid: i32) {
+    let mut table = TABLE.lock();
+    if let Some(entry) = table.tasks.remove(&task.tid()) {
+        table.tasks.insert(pid, entry);
+    }
+    task.set_tid(pid);
+}
+
+/// The process with this number, living or not waited for yet.
+#[must_use]
+pub fn find(pid: i32) -> Option<Arc<Process>> {
+    TABLE.lock().nodes.get(&pid).map(|n| n.process.clone())
+}
+
+/// The thread with this number.
+#[must_use]
+pub fn find_task(tid: i32) -> Option<Arc<Task>> {
+    TABLE.lock().tasks.get(&tid)?.upgrade()
+}
+
+/// The numbers of all processes, ascending.
+#[must_use]
+pub fn pids() -> Vec<i32> {
+    TABLE.lock().nodes.keys().copied().collect()
+}
+
+/// All processes for which `which` holds.
+pub(crate) fn select(which: impl Fn(i32, &Node) -> bool) -> Vec<Arc<Process>> {
+    TABLE.lock().nodes.iter().filter(|(pid, node)| which(**pid, node)).map(|(_, node)| node.process.clone()).collect()
+}
+
+/// The number given out last.
+#[must_use]
+pub fn last_pid() -> i32 {
+    TABLE.lock().last
+}
+
+/// How many threads there are.
+#[must_use]
+pub fn thread_count() -> usize {
+    TABLE.lock().tasks.len()
+}
+
+/// A process's number, parent, group and session; zeros for what is not there.
+pub(crate) fn relations(pid: i32) -> [i32; 4] {
+    TABLE.lock().nodes.get(&pid).map_or([pid, 0, 0, 0], |n| [pid, n.parent, n.group, n.session])
+}
+
+/// Remembers for the parent that a process was stopped by a signal, or (`None`) goes on. Returns the parent.
+pub(crate) fn note_stop(pid: i32, signal: Option<i32>) -> Option<Arc<Process>> {
+    let mut table = TABLE.lock();
+    let node = table.nodes.get_mut(&pid)?;
+    node.stop_report = signal;
+    node.continue_report = signal.is_none();
+    let parent = node.parent;
+    table.nodes.get(&parent).map(|n| n.process.clone())
+}
+
+/// Remembers that a process has run another program, after which its parent cannot move it to another group.
+pub(crate) fn note_exec(pid: i32) {
+    if let Some(node) = TABLE.lock().nodes.get_mut(&pid) {
+        node.has_run_exec = true;
+    }
+}
+
+/// Who has to be told about the end of a process.
+#[derive(Default)]
+pub(crate) struct Aftermath {
+    pub(crate) parent: Option<Arc<Process>>,
+    /// Its children.
+    pub(crate) bereaved: Vec<Arc<Process>>,
+    /// Groups with stopped members whom nobody can continue now.
+    pub(crate) orphaned_groups: Vec<i32>,
+    /// Process 1, if it got children that have ended already.
+    pub(crate) inherited_by: Option<Arc<Process>>,
+}
+
+/// A process has ended: its children become process 1's, and it waits to be waited for, unless its parent does not want to know.
+pub(crate) fn end(process: &Process, status: i32) -> Aftermath {
+    let mut aftermath = Aftermath::default();
+    let pid = process.pid();
+    let mut reaped = Vec::new();
+    let mut table = TABLE.lock();
+    let table = &mut *table;
+    let Some(node) = table.nodes.get_mut(&pid) else { return aftermath };
+    node.ended = Some(status);
+    let (parent, own_group) = (node.parent, node.group);
+    let children = core::mem::take(&mut node.children);
+    let mut groups: Vec<i32> = children.iter().filter_map(|child| table.nodes.get(child)).map(|n| n.group).collect();
+    groups.push(own_group);
+    groups.sort_unstable();
+    groups.dedup();
+    let init = table.nodes.get(&1).map(|n| n.process.clone());
+    let init_reaps = init.as_ref().is_some_and(|init| !init.actions().reaps_children());
+    for &child in &children {
+        let Some(node) = table.nodes.get_mut(&child) else { continue };
+        node.parent = 1;
+        aftermath.bereaved.push(node.process.clone());
+        if node.ended.is_some() {
+            aftermath.inherited_by.clone_from(&init);
+            if !init_reaps {
+                reaped.extend(table.nodes.remove(&child));
+                continue;
+            }
+        }
+        if let Some(node) = table.nodes.get_mut(&1) {
+            node.children.push(child);
+        }
+    }
+    aftermath.orphaned_groups = groups.into_iter().filter(|&g| table.has_stopped(g) && table.is_orphaned(g)).collect();
+    aftermath.parent = table.nodes.get(&parent).map(|n| n.process.clone());
+    let unwanted = aftermath.parent.as_ref().is_none_or(|parent| parent.actions().reaps_children());
+    if unwanted {
+        reaped.extend(table.reap(pid));
+    }
+    aftermath
+}
+
+/// The personality's side of terminals' job control.
+pub(crate) struct Jobs;
+
+impl JobControl for Jobs {
+    fn caller(&self) -> Option<TtyProcess> {
+        let task = crate::current_task()?;
+        let [pid, _, group, session] = relations(task.pid());
+        Some(TtyProcess { pid: pid.cast_unsigned(), group: group.cast_unsigned(), session: session.cast_unsigned() })
+    }
+
+    fn is_ignored(&self, signal: u32) -> bool {
+        let Some(task) = crate::current_task() else { return false };
+        let signal = signal.cast_signed();
+        let blocked = task.signals.lock().blocked;
+        blocked & bit(signal) != 0 || task.process().actions().is_ignored(signal)
+    }
+
+    fn signal_group(&self, group: u32, signal: u32) {
+        signal::send_group(group.cast_signed(), SigInfo::kernel(signal.cast_signed()));
+    }
+
+    fn signal_process(&self, pid: u32, signal: u32) {
+        if let Some(process) = find(pid.cast_signed()) {
+            signal::send(&process, SigInfo::kernel(signal.cast_signed()));
+        }
+    }
+
+    fn is_orphaned(&self, group: u32) -> bool {
+        TABLE.lock().is_orphaned(group.cast_signed())
+    }
+
+    fn session_of(&self, group: u32) -> Option<u32> {
+        TABLE.lock().session_of(group.cast_signed()).map(i32::cast_unsigned)
+    }
+}

@@ -1,0 +1,124 @@
+//! The life of a thread in user mode: in, and out again for system calls, faults and signals.
+
+use alloc::sync::Arc;
+
+use guard::fpu::UserFpu;
+use guard::user::{self, Trap, UserRegs};
+use linux_raw_sys::general as sys;
+use vm::{Access, FaultError};
+
+use crate::process;
+use crate::sigframe::LastFault;
+use crate::siginfo::SigInfo;
+use crate::{Task, current_task, signal, table};
+
+/// Bits of a page fault's error code, as handlers see it.
+const PRESENT: u64 = 1;
+const WRITE: u64 = 2;
+const USER: u64 = 4;
+const EXEC: u64 = 16;
+/// The vector of page faults.
+const PAGE_FAULT: u64 = 14;
+
+/// Runs a task in the calling kernel thread until it ends. Its address space and the registers are set up.
+pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
+    let thread = task.thread().clone();
+    // Whatever was sent before the thread could be interrupted is looked at first.
+    thread.interrupt();
+    let mut interrupted = None;
+    loop {
+        if (interrupted.is_some() || thread.interrupted()) && signal::attend(task, &mut regs, interrupted.take()) {
+            break;
+        }
+        match user::enter_unless(&mut regs, || thread.interrupted()) {
+            Trap::Syscall => {
+                let result = table::dispatch(task, &mut regs);
+                regs.rax = match result {
+                    Ok(value) => value as u64,
+                    Err(e) => {
+                        if e.is_restart() {
+                            interrupted = Some(e);
+                        }
+                        i64::from(-e.raw()).cast_unsigned()
+                    }
+                };
+            }
+            Trap::PageFault { addr, write, exec, present } => page_fault(task, &regs, addr, write, exec, present),
+            Trap::Exception { vector, code } => exception(task, &regs, vector, code),
+            Trap::Interrupt => {}
+        }
+    }
+    process::leave(task);
+}
+
+/// Gives the calling thread floating-point registers in their initial state, or false if memory is short.
+pub(crate) fn fresh_fpu(task: &Task) -> bool {
+    let fpu = UserFpu::new();
+    let there = fpu.is_some();
+    if there {
+        task.thread().set_fpu(fpu);
+    }
+    there
+}
+
+fn page_fault(task: &Arc<Task>, regs: &UserRegs, addr: usize, write: bool, exec: bool, present: bool) {
+    let access = if exec {
+        Access::Exec
+    } else if write {
+        Access::Write
+    } else {
+        Access::Read
+    };
+    let Some(space) = task.process().space() else { return };
+    let Err(error) = space.handle_fault(addr, access) else { return };
+    let (signo, code) = match error {
+        FaultError::NotMapped => (sys::SIGSEGV, sys::SEGV_MAPERR),
+        FaultError::Forbidden => (sys::SIGSEGV, sys::SEGV_ACCERR),
+        FaultError::BehindEnd => (sys::SIGBUS, sys::BUS_ADRERR),
+        FaultError::NoMemory => return out_of_memory(task),
+    };
+    let bits = [(present, PRESENT), (write, WRITE), (exec, EXEC)];
+    let err = bits.iter().filter(|b| b.0).fold(USER, |all, b| all | b.1);
+    let fault = LastFault { trapno: PAGE_FAULT, err, cr2: addr as u64 };
+    log::debug!("{} faults at {:#x}: {error:?} {access:?} of {addr:#x}", task.tid(), regs.rip);
+    signal::force(task, SigInfo::fault(signo as i32, code as i32, addr as u64), fault);
+}
+
+/// Memory is short: whoever needs it now ends.
+#[cold]
+fn out_of_memory(task: &Task) {
+    let process = task.process();
+    let resident = process.space().map_or(0, |space| space.stats().resident >> 10);
+    process::log_end(process, sys::SIGKILL as i32, format_args!("out of memory; it has {resident} KiB"));
+    process.kill(sys::SIGKILL as i32);
+}
+
+fn exception(task: &Arc<Task>, regs: &UserRegs, vector: u8, code: u64) {
+    let (signo, si_code, addr) = match vector {
+        0 => (sys::SIGFPE, sys::FPE_INTDIV, regs.rip),
+        1 => (sys::SIGTRAP, sys::TRAP_TRACE, regs.rip),
+        3 => (sys::SIGTRAP, sys::SI_KERNEL, 0),
+        4 => (sys::SIGSEGV, sys::SI_KERNEL, 0),
+        6 => (sys::SIGILL, sys::ILL_ILLOPN, regs.rip),
+        16 | 19 => (sys::SIGFPE, sys::FPE_FLTINV, regs.rip),
+        17 => (sys::SIGBUS, sys::BUS_ADRALN, regs.rip),
+        12 => (sys::SIGBUS, sys::SI_KERNEL, 0),
+        _ => (sys::SIGSEGV, sys::SI_KERNEL, 0),
+    };
+    let fault = LastFault { trapno: u64::from(vector), err: code, cr2: 0 };
+    signal::force(task, SigInfo::fault(signo as i32, si_code as i32, addr), fault);
+}
+
+/// The kernel itself touched user memory that is not there. True: it is now.
+pub(crate) fn kernel_fault(addr: usize, write: bool) -> bool {
+    let Some(task) = current_task() else { return false };
+    let Some(space) = task.process().space() else { return false };
+    match space.handle_fault(addr, if write { Access::Write } else { Access::Read }) {
+        Ok(()) => true,
+        Err(FaultError::NoMemory) => {
+            out_of_memory(&task);
+            false
+        }
+        Err(_) => false,
+    }
+}

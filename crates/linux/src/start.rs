@@ -1,0 +1,126 @@
+//! Setting the personality up, and its first process.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use abi::errno::Errno;
+use fs::{Cred, File, FsContext, OpenFlags, ops};
+use guard::fpu::UserFpu;
+use guard::user;
+use ::task::Once;
+use vm::AddressSpace;
+
+use crate::cred::Credentials;
+use crate::fdtable::FdTable;
+use crate::process::{Image, NewProcess, Process};
+use crate::process_table::{self as processes, Jobs};
+use crate::sigframe::AltStack;
+use crate::siginfo::SigInfo;
+use crate::task::Inherited;
+use crate::{Task, exec, run, signal, timers};
+
+/// What the personality tells the kernel around it.
+pub struct Hooks {
+    /// Process 1 has ended: the instance's work is done. The status is as shells show it: what the program returned, or
+    /// 128 and the signal that ended it.
+    pub init_exited: fn(status: i32),
+}
+
+/// The first program.
+pub struct Program {
+    /// Its file.
+    pub path: Vec<u8>,
+    /// Its arguments, the name it sees itself by included.
+    pub args: Vec<Vec<u8>>,
+    /// Its environment.
+    pub env: Vec<Vec<u8>>,
+    /// Its working directory.
+    pub cwd: Vec<u8>,
+}
+
+static HOOKS: Once<Hooks> = Once::new();
+
+/// Sets the personality up; once, before the first process, in a thread.
+pub fn init(hooks: Hooks) {
+    HOOKS.call_once(|| hooks);
+    user::set_fault_handler(run::kernel_fault);
+    fs::tty::set_job_control(Arc::new(Jobs));
+    timers::start();
+}
+
+/// Starts process 1 with these descriptors 0 to 2. When this returns it is running. With the word `trace` on the kernel's
+/// command line its system calls, and those of its descendants, are written to the kernel log.
+///
+/// # Errors
+/// Those of `execve(2)`.
+pub fn spawn_init(program: &Program, context: Arc<FsContext>, stdio: [Arc<File>; 3]) -> Result<(), Errno> {
+    let root_user = Cred::root();
+    let cwd = context.walk(&root_user).lookup(&program.cwd, fs::path::LookupFlags::empty())?;
+    context.set_cwd(cwd);
+    let file = ops::open(&context.walk(&root_user), &program.path, OpenFlags::empty(), 0)?;
+    let files = Arc::new(FdTable::new());
+    for (fd, file) in (0..).zip(stdio) {
+        files.install_at(fd, file, false)?;
+    }
+
+    let pid = processes::allocate().ok_or(Errno::EAGAIN)?;
+    let cred = Arc::new(Credentials::root());
+    // An empty space until the program is loaded.
+    let space = AddressSpace::new(vm::USER_END).ok_or(Errno::ENOMEM)?;
+    let process = Process::new(NewProcess {
+        pid,
+        exit_signal: 0,
+        space,
+        actions: Arc::default(),
+        limits: crate::sys::default_limits(),
+        owner: cred.clone(),
+        image: Image::default(),
+        traced: guard::role::cmdline_has("trace"),
+    });
+    let inherited = Inherited {
+        files,
+        fs: context,
+        cred,
+        name: "init".into(),
+        blocked: 0,
+        stack: AltStack::none(),
+        cpus: Vec::new(),
+    };
+    let task = Task::new(pid, process.clone(), inherited);
+    let loaded = exec::load(&task, file, &program.path, program.args.clone(), &program.env)?;
+    let fpu = UserFpu::new().ok_or(Errno::ENOMEM)?;
+    process.add_task(task.clone())?;
+    processes::add_process(0, process);
+    processes::add_task(&task);
+    let body = move || {
+        task.attach();
+        let regs = loaded.registers();
+        exec::take_over(&task, loaded);
+        task.thread().set_fpu(Some(fpu));
+        let ticks = guard::timer::tsc().wrapping_sub(guard::role::boot_tsc());
+        log::info!("boot: first user instruction after {} us (tsc delta {ticks})", guard::timer::ticks_to_ns(ticks) / 1000);
+        if !guard::role::is_supervisor() {
+            guard::instance::mark_first_user();
+        }
+        run::run(&task, regs);
+    };
+    ::task::spawn("init", None, body).map_err(|_| Errno::ENOMEM)?;
+    Ok(())
+}
+
+/// Process 1 has ended, with this wait status.
+pub(crate) fn init_ended(status: i32) {
+    let shown = if status & 0x7f == 0 { status >> 8 & 0xff } else { 128 + (status & 0x7f) };
+    if let Some(hooks) = HOOKS.get() {
+        (hooks.init_exited)(shown);
+    }
+}
+
+/// Sends a signal to process 1 from outside, as the terminal does: also one that it does not handle.
+pub fn signal_init(signo: i32) {
+    if let Some(process) = processes::find(1)
+        && (1..=crate::siginfo::COUNT).contains(&signo)
+    {
+        signal::send(&process, SigInfo::kernel(signo));
+    }
+}

@@ -1,0 +1,411 @@
+//! The machine and its settings: `uname(2)`, `sysinfo(2)`, limits, `prctl(2)`, `reboot(2)`.
+
+use alloc::string::String;
+
+use abi::errno::Errno;
+use core::sync::atomic::Ordering;
+use guard::user::UserRegs;
+use linux_raw_sys::{general as sys, prctl as pr};
+use ::task::{Mutex, now_ns};
+use vm::AddressSpace;
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use crate::fdtable::{DEFAULT_LIMIT, MAX_LIMIT};
+use crate::time::{NS_PER_SEC, TimeVal};
+use crate::uaccess::{self, UserPtr};
+use crate::{SysResult, Task, process_table as processes};
+
+/// What the system calls itself; programs decide by the release what they may use.
+pub(crate) const RELEASE: &str = "6.1.0-skerry";
+const VERSION: &str = concat!("#1 SMP Skerry ", env!("CARGO_PKG_VERSION"));
+/// The longest name of a machine.
+const NAME_MAX: usize = 64;
+
+static NODENAME: Mutex<String> = Mutex::new(String::new());
+static DOMAIN: Mutex<String> = Mutex::new(String::new());
+
+/// What `uname(2)` tells.
+pub(crate) struct Names {
+    pub(crate) sysname: &'static str,
+    pub(crate) nodename: String,
+    pub(crate) release: &'static str,
+    pub(crate) version: &'static str,
+    pub(crate) machine: &'static str,
+}
+
+/// What this system is.
+pub(crate) fn uname() -> Names {
+    let mut nodename = NODENAME.lock().clone();
+    if nodename.is_empty() {
+        nodename = "skerry".into();
+    }
+    Names { sysname: "Linux", nodename, release: RELEASE, version: VERSION, machine: "x86_64" }
+}
+
+/// Sets the machine's name.
+///
+/// # Errors
+/// `EINVAL` if it is too long or no text.
+pub fn set_hostname(name: &[u8]) -> Result<(), Errno> {
+    set_name(&NODENAME, name)
+}
+
+fn set_name(which: &Mutex<String>, name: &[u8]) -> Result<(), Errno> {
+    let name = core::str::from_utf8(name).map_err(|_| Errno::EINVAL)?;
+    if name.len() > NAME_MAX {
+        return Err(Errno::EINVAL);
+    }
+    *which.lock() = name.into();
+    Ok(())
+}
+
+fn set_name_from(task: &Task, which: &Mutex<String>, addr: usize, len: usize) -> SysResult {
+    if !task.cred().privileged() {
+        return Err(Errno::EPERM);
+    }
+    let mut name = [0; NAME_MAX];
+    let name = name.get_mut(..len).ok_or(Errno::EINVAL)?;
+    uaccess::read_bytes(addr, name)?;
+    set_name(which, name).map(|()| 0)
+}
+
+/// `sethostname(2)`
+pub fn sys_sethostname(task: &Task, name: usize, len: usize) -> SysResult {
+    set_name_from(task, &NODENAME, name, len)
+}
+
+/// `setdomainname(2)`
+pub fn sys_setdomainname(task: &Task, name: usize, len: usize) -> SysResult {
+    set_name_from(task, &DOMAIN, name, len)
+}
+
+/// Length of each string of `struct new_utsname`.
+const FIELD: usize = NAME_MAX + 1;
+
+/// `uname(2)`
+pub fn sys_uname(_: &Task, to: usize) -> SysResult {
+    let names = uname();
+    let domain = DOMAIN.lock().clone();
+    let domain = if domain.is_empty() { "(none)" } else { &domain };
+    let mut bytes = [0; 6 * FIELD];
+    let texts = [names.sysname, &names.nodename, names.release, names.version, names.machine, domain];
+    for (field, text) in bytes.chunks_mut(FIELD).zip(texts) {
+        field[..text.len()].copy_from_slice(text.as_bytes());
+    }
+    uaccess::write_bytes(to, &bytes)?;
+    Ok(0)
+}
+
+/// The load of the last 1, 5 and 15 minutes. Not measured: what runs now stands for all three.
+pub(crate) fn load_average() -> [String; 3] {
+    let now = ::task::stats::runnable().saturating_sub(1);
+    [(); 3].map(|()| alloc::format!("{now}.00"))
+}
+
+/// `struct sysinfo`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SysInfo {
+    uptime: i64,
+    loads: [u64; 3],
+    total_ram: u64,
+    free_ram: u64,
+    shared_ram: u64,
+    buffer_ram: u64,
+    total_swap: u64,
+    free_swap: u64,
+    processes: u16,
+    padding: [u8; 6],
+    total_high: u64,
+    free_high: u64,
+    unit: u32,
+    padding2: u32,
+}
+
+const _: () = assert!(size_of::<SysInfo>() == 112);
+
+/// `sysinfo(2)`
+pub fn sys_sysinfo(_: &Task, to: UserPtr<SysInfo>) -> SysResult {
+    let memory = guard::mem::stats();
+    let load = u64::from(::task::stats::runnable().saturating_sub(1)) << 16;
+    let mut info = SysInfo::new_zeroed();
+    info.uptime = (now_ns() / NS_PER_SEC).cast_signed();
+    info.loads = [load; 3];
+    info.total_ram = (memory.total - memory.granted - memory.leaked) * vm::PAGE_SIZE as u64;
+    info.free_ram = memory.free * vm::PAGE_SIZE as u64;
+    info.processes = u16::try_from(processes::thread_count()).unwrap_or(u16::MAX);
+    info.unit = 1;
+    to.write(&info)?;
+    Ok(0)
+}
+
+/// How many resources are limited.
+const RESOURCES: usize = 16;
+/// Soft and hard limit of each resource.
+pub(crate) type Limits = [[u64; 2]; RESOURCES];
+
+/// Index of the heap's limit.
+pub(crate) const DATA: usize = sys::RLIMIT_DATA as usize;
+/// Index of the stack's limit.
+pub(crate) const STACK: usize = sys::RLIMIT_STACK as usize;
+const NOFILE: usize = sys::RLIMIT_NOFILE as usize;
+const SPACE: usize = sys::RLIMIT_AS as usize;
+const CORE: usize = sys::RLIMIT_CORE as usize;
+
+/// Names and units, as `/proc/<pid>/limits` has them.
+pub(crate) const LIMIT_NAMES: [(&str, &str); RESOURCES] = [
+    ("Max cpu time", "seconds"),
+    ("Max file size", "bytes"),
+    ("Max data size", "bytes"),
+    ("Max stack size", "bytes"),
+    ("Max core file size", "bytes"),
+    ("Max resident set", "bytes"),
+    ("Max processes", "processes"),
+    ("Max open files", "files"),
+    ("Max locked memory", "bytes"),
+    ("Max address space", "bytes"),
+    ("Max file locks", "locks"),
+    ("Max pending signals", "signals"),
+    ("Max msgqueue size", "bytes"),
+    ("Max nice priority", ""),
+    ("Max realtime priority", ""),
+    ("Max realtime timeout", "us"),
+];
+
+/// The limits of process 1.
+pub(crate) fn default_limits() -> Limits {
+    let mut limits = [[u64::MAX; 2]; RESOURCES];
+    limits[STACK][0] = 8 << 20;
+    limits[CORE][0] = 0;
+    limits[NOFILE] = [DEFAULT_LIMIT as u64, MAX_LIMIT as u64];
+    limits
+}
+
+/// Tells an address space its limits.
+pub(crate) fn apply_memory_limits(limits: &Limits, space: &AddressSpace) {
+    let bytes = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
+    space.set_limits(bytes(limits[SPACE][0]), bytes(limits[STACK][0]));
+}
+
+/// `prlimit64(2)`
+pub fn sys_prlimit64(task: &Task, pid: i32, resource: u32, new: UserPtr<[u64; 2]>, old: UserPtr<[u64; 2]>) -> SysResult {
+    let index = resource as usize;
+    if index >= RESOURCES {
+        return Err(Errno::EINVAL);
+    }
+    let process = if pid == 0 { task.process().clone() } else { processes::find(pid).ok_or(Errno::ESRCH)? };
+    let cred = task.cred();
+    if !cred.may_control(&process.credentials()) {
+        return Err(Errno::EPERM);
+    }
+    let new = new.read_optional()?;
+    let mut limits = *process.limits.lock();
+    let before = limits[index];
+    if let Some([soft, hard]) = new {
+        if soft > hard || (index == NOFILE && hard > MAX_LIMIT as u64) {
+            return Err(if soft > hard { Errno::EINVAL } else { Errno::EPERM });
+        }
+        if hard > before[1] && !cred.privileged() {
+            return Err(Errno::EPERM);
+        }
+        limits[index] = [soft, hard];
+        *process.limits.lock() = limits;
+        if index == NOFILE
+            && let Some(files) = process.files()
+        {
+            files.set_limit(usize::try_from(soft).unwrap_or(usize::MAX));
+        }
+        if let Some(space) = process.space() {
+            apply_memory_limits(&limits, &space);
+        }
+    }
+    old.write_optional(&before)?;
+    Ok(0)
+}
+
+/// `getrlimit(2)`
+pub fn sys_getrlimit(task: &Task, resource: u32, to: UserPtr<[u64; 2]>) -> SysResult {
+    sys_prlimit64(task, 0, resource, UserPtr::new(0), to)
+}
+
+/// `setrlimit(2)`
+pub fn sys_setrlimit(task: &Task, resource: u32, new: UserPtr<[u64; 2]>) -> SysResult {
+    new.read()?;
+    sys_prlimit64(task, 0, resource, new, UserPtr::new(0))
+}
+
+/// `struct rusage`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct RUsage {
+    user: TimeVal,
+    system: TimeVal,
+    max_resident_kib: i64,
+    rest: [i64; 13],
+}
+
+const _: () = assert!(size_of::<RUsage>() == 144);
+
+impl RUsage {
+    /// Processor time; user and kernel time are not told apart.
+    #[must_use]
+    pub fn of_time(ns: u64) -> Self {
+        Self { user: TimeVal::from_ns(ns), ..Self::new_zeroed() }
+    }
+}
+
+/// `getrusage(2)`
+pub fn sys_getrusage(task: &Task, who: i32, to: UserPtr<RUsage>) -> SysResult {
+    let process = task.process();
+    let ns = match who {
+        sys::RUSAGE_CHILDREN => process.children_ns.load(Ordering::Relaxed),
+        0 => process.cpu_ns(),
+        1 => task.thread().cpu_time_ns(),
+        _ => return Err(Errno::EINVAL),
+    };
+    let mut usage = RUsage::of_time(ns);
+    if who != sys::RUSAGE_CHILDREN {
+        usage.max_resident_kib = (process.memory()?.stats().resident >> 10) as i64;
+    }
+    to.write(&usage)?;
+    Ok(0)
+}
+
+/// `getrandom(2)`
+pub fn sys_getrandom(task: &Task, to: usize, len: usize, flags: u32) -> SysResult {
+    if flags & !(sys::GRND_NONBLOCK | sys::GRND_RANDOM | sys::GRND_INSECURE) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let mut bytes = [0; 256];
+    let mut done = 0;
+    // Large requests end early when a signal comes, as on Linux.
+    while done < len && (done == 0 || !task.thread().interrupted()) {
+        let chunk = &mut bytes[..(len - done).min(256)];
+        guard::random::fill(chunk);
+        match uaccess::write_bytes(to.wrapping_add(done), chunk) {
+            Ok(()) => done += chunk.len(),
+            Err(e) if done == 0 => return Err(e),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
+const ARCH_SET_GS: u32 = 0x1001;
+const ARCH_SET_FS: u32 = 0x1002;
+const ARCH_GET_FS: u32 = 0x1003;
+const ARCH_GET_GS: u32 = 0x1004;
+
+/// `arch_prctl(2)`
+pub fn sys_arch_prctl(_: &Task, regs: &mut UserRegs, code: u32, addr: u64) -> SysResult {
+    let base = || if addr < vm::USER_END as u64 { Ok(addr) } else { Err(Errno::EPERM) };
+    let to = UserPtr::<u64>::new(addr as usize);
+    match code {
+        ARCH_SET_FS => regs.fs_base = base()?,
+        ARCH_SET_GS => regs.gs_base = base()?,
+        ARCH_GET_FS => to.write(&regs.fs_base)?,
+        ARCH_GET_GS => to.write(&regs.gs_base)?,
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(0)
+}
+
+/// The length of a thread's name with its NUL.
+const COMM: usize = 16;
+/// The last capability there is.
+const LAST_CAPABILITY: usize = 40;
+
+/// `prctl(2)`
+pub fn sys_prctl(task: &Task, option: u32, arg: usize, arg3: usize, arg4: usize, arg5: usize) -> SysResult {
+    let process = task.process();
+    match option {
+        pr::PR_SET_NAME => {
+            let mut name = [0; COMM - 1];
+            let len = guard::user::read_cstr(arg, &mut name).map_err(|_| Errno::EFAULT)?;
+            task.set_name(&name[..len]);
+        }
+        pr::PR_GET_NAME => {
+            let mut bytes = [0; COMM];
+            let name = task.name();
+            let len = name.len().min(COMM - 1);
+            bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
+            uaccess::write_bytes(arg, &bytes)?;
+        }
+        pr::PR_SET_PDEATHSIG => {
+            let signal = i32::try_from(arg).ok().filter(|s| (0..=crate::siginfo::COUNT).contains(s)).ok_or(Errno::EINVAL)?;
+            process.parent_death_signal.store(signal, Ordering::Relaxed);
+        }
+        pr::PR_GET_PDEATHSIG => UserPtr::<i32>::new(arg).write(&process.parent_death_signal.load(Ordering::Relaxed))?,
+        pr::PR_GET_DUMPABLE => return Ok(process.dumpable.load(Ordering::Relaxed) as usize),
+        pr::PR_SET_DUMPABLE if arg <= 1 => process.dumpable.store(arg as i32, Ordering::Relaxed),
+        pr::PR_CAPBSET_READ if arg <= LAST_CAPABILITY => return Ok(1),
+        pr::PR_CAPBSET_DROP if arg <= LAST_CAPABILITY => {}
+        // Nothing that could be kept or given up: capabilities follow from the user id.
+        pr::PR_GET_KEEPCAPS | pr::PR_GET_SECUREBITS | pr::PR_GET_SECCOMP => return Ok(0),
+        pr::PR_SET_KEEPCAPS if arg <= 1 => {}
+        pr::PR_GET_NO_NEW_PRIVS if arg == 0 && arg3 == 0 && arg4 == 0 && arg5 == 0 => return Ok(0),
+        pr::PR_GET_TIMERSLACK => return Ok(50_000),
+        pr::PR_SET_TIMERSLACK | pr::PR_SET_THP_DISABLE => {}
+        pr::PR_GET_THP_DISABLE | pr::PR_GET_CHILD_SUBREAPER if option == pr::PR_GET_THP_DISABLE => return Ok(0),
+        // Names of anonymous memory are not kept, which a kernel without that option says like this.
+        pr::PR_SET_VMA => return Err(Errno::EINVAL),
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(0)
+}
+
+/// `personality(2)`: there is one.
+pub fn sys_personality(_: &Task, persona: u32) -> SysResult {
+    const QUERY: u32 = u32::MAX;
+    /// Address space layout is not randomised: accepted, as the layout is no promise.
+    const ADDR_NO_RANDOMIZE: u32 = 0x004_0000;
+    if persona == QUERY || persona & !ADDR_NO_RANDOMIZE == 0 { Ok(0) } else { Err(Errno::EINVAL) }
+}
+
+/// `syslog(2)`: the kernel's log is the supervisor's to read; sizes are answered, contents are empty.
+pub fn sys_syslog(task: &Task, action: u32, _to: usize, _len: i32) -> SysResult {
+    const READ_ALL: u32 = 3;
+    const LAST: u32 = 10;
+    match action {
+        0..=LAST if action == READ_ALL || task.cred().privileged() => Ok(0),
+        0..=LAST => Err(Errno::EPERM),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// `vhangup(2)`
+pub fn sys_vhangup(task: &Task) -> SysResult {
+    if !task.cred().privileged() {
+        return Err(Errno::EPERM);
+    }
+    let [_, _, _, session] = processes::relations(task.pid());
+    if let Some(tty) = fs::tty::controlling(session.cast_unsigned()) {
+        tty.hang_up();
+    }
+    Ok(0)
+}
+
+const REBOOT_MAGIC1: u32 = 0xfee1_dead;
+const REBOOT_MAGIC2: [u32; 4] = [672_274_793, 85_072_278, 369_367_448, 537_993_216];
+const REBOOT_RESTART: u32 = 0x0123_4567;
+const REBOOT_RESTART2: u32 = 0xa1b2_c3d4;
+const REBOOT_HALT: u32 = 0xcdef_0123;
+const REBOOT_POWER_OFF: u32 = 0x4321_fedc;
+const REBOOT_CAD_ON: u32 = 0x89ab_cdef;
+const REBOOT_CAD_OFF: u32 = 0;
+
+/// `reboot(2)`
+pub fn sys_reboot(task: &Task, magic1: u32, magic2: u32, command: u32, _arg: usize) -> SysResult {
+    if !task.cred().privileged() {
+        return Err(Errno::EPERM);
+    }
+    if magic1 != REBOOT_MAGIC1 || !REBOOT_MAGIC2.contains(&magic2) {
+        return Err(Errno::EINVAL);
+    }
+    match command {
+        REBOOT_POWER_OFF | REBOOT_HALT => guard::power::off(),
+        REBOOT_RESTART | REBOOT_RESTART2 => guard::power::reset(),
+        REBOOT_CAD_ON | REBOOT_CAD_OFF => Ok(0),
+        _ => Err(Errno::EINVAL),
+    }
+}

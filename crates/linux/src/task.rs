@@ -1,0 +1,316 @@
+//! A thread of a program.
+
+use alloc::string::String;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::any::Any;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+
+use abi::errno::Errno;
+use fs::{Cred, FsContext};
+use ::task::{Mutex, Once, Thread, WaitQueue};
+
+use crate::SysResult;
+use crate::cred::Credentials;
+use crate::fdtable::FdTable;
+use crate::process::Process;
+use crate::sigframe::{AltStack, LastFault};
+use crate::siginfo::{SigSet, UNBLOCKABLE};
+use crate::signal::Pending;
+use crate::uaccess::UserPtr;
+
+/// What a thread has of its own about signals.
+pub(crate) struct TaskSignals {
+    /// Blocked ones.
+    pub(crate) blocked: SigSet,
+    /// What `blocked` goes back to once the signal that ended a wait was handled (`sigsuspend`, `ppoll`, …).
+    pub(crate) saved: Option<SigSet>,
+    /// Those sent to this thread.
+    pub(crate) pending: Pending,
+    /// The alternate stack.
+    pub(crate) stack: AltStack,
+    /// The last fault.
+    pub(crate) fault: LastFault,
+}
+
+/// A call that a signal interrupted and that goes on by `restart_syscall(2)`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SleepRest {
+    /// When the sleep ends, monotonic.
+    pub(crate) deadline_ns: u64,
+    /// Where the caller wants the rest to be stored; 0 for nowhere.
+    pub(crate) rest: usize,
+}
+
+/// Something that happens once, and whoever waits for it.
+#[derive(Default)]
+pub(crate) struct Completion {
+    done: AtomicBool,
+    waiters: WaitQueue,
+}
+
+impl Completion {
+    /// It has happened.
+    pub(crate) fn complete(&self) {
+        self.done.store(true, Ordering::Release);
+        self.waiters.wake_all();
+    }
+
+    /// Waits for it, whatever signals come, but not longer than `task` lives.
+    pub(crate) fn wait(&self, task: &Task) {
+        loop {
+            let ended = || (self.done.load(Ordering::Acquire) || task.must_end()).then_some(());
+            if self.waiters.wait_interruptible(None, ended).is_ok() {
+                return;
+            }
+            // An ordinary signal: it is looked at when the call is over.
+            task.thread().clear_interrupt();
+        }
+    }
+}
+
+/// A thread of a program.
+pub struct Task {
+    tid: AtomicI32,
+    process: Arc<Process>,
+    thread: Once<Arc<Thread>>,
+    files: Mutex<Arc<FdTable>>,
+    fs: Mutex<Arc<FsContext>>,
+    cred: Mutex<Arc<Credentials>>,
+    name: Mutex<String>,
+    pub(crate) signals: Mutex<TaskSignals>,
+    /// `exit(2)` was called.
+    pub(crate) leaving: AtomicBool,
+    /// The word that is cleared and woken when the thread ends.
+    pub(crate) clear_tid: AtomicUsize,
+    /// Head of the list of robust futexes.
+    pub(crate) robust: AtomicUsize,
+    /// Who waits for this thread to leave its parent's memory (`vfork(2)`).
+    pub(crate) vfork: Mutex<Option<Arc<Completion>>>,
+    pub(crate) sleep: Mutex<Option<SleepRest>>,
+    /// CPUs it may run on, as words of 64; empty for all.
+    pub(crate) cpus: Mutex<Vec<u64>>,
+}
+
+/// What a new thread takes over from the one that makes it.
+pub(crate) struct Inherited {
+    pub(crate) files: Arc<FdTable>,
+    pub(crate) fs: Arc<FsContext>,
+    pub(crate) cred: Arc<Credentials>,
+    pub(crate) name: String,
+    pub(crate) blocked: SigSet,
+    pub(crate) stack: AltStack,
+    pub(crate) cpus: Vec<u64>,
+}
+
+impl Task {
+    pub(crate) fn new(tid: i32, process: Arc<Process>, from: Inherited) -> Arc<Self> {
+        let signals = TaskSignals {
+            blocked: from.blocked,
+            saved: None,
+            pending: Pending::default(),
+            stack: from.stack,
+            fault: LastFault::default(),
+        };
+        Arc::new(Self {
+            tid: AtomicI32::new(tid),
+            process,
+            thread: Once::new(),
+            files: Mutex::new(from.files),
+            fs: Mutex::new(from.fs),
+            cred: Mutex::new(from.cred),
+            name: Mutex::new(from.name),
+            signals: Mutex::new(signals),
+            leaving: AtomicBool::new(false),
+            clear_tid: AtomicUsize::new(0),
+            robust: AtomicUsize::new(0),
+            vfork: Mutex::new(None),
+            sleep: Mutex::new(None),
+            cpus: Mutex::new(from.cpus),
+        })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn tid(&self) -> i32 {
+        self.tid.load(Ordering::Relaxed)
+    }
+
+    /// A thread that calls `execve(2)` gets its process's number.
+    pub(crate) fn set_tid(&self, tid: i32) {
+        self.tid.store(tid, Ordering::Relaxed);
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn process(&self) -> &Arc<Process> {
+        &self.process
+    }
+
+    /// Its process's number.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.process.pid()
+    }
+
+    /// The kernel thread it runs on.
+    ///
+    /// # Panics
+    /// Before it runs.
+    #[must_use]
+    pub fn thread(&self) -> &Arc<Thread> {
+        self.thread.get().expect("a task that runs has a thread")
+    }
+
+    /// The kernel thread, if it runs already.
+    pub(crate) fn started(&self) -> Option<&Arc<Thread>> {
+        self.thread.get()
+    }
+
+    /// The calling kernel thread is this task's.
+    pub(crate) fn attach(self: &Arc<Self>) {
+        let thread = ::task::current();
+        // A weak reference: the task holds its thread.
+        let me: Arc<dyn Any + Send + Sync> = Arc::new(Current(Arc::downgrade(self)));
+        thread.set_ext(me);
+        let cpus = self.cpus.lock().clone();
+        if !cpus.is_empty() {
+            thread.set_cpus(&cpus);
+        }
+        thread.set_name(&self.name.lock());
+        self.thread.call_once(|| thread);
+    }
+
+    /// Makes the thread look at signals and at whether it must end, soon.
+    pub(crate) fn interrupt(&self) {
+        if let Some(thread) = self.started() {
+            thread.interrupt();
+        }
+    }
+
+    /// Whether the thread has to end, and may start nothing more.
+    pub(crate) fn must_end(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed) || self.process.must_end(self.tid())
+    }
+
+    /// Its descriptors.
+    #[must_use]
+    pub fn files(&self) -> Arc<FdTable> {
+        self.files.lock().clone()
+    }
+
+    /// Puts other descriptors in place and returns the old ones.
+    pub(crate) fn replace_files(&self, files: Arc<FdTable>) -> Arc<FdTable> {
+        core::mem::replace(&mut *self.files.lock(), files)
+    }
+
+    /// Gives the task descriptors of its own, copies of those it shares with others.
+    pub fn unshare_files(&self) {
+        let files = self.files();
+        // The table, this variable, and nobody else.
+        if Arc::strong_count(&files) > 2 {
+            let copy = files.fork();
+            drop(self.replace_files(copy));
+        }
+    }
+
+    /// Its root, working directory and mask.
+    #[must_use]
+    pub fn fs(&self) -> Arc<FsContext> {
+        self.fs.lock().clone()
+    }
+
+    /// Its users and groups.
+    #[must_use]
+    pub fn cred(&self) -> Arc<Credentials> {
+        self.cred.lock().clone()
+    }
+
+    pub(crate) fn set_cred(&self, cred: Credentials) {
+        let cred = Arc::new(cred);
+        self.process.set_owner(cred.clone());
+        *self.cred.lock() = cred;
+    }
+
+    /// Who it is to the file system.
+    #[must_use]
+    pub fn fs_cred(&self) -> Cred {
+        self.cred().for_files()
+    }
+
+    /// Who it is to `access(2)`, which asks for the real user.
+    #[must_use]
+    pub fn real_fs_cred(&self) -> Cred {
+        self.cred().for_access()
+    }
+
+    /// Its name (`comm`).
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.name.lock().clone()
+    }
+
+    /// Changes its name; 15 bytes count.
+    pub fn set_name(&self, name: &[u8]) {
+        let name = String::from_utf8_lossy(&name[..name.len().min(15)]).into_owned();
+        if let Some(thread) = self.started() {
+            thread.set_name(&name);
+        }
+        *self.name.lock() = name;
+    }
+
+    /// Runs `wait` with another signal mask (null: the same), which a handler of the signal that ends the wait finds
+    /// replaced by the old one again (`ppoll(2)`, `pselect(2)`, `epoll_pwait(2)`).
+    ///
+    /// # Errors
+    /// Those of `wait`; `EINVAL` for a wrong size of the mask, `EFAULT`.
+    pub fn with_signal_mask(&self, mask: UserPtr<u64>, size: usize, wait: impl FnOnce() -> SysResult) -> SysResult {
+        if mask.is_null() {
+            return wait();
+        }
+        if size != size_of::<SigSet>() {
+            return Err(Errno::EINVAL);
+        }
+        let mask = mask.read()?;
+        self.with_mask(mask, wait)
+    }
+
+    pub(crate) fn with_mask(&self, mask: SigSet, wait: impl FnOnce() -> SysResult) -> SysResult {
+        let old = self.set_blocked(mask);
+        let result = wait();
+        match result {
+            // Delivery takes the mask back after it has chosen the signal.
+            Err(e) if e == Errno::EINTR || e.is_restart() => {
+                self.signals.lock().saved = Some(old);
+                self.interrupt();
+            }
+            _ => {
+                self.set_blocked(old);
+            }
+        }
+        result
+    }
+
+    /// Sets the blocked signals and returns those that were; what is deliverable now is looked at before the program goes on.
+    pub(crate) fn set_blocked(&self, mask: SigSet) -> SigSet {
+        let (old, own) = {
+            let mut signals = self.signals.lock();
+            let old = core::mem::replace(&mut signals.blocked, mask & !UNBLOCKABLE);
+            (old, signals.pending.set())
+        };
+        if (own | self.process.pending_set()) & !mask != 0 {
+            self.interrupt();
+        }
+        old
+    }
+}
+
+/// What a kernel thread knows about the task it runs.
+struct Current(Weak<Task>);
+
+/// The calling task; `None` in a kernel thread that is none.
+#[must_use]
+pub fn current_task() -> Option<Arc<Task>> {
+    let thread = ::task::current();
+    thread.ext()?.downcast_ref::<Current>()?.0.upgrade()
+}

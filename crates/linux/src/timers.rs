@@ -1,0 +1,82 @@
+//! Things to be done at a time: one kernel thread sleeps until the next of them.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use ::task::{Mutex, Once, Thread, now_ns};
+
+/// Something to be done at a time.
+pub(crate) trait Alarm: Send + Sync {
+    /// The time has come. Runs in the timers' thread, without locks; may set alarms.
+    fn fire(&self);
+}
+
+/// By time, then by number.
+static ALARMS: Mutex<BTreeMap<(u64, u64), Arc<dyn Alarm>>> = Mutex::new(BTreeMap::new());
+static THREAD: Once<Arc<Thread>> = Once::new();
+
+/// An alarm that has been set, for cancelling it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ticket(u64, u64);
+
+impl Ticket {
+    /// When it fires, monotonic.
+    pub(crate) fn deadline_ns(self) -> u64 {
+        self.0
+    }
+}
+
+/// Sets an alarm.
+pub(crate) fn set(deadline_ns: u64, alarm: Arc<dyn Alarm>) -> Ticket {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let ticket = Ticket(deadline_ns, NEXT.fetch_add(1, Ordering::Relaxed));
+    let first = {
+        let mut alarms = ALARMS.lock();
+        alarms.insert((ticket.0, ticket.1), alarm);
+        alarms.first_key_value().is_some_and(|(&key, _)| key == (ticket.0, ticket.1))
+    };
+    if first && let Some(thread) = THREAD.get() {
+        thread.unpark();
+    }
+    ticket
+}
+
+/// Takes an alarm back. It may be firing at this moment.
+pub(crate) fn cancel(ticket: Ticket) {
+    let alarm = ALARMS.lock().remove(&(ticket.0, ticket.1));
+    drop(alarm);
+}
+
+/// Starts the thread.
+///
+/// # Panics
+/// If there is no memory for it: it is among the first.
+pub(crate) fn start() {
+    let thread = ::task::spawn("timers", None, run).expect("memory at boot");
+    THREAD.call_once(|| thread);
+}
+
+fn run() {
+    loop {
+        let mut next = None;
+        let due = {
+            let mut alarms = ALARMS.lock();
+            match alarms.first_entry() {
+                Some(entry) if entry.key().0 <= now_ns() => Some(entry.remove()),
+                Some(entry) => {
+                    next = Some(entry.key().0);
+                    None
+                }
+                None => None,
+            }
+        };
+        match (due, next) {
+            (Some(alarm), _) => alarm.fire(),
+            (None, Some(deadline)) => {
+                ::task::park_until(deadline);
+            }
+            (None, None) => ::task::park(),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Waiting for children: `wait4(2)`, `waitid(2)`.
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+use linux_raw_sys::general as sys;
+
+use crate::process::{Process, exit_code};
+use crate::process_table::{self as processes, Node, TABLE, Table};
+use crate::siginfo::SigInfo;
+use crate::sys::RUsage;
+use crate::uaccess::UserPtr;
+use crate::{SysResult, Task};
+
+/// Which children.
+#[derive(Clone, Copy)]
+enum Which {
+    Any,
+    Pid(i32),
+    Group(i32),
+}
+
+impl Which {
+    fn matches(self, pid: i32, node: &Node) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Pid(wanted) => pid == wanted,
+            Self::Group(group) => node.group == group,
+        }
+    }
+}
+
+/// What happened to a child.
+struct Report {
+    process: Arc<Process>,
+    /// As `wait4` returns it.
+    status: i32,
+    code: i32,
+    value: i32,
+}
+
+/// The wait status of a child that was stopped.
+const fn stopped_status(signal: i32) -> i32 {
+    signal << 8 | 0x7f
+}
+
+/// The wait status of a child that goes on.
+const CONTINUED: i32 = 0xffff;
+
+impl Table {
+    /// Finds news of a child. `Err`: there is no such child. `Ok(None)`: there is no news.
+    fn news(&mut self, parent: i32, which: Which, options: u32) -> Result<Option<Report>, Errno> {
+        let children = self.node(parent).map(|n| n.children.clone()).unwrap_or_default();
+        let keep = options & sys::WNOWAIT != 0;
+        let mut any = false;
+        for pid in children {
+            let Some(node) = self.node_mut(pid).filter(|node| which.matches(pid, node)) else { continue };
+            any = true;
+            let process = node.process.clone();
+            if let Some(status) = node.ended {
+                if options & sys::WEXITED == 0 {
+                    continue;
+                }
+                if !keep {
+                    self.reap(pid);
+                }
+                let (code, value) = exit_code(status);
+                return Ok(Some(Report { process, status, code, value }));
+            }
+            if let Some(signal) = node.stop_report
+                && options & sys::WSTOPPED != 0
+            {
+                if !keep {
+                    node.stop_report = None;
+                }
+                let (status, code) = (stopped_status(signal), sys::CLD_STOPPED as i32);
+                return Ok(Some(Report { process, status, code, value: signal }));
+            }
+            if node.continue_report && options & sys::WCONTINUED != 0 {
+                node.continue_report = keep;
+                let (code, value) = (sys::CLD_CONTINUED as i32, sys::SIGCONT as i32);
+                return Ok(Some(Report { process, status: CONTINUED, code, value }));
+            }
+        }
+        if any { Ok(None) } else { Err(Errno::ECHILD) }
+    }
+}
+
+fn wait(task: &Task, which: Which, options: u32) -> Result<Option<Report>, Errno> {
+    let process = task.process();
+    let look = || match TABLE.lock().news(process.pid(), which, options) {
+        Ok(None) if options & sys::WNOHANG == 0 => None,
+        result => Some(result),
+    };
+    let report = process.children_changed.wait_interruptible(None, look).map_err(|_| Errno::ERESTARTSYS)??;
+    if let Some(report) = &report
+        && options & sys::WNOWAIT == 0
+        && report.process.space().is_none()
+    {
+        let child = &report.process;
+        let ns = child.cpu_ns() + child.children_ns.load(Ordering::Relaxed);
+        process.children_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+    Ok(report)
+}
+
+/// `wait4(2)`
+pub fn sys_wait4(task: &Task, pid: i32, status: UserPtr<i32>, options: u32, usage: UserPtr<RUsage>) -> SysResult {
+    const KNOWN: u32 = sys::WNOHANG | sys::WUNTRACED | sys::WCONTINUED | sys::__WNOTHREAD | sys::__WCLONE | sys::__WALL;
+    if options & !KNOWN != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let which = match pid {
+        -1 => Which::Any,
+        0 => Which::Group(processes::relations(task.pid())[2]),
+        1.. => Which::Pid(pid),
+        _ => Which::Group(pid.checked_neg().ok_or(Errno::ESRCH)?),
+    };
+    let Some(report) = wait(task, which, options | sys::WEXITED)? else { return Ok(0) };
+    status.write_optional(&report.status)?;
+    if !usage.is_null() {
+        usage.write(&RUsage::of_time(report.process.cpu_ns()))?;
+    }
+    Ok(report.process.pid() as usize)
+}
+
+/// `waitid(2)`
+pub fn sys_waitid(task: &Task, kind: u32, id: i32, info: UserPtr<SigInfo>, options: u32, usage: UserPtr<RUsage>) -> SysResult {
+    const WANTED: u32 = sys::WEXITED | sys::WSTOPPED | sys::WCONTINUED;
+    const KNOWN: u32 = WANTED | sys::WNOHANG | sys::WNOWAIT | sys::__WNOTHREAD | sys::__WCLONE | sys::__WALL;
+    if options & !KNOWN != 0 || options & WANTED == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let which = match kind {
+        sys::P_ALL => Which::Any,
+        sys::P_PID if id > 0 => Which::Pid(id),
+        sys::P_PGID if id >= 0 => Which::Group(if id == 0 { processes::relations(task.pid())[2] } else { id }),
+        _ => return Err(Errno::EINVAL),
+    };
+    let report = wait(task, which, options)?;
+    if !usage.is_null()
+        && let Some(report) = &report
+    {
+        usage.write(&RUsage::of_time(report.process.cpu_ns()))?;
+    }
+    if !info.is_null() {
+        let mut told = match &report {
+            Some(report) => {
+                let process = &report.process;
+                SigInfo::child(report.code, process.pid(), process.credentials().user.real, report.value, process.cpu_ns() / 10_000_000)
+            }
+            // No news: a process number of 0 says so.
+            None => SigInfo::child(0, 0, 0, 0, 0),
+        };
+        if report.is_none() {
+            told.signo = 0;
+        }
+        info.write(&told)?;
+    }
+    Ok(0)
+}

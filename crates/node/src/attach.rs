@@ -1,0 +1,151 @@
+//! An instance's streams as files (`dev::ATTACH`).
+
+use alloc::sync::Arc;
+
+use abi::dev;
+use abi::errno::Errno;
+use fs::poll::{Events, PollTable};
+use fs::{File, FileOps, Result};
+use task::Mutex;
+
+use crate::instance::Instance;
+
+/// A reader of standard output, standard error or the kernel log.
+pub(crate) struct Reader {
+    instance: Arc<Instance>,
+    stream: usize,
+    /// Waits for more until the instance ends.
+    follow: bool,
+    position: Mutex<u64>,
+    /// Its key in the history, if it reads with pressure.
+    pressing: Option<u64>,
+}
+
+impl Reader {
+    pub(crate) fn new(instance: Arc<Instance>, stream: usize, flags: u32) -> Self {
+        let (position, pressing) = {
+            let mut history = instance.output(stream).lock();
+            let position = if flags & dev::ATTACH_FROM_START != 0 { history.start() } else { history.end() };
+            (position, (flags & dev::ATTACH_PRESSURE != 0).then(|| history.attach(position)))
+        };
+        Self { instance, stream, follow: flags & dev::ATTACH_FOLLOW != 0, position: Mutex::new(position), pressing }
+    }
+
+    /// `None`: nothing yet, but there may be.
+    fn try_read(&self, buf: &mut [u8]) -> Option<usize> {
+        let mut position = self.position.lock();
+        let (count, closed, was_full) = {
+            let mut history = self.instance.output(self.stream).lock();
+            let was_full = history.room() == 0;
+            let count = history.read(&mut position, buf);
+            if let Some(key) = self.pressing {
+                history.advance(key, *position);
+            }
+            (count, history.closed, was_full)
+        };
+        if count > 0 && was_full {
+            // The instance may wait for room.
+            crate::WORK.signal();
+        }
+        (count > 0 || closed || !self.follow).then_some(count)
+    }
+}
+
+impl FileOps for Reader {
+    fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
+        if file.nonblocking() {
+            return self.try_read(buf).ok_or(Errno::EAGAIN);
+        }
+        self.instance.output_changed[self.stream].wait(|| self.try_read(buf))
+    }
+
+    fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
+        if let Some(table) = table {
+            table.watch(&self.instance.output_changed[self.stream]);
+        }
+        let position = *self.position.lock();
+        let history = self.instance.output(self.stream).lock();
+        let mut events = Events::empty();
+        if position < history.end() || !self.follow {
+            events |= Events::READABLE;
+        }
+        if history.closed {
+            events |= Events::READABLE | Events::HUP;
+        }
+        events
+    }
+
+    fn pollable(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        if let Some(key) = self.pressing {
+            self.instance.output(self.stream).lock().detach(key);
+            crate::WORK.signal();
+        }
+    }
+}
+
+/// The writer of standard input; its end is the end of input.
+pub(crate) struct Writer {
+    instance: Arc<Instance>,
+}
+
+impl Writer {
+    pub(crate) fn new(instance: Arc<Instance>) -> Self {
+        Self { instance }
+    }
+}
+
+impl FileOps for Writer {
+    fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            let count = match self.instance.push_input(&buf[done..]) {
+                Ok(count) => count,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            };
+            done += count;
+            if count > 0 {
+                continue;
+            }
+            if file.nonblocking() {
+                return if done > 0 { Ok(done) } else { Err(Errno::EAGAIN) };
+            }
+            match self.instance.input_changed.wait(|| self.instance.input_ready().then_some(())) {
+                Ok(()) => {}
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
+        if let Some(table) = table {
+            table.watch(&self.instance.input_changed);
+        }
+        let mut events = Events::empty();
+        if self.instance.input_ready() {
+            events |= Events::WRITABLE;
+        }
+        if self.instance.has_ended() {
+            events |= Events::ERR;
+        }
+        events
+    }
+
+    fn pollable(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.instance.close_input();
+    }
+}

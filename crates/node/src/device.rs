@@ -1,0 +1,240 @@
+//! `/dev/skerry`. Every call reads its structure, acts, and writes it back; a call that fails has changed nothing.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+
+use abi::boot;
+use abi::dev::{self, Attach, Create, Info, List, Load, Status, Target, Wait};
+use abi::errno::Errno;
+use abi::msg::{self, Message};
+use fs::devfs::{self, CharDevice};
+use fs::ioctl::Request;
+use fs::{File, FileOps, OpenFlags, Result};
+use guard::partition::{self, CreateError, LoadError, Partition, Spec};
+use guard::timer;
+
+use crate::attach::{Reader, Writer};
+use crate::instance::Instance;
+use crate::{TABLE, instances};
+
+/// Most instances that are remembered, running or not.
+const MOST_INSTANCES: usize = 1024;
+/// Bytes copied from a program at a time.
+const CHUNK: usize = 64 << 10;
+
+struct Driver;
+
+struct Calls;
+
+pub(crate) fn register() -> Result<()> {
+    devfs::register("skerry", Arc::new(Driver)).map(drop)
+}
+
+impl CharDevice for Driver {
+    fn open(self: Arc<Self>, _: OpenFlags) -> Result<Arc<dyn FileOps>> {
+        Ok(Arc::new(Calls))
+    }
+}
+
+impl FileOps for Calls {
+    fn ioctl(&self, _: &File, request: &Request<'_>) -> Result<usize> {
+        if !request.caller.privileged() {
+            return Err(Errno::EPERM);
+        }
+        match request.command {
+            dev::INFO => info(request),
+            dev::CREATE => create(request),
+            dev::LOAD => load(request),
+            dev::START => find(target(request)?.id)?.start().map(|()| 0),
+            dev::STATUS => {
+                let status: Status = request.read()?;
+                request.write(&find(status.id)?.status()).map(|()| 0)
+            }
+            dev::LIST => list(request),
+            dev::SIGNAL => {
+                let target = target(request)?;
+                if !(1..=64).contains(&target.value) {
+                    return Err(Errno::EINVAL);
+                }
+                find(target.id)?.signal(target.value).map(|()| 0)
+            }
+            dev::SHUTDOWN => find(target(request)?.id)?.send(Message::new(msg::SHUTDOWN, &[])).map(|()| 0),
+            dev::WINSIZE => {
+                let target = target(request)?;
+                let (rows, columns) = (u64::from(target.value >> 16), u64::from(target.value & 0xffff));
+                find(target.id)?.send(Message::new(msg::WINSIZE, &[rows, columns])).map(|()| 0)
+            }
+            dev::HALT => find(target(request)?.id)?.halt().map(|()| 0),
+            dev::DESTROY => destroy(target(request)?.id),
+            dev::ATTACH => attach(request),
+            dev::WAIT => wait(request),
+            _ => Err(Errno::ENOTTY),
+        }
+    }
+}
+
+fn target(request: &Request<'_>) -> Result<Target> {
+    request.read()
+}
+
+fn find(id: u32) -> Result<Arc<Instance>> {
+    TABLE.lock().instances.get(&id).cloned().ok_or(Errno::ENOENT)
+}
+
+fn info(request: &Request<'_>) -> Result<usize> {
+    let r = partition::resources();
+    let info = Info {
+        cpus_total: r.cpus_total,
+        cpus_supervisor: r.cpus_supervisor,
+        cpus_free: r.cpus_free,
+        cpus_lost: r.cpus_lost,
+        mem_total: r.mem_total,
+        mem_free: r.mem_free,
+        mem_granted: r.mem_granted,
+        mem_leaked: r.mem_leaked,
+        version: dev::field(env!("CARGO_PKG_VERSION")).unwrap_or_default(),
+    };
+    request.write(&info).map(|()| 0)
+}
+
+fn create(request: &Request<'_>) -> Result<usize> {
+    let mut call: Create = request.read()?;
+    let result = try_create(&mut call);
+    request.write(&call)?;
+    result.map(|()| 0)
+}
+
+fn try_create(call: &mut Create) -> Result<()> {
+    let fail = |call: &mut Create, reason, errno| {
+        call.reason = reason;
+        let free = partition::resources();
+        call.free_cpus = free.cpus_free;
+        call.free_mem = free.mem_free;
+        Err(errno)
+    };
+    let label = match dev::text(&call.label) {
+        Some(label) if !label.is_empty() => label.to_string(),
+        _ => return fail(call, dev::REASON_LABEL, Errno::EINVAL),
+    };
+    let Some(more) = dev::text(&call.cmdline).map(String::from) else { return Err(Errno::EINVAL) };
+    // The table stays locked: two who ask for one name at the same time must not both get it.
+    let mut table = TABLE.lock();
+    if table.instances.len() >= MOST_INSTANCES {
+        return Err(Errno::ENFILE);
+    }
+    if table.instances.values().any(|instance| instance.label() == label) {
+        return fail(call, dev::REASON_LABEL, Errno::EEXIST);
+    }
+    let id = table.next_id;
+    let trace = if call.flags & dev::CREATE_TRACE != 0 { "trace " } else { "" };
+    let cmdline = format!("{trace}{more}");
+    let spec = Spec { id, cpus: call.cpus, memory: call.mem, label: &label, cmdline: &cmdline };
+    let partition = match Partition::create(&spec) {
+        Ok(partition) => partition,
+        Err(error) => {
+            drop(table);
+            return match error {
+                CreateError::Cpus { .. } => fail(call, dev::REASON_CPUS, Errno::ENOSPC),
+                CreateError::Memory { .. } => fail(call, dev::REASON_MEMORY, Errno::ENOMEM),
+                CreateError::TooSmall { least } => {
+                    call.least = least;
+                    fail(call, dev::REASON_TOO_SMALL, Errno::EINVAL)
+                }
+                CreateError::Window => fail(call, dev::REASON_WINDOW, Errno::ENOMEM),
+            };
+        }
+    };
+    let mut status: Status = dev::zeroed();
+    status.id = id;
+    status.state = dev::STATE_CREATED;
+    status.label = call.label;
+    status.cpus = partition.cpu_count();
+    status.mem = partition.memory_bytes();
+    status.requested_ns = call.requested_ns;
+    status.created_ns = timer::wall_ns();
+    table.next_id += 1;
+    table.instances.insert(id, Instance::new(label, partition, status));
+    call.id = id;
+    call.reason = dev::REASON_NONE;
+    Ok(())
+}
+
+fn refuse(error: LoadError) -> Errno {
+    match error {
+        LoadError::Started => Errno::EBUSY,
+        LoadError::NoRoom { .. } => Errno::ENOMEM,
+        LoadError::Twice | LoadError::Beyond => Errno::EINVAL,
+    }
+}
+
+fn load(request: &Request<'_>) -> Result<usize> {
+    let call: Load = request.read()?;
+    let instance = find(call.id)?;
+    match call.kind {
+        dev::LOAD_BOOT_BLOB => {
+            if call.len > boot::MOST_BYTES as u64 {
+                return Err(Errno::E2BIG);
+            }
+            let mut blob = alloc::vec![0; call.len as usize];
+            request.caller.read_bytes(call.ptr as usize, &mut blob)?;
+            boot::Boot::parse(&blob).map_err(|_| Errno::EINVAL)?;
+            instance.load(|partition| partition.set_boot_blob(&blob).map_err(refuse))?;
+        }
+        dev::LOAD_INITRAMFS => {
+            if call.offset == 0 {
+                instance.load(|partition| partition.announce_initramfs(call.total).map_err(refuse))?;
+            }
+            let mut buf = alloc::vec![0; CHUNK.min(call.len as usize)];
+            let mut done = 0;
+            while done < call.len {
+                let part = &mut buf[..CHUNK.min((call.len - done) as usize)];
+                request.caller.read_bytes((call.ptr + done) as usize, part)?;
+                instance.load(|partition| partition.write_initramfs(call.offset + done, part).map_err(refuse))?;
+                done += part.len() as u64;
+            }
+        }
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(0)
+}
+
+fn list(request: &Request<'_>) -> Result<usize> {
+    let mut call: List = request.read()?;
+    let all = instances();
+    for (i, instance) in all.iter().enumerate().take(call.capacity as usize) {
+        request.caller.write_bytes(call.ptr as usize + i * size_of::<u32>(), &instance.id().to_ne_bytes())?;
+    }
+    call.count = all.len() as u32;
+    request.write(&call).map(|()| 0)
+}
+
+fn destroy(id: u32) -> Result<usize> {
+    let instance = find(id)?;
+    instance.dispose()?;
+    TABLE.lock().instances.remove(&id);
+    Ok(0)
+}
+
+fn attach(request: &Request<'_>) -> Result<usize> {
+    let call: Attach = request.read()?;
+    let instance = find(call.id)?;
+    let (ops, flags): (Arc<dyn FileOps>, _) = match call.stream {
+        dev::STREAM_STDIN => (Arc::new(Writer::new(instance)), OpenFlags::WRONLY),
+        dev::STREAM_STDOUT | dev::STREAM_STDERR | dev::STREAM_KLOG => {
+            (Arc::new(Reader::new(instance, call.stream as usize - 1, call.flags)), OpenFlags::RDONLY)
+        }
+        _ => return Err(Errno::EINVAL),
+    };
+    request.caller.install(File::anonymous("skerry-stream", ops, flags), true)
+}
+
+fn wait(request: &Request<'_>) -> Result<usize> {
+    let mut call: Wait = request.read()?;
+    let instance = find(call.id)?;
+    let deadline = u64::try_from(call.timeout_ms).ok().map(|ms| task::now_ns() + ms * 1_000_000);
+    let ended = || instance.has_ended().then_some(());
+    instance.state_changed.wait_until(deadline, ended)?.ok_or(Errno::ETIMEDOUT)?;
+    call.state = instance.status().state;
+    request.write(&call).map(|()| 0)
+}

@@ -1,0 +1,125 @@
+//! The last bytes of a stream of an instance, kept in the supervisor's memory, and those who read it.
+//!
+//! Positions count bytes since the stream began. While a reader with *pressure* is attached, nothing it has not read is
+//! dropped: the ring behind fills up, and the instance waits. Without one, the oldest bytes go.
+
+use alloc::collections::{BTreeMap, VecDeque};
+
+/// Bytes kept.
+pub(crate) const CAPACITY: usize = 256 << 10;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    bytes: VecDeque<u8>,
+    /// Position of the first byte kept.
+    start: u64,
+    /// Nothing will be added.
+    pub(crate) closed: bool,
+    /// Positions of readers with pressure.
+    pressing: BTreeMap<u64, u64>,
+    next_reader: u64,
+}
+
+impl History {
+    /// Position of the oldest byte kept.
+    pub(crate) fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Position behind the newest byte.
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+
+    /// How many bytes may be added without dropping what a reader with pressure has not read.
+    pub(crate) fn room(&self) -> usize {
+        match self.pressing.values().min() {
+            None => CAPACITY,
+            Some(slowest) => CAPACITY.saturating_sub((self.end() - slowest.min(&self.end())) as usize),
+        }
+    }
+
+    /// Adds bytes, and drops the oldest beyond the capacity.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        let bytes = if bytes.len() > CAPACITY {
+            self.start += (self.bytes.len() + bytes.len() - CAPACITY) as u64;
+            self.bytes.clear();
+            &bytes[bytes.len() - CAPACITY..]
+        } else {
+            let excess = (self.bytes.len() + bytes.len()).saturating_sub(CAPACITY);
+            self.bytes.drain(..excess);
+            self.start += excess as u64;
+            bytes
+        };
+        self.bytes.extend(bytes);
+    }
+
+    /// Copies what is there from `*position` on, or from the oldest byte kept if that is gone, and moves the position on.
+    pub(crate) fn read(&self, position: &mut u64, buf: &mut [u8]) -> usize {
+        let from = (*position).max(self.start);
+        let offset = (from - self.start) as usize;
+        let count = buf.len().min(self.bytes.len().saturating_sub(offset));
+        for (to, byte) in buf.iter_mut().zip(self.bytes.iter().skip(offset)) {
+            *to = *byte;
+        }
+        *position = from + count as u64;
+        count
+    }
+
+    /// Attaches a reader with pressure, at `position`.
+    pub(crate) fn attach(&mut self, position: u64) -> u64 {
+        let key = self.next_reader;
+        self.next_reader += 1;
+        self.pressing.insert(key, position);
+        key
+    }
+
+    /// A reader with pressure has read up to `position`.
+    pub(crate) fn advance(&mut self, key: u64, position: u64) {
+        if let Some(at) = self.pressing.get_mut(&key) {
+            *at = position;
+        }
+    }
+
+    /// It is gone.
+    pub(crate) fn detach(&mut self, key: u64) {
+        self.pressing.remove(&key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_are_kept() {
+        let mut history = History::default();
+        history.push(&vec![1; CAPACITY - 1]);
+        history.push(&[2, 3]);
+        assert_eq!((history.start(), history.end()), (1, CAPACITY as u64 + 1));
+        let (mut position, mut buf) = (0, [0; 4]);
+        assert_eq!((history.read(&mut position, &mut buf), position), (4, 5));
+        position = history.end() - 2;
+        assert_eq!(history.read(&mut position, &mut buf), 2);
+        assert_eq!(&buf[..2], [2, 3]);
+        assert_eq!(history.read(&mut position, &mut buf), 0);
+        history.push(&vec![7; CAPACITY + 5]);
+        assert_eq!(history.end() - history.start(), CAPACITY as u64);
+    }
+
+    #[test]
+    fn pressure_holds_what_was_not_read() {
+        let mut history = History::default();
+        assert_eq!(history.room(), CAPACITY);
+        history.push(&[0; 100]);
+        let reader = history.attach(history.start());
+        assert_eq!(history.room(), CAPACITY - 100);
+        let mut position = 0;
+        history.read(&mut position, &mut [0; 60]);
+        history.advance(reader, position);
+        assert_eq!(history.room(), CAPACITY - 40);
+        history.detach(reader);
+        assert_eq!(history.room(), CAPACITY);
+    }
+}

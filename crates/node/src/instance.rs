@@ -1,0 +1,371 @@
+//! One instance: its record, its partition while it has one, and its way from creation to the end.
+//!
+//! A record lives until it is destroyed; the partition only from creation to the end of life. State changes: created →
+//! running → exited, panicked, halted or failed. The instance's own word (its window) starts an end; the record changes when
+//! CPUs and memory are back, or known to be lost.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use abi::dev::{self, Status};
+use abi::errno::Errno;
+use abi::msg::{self, Message};
+use abi::window::State;
+use fs::Result;
+use fs::poll::Source;
+use guard::partition::{HaltProgress, HaltReport, Partition};
+use guard::timer;
+use ring::{Consumer, LogReader, MessageWriter, Producer};
+use task::Mutex;
+
+use crate::history::History;
+
+/// Streams of an instance, by `dev::STREAM_*`, that it writes.
+const OUTPUTS: usize = 3;
+
+/// What an instance is and was.
+pub(crate) struct Instance {
+    id: u32,
+    label: String,
+    record: Mutex<Record>,
+    /// Standard output, standard error, kernel log.
+    outputs: [Mutex<History>; OUTPUTS],
+    /// Notified when a history grows or is closed.
+    pub(crate) output_changed: [Source; OUTPUTS],
+    /// Notified when there is room for standard input, and at the end.
+    pub(crate) input_changed: Source,
+    /// Notified when the state changes.
+    pub(crate) state_changed: Source,
+    halt_wanted: AtomicBool,
+}
+
+struct Record {
+    partition: Option<Partition>,
+    status: Status,
+    /// Private positions in the window's rings.
+    positions: [u64; OUTPUTS],
+    stdin_position: u64,
+    control_position: u64,
+    start_tsc: u64,
+    halting_since: u64,
+}
+
+impl Instance {
+    /// A record around a partition just created.
+    pub(crate) fn new(label: String, partition: Partition, status: Status) -> Arc<Self> {
+        Arc::new(Self {
+            id: partition.id(),
+            label,
+            record: Mutex::new(Record {
+                partition: Some(partition),
+                status,
+                positions: [0; OUTPUTS],
+                stdin_position: 0,
+                control_position: 0,
+                start_tsc: 0,
+                halting_since: 0,
+            }),
+            outputs: Default::default(),
+            output_changed: Default::default(),
+            input_changed: Source::new(),
+            state_changed: Source::new(),
+            halt_wanted: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub(crate) fn label(&self) -> &str {
+        &self.label
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        self.record.lock().status
+    }
+
+    /// True when it will not run (any more).
+    pub(crate) fn has_ended(&self) -> bool {
+        self.record.lock().status.state > dev::STATE_RUNNING
+    }
+
+    pub(crate) fn output(&self, stream: usize) -> &Mutex<History> {
+        &self.outputs[stream]
+    }
+
+    /// Runs `f` on the partition while it is only created.
+    pub(crate) fn load<R>(&self, f: impl FnOnce(&mut Partition) -> Result<R>) -> Result<R> {
+        let mut record = self.record.lock();
+        if record.status.state != dev::STATE_CREATED {
+            return Err(Errno::EBUSY);
+        }
+        f(record.partition.as_mut().ok_or(Errno::EBUSY)?)
+    }
+
+    /// Starts it.
+    pub(crate) fn start(&self) -> Result<()> {
+        {
+            let mut record = self.record.lock();
+            let record = &mut *record;
+            if record.status.state != dev::STATE_CREATED {
+                return Err(Errno::EBUSY);
+            }
+            let partition = record.partition.as_mut().ok_or(Errno::EBUSY)?;
+            record.start_tsc = timer::tsc();
+            partition.start().map_err(|error| {
+                record.status.set_detail(&format!("{error}"));
+                Errno::ENOMEM
+            })?;
+            record.status.state = dev::STATE_RUNNING;
+            record.status.started_ns = timer::wall_ns();
+        }
+        self.state_changed.notify();
+        // From now on the rings want to be read.
+        crate::WORK.signal();
+        Ok(())
+    }
+
+    /// Sends a control message, and rings.
+    pub(crate) fn send(&self, message: Message) -> Result<()> {
+        let mut record = self.record.lock();
+        let record = &mut *record;
+        if record.status.state != dev::STATE_RUNNING {
+            return Err(Errno::ESRCH);
+        }
+        let partition = record.partition.as_ref().ok_or(Errno::ESRCH)?;
+        let window = partition.window();
+        let mut writer = MessageWriter::new(&window.control_in, &window.control_in_area, record.control_position);
+        // An instance that does not read its messages is one for force.
+        writer.send(&message).then_some(()).ok_or(Errno::EAGAIN)?;
+        record.control_position = writer.position();
+        partition.ring();
+        Ok(())
+    }
+
+    /// Delivers a signal to its first program.
+    pub(crate) fn signal(&self, signal: u32) -> Result<()> {
+        self.send(Message::new(msg::SIGNAL, &[u64::from(signal)]))
+    }
+
+    /// Takes its CPUs away, whatever it does. The node thread carries it out.
+    pub(crate) fn halt(&self) -> Result<()> {
+        if self.record.lock().status.state != dev::STATE_RUNNING {
+            return Err(Errno::ESRCH);
+        }
+        self.halt_wanted.store(true, Ordering::Release);
+        crate::WORK.signal();
+        Ok(())
+    }
+
+    /// Writes to its standard input what fits; `EPIPE` when it has ended.
+    pub(crate) fn push_input(&self, bytes: &[u8]) -> Result<usize> {
+        let mut record = self.record.lock();
+        let record = &mut *record;
+        let partition = match &record.partition {
+            Some(partition) if record.status.state <= dev::STATE_RUNNING => partition,
+            _ => return Err(Errno::EPIPE),
+        };
+        let window = partition.window();
+        let mut producer = Producer::resume(&window.stdin, &window.stdin_area, record.stdin_position);
+        let count = producer.push(bytes);
+        record.stdin_position = producer.position();
+        if count > 0 && producer.take_wanted() {
+            partition.ring();
+        }
+        Ok(count)
+    }
+
+    /// Whether [`Self::push_input`] would take a byte, or fail.
+    pub(crate) fn input_ready(&self) -> bool {
+        let record = self.record.lock();
+        match &record.partition {
+            Some(partition) if record.status.state <= dev::STATE_RUNNING => {
+                let window = partition.window();
+                Producer::resume(&window.stdin, &window.stdin_area, record.stdin_position).free() > 0
+            }
+            _ => true,
+        }
+    }
+
+    /// No more standard input will come.
+    pub(crate) fn close_input(&self) {
+        let record = self.record.lock();
+        if let Some(partition) = &record.partition {
+            let window = partition.window();
+            Producer::resume(&window.stdin, &window.stdin_area, record.stdin_position).close();
+            partition.ring();
+        }
+    }
+
+    /// Moves things on: rings, CPUs, the end. True if it wants to be looked at again soon.
+    pub(crate) fn look_after(&self) -> bool {
+        let mut record = self.record.lock();
+        if record.status.state != dev::STATE_RUNNING {
+            return false;
+        }
+        let grown = self.drain(&mut record);
+        let record_ref = &mut *record;
+        let Some(partition) = record_ref.partition.as_mut() else { return false };
+        partition.admit_further_cpus();
+        if record_ref.status.start_to_user_ns == 0 {
+            let first_user = partition.window().status.first_user_tsc.load(Ordering::Relaxed);
+            if first_user != 0 {
+                record_ref.status.start_to_user_ns = timer::ticks_to_ns(first_user.saturating_sub(record_ref.start_tsc));
+            }
+        }
+        let ends = partition.says_it_ended() || self.halt_wanted.load(Ordering::Acquire);
+        let mut finished = None;
+        if ends {
+            if record_ref.halting_since == 0 {
+                record_ref.halting_since = timer::now_ns().max(1);
+                partition.begin_halt();
+            }
+            if let HaltProgress::Done(report) = partition.halt_step() {
+                finished = Some((report, record_ref.partition.take()));
+            }
+        }
+        if let Some((report, Some(partition))) = finished {
+            // What it wrote last; from here on nobody writes.
+            record.partition = Some(partition);
+            while self.drain(&mut record).iter().any(|grown| *grown) && !self.all_full() {}
+            self.end(&mut record, report);
+            drop(record);
+            for output in &self.outputs {
+                output.lock().closed = true;
+            }
+            self.output_changed.iter().for_each(Source::notify);
+            self.input_changed.notify();
+            self.state_changed.notify();
+            return false;
+        }
+        drop(record);
+        for (changed, grown) in self.output_changed.iter().zip(grown) {
+            if grown {
+                changed.notify();
+            }
+        }
+        self.input_changed.notify();
+        ends
+    }
+
+    fn all_full(&self) -> bool {
+        self.outputs.iter().all(|output| output.lock().room() == 0)
+    }
+
+    /// Reads the rings as far as the histories have room. Says which grew.
+    fn drain(&self, record: &mut Record) -> [bool; OUTPUTS] {
+        let mut grown = [false; OUTPUTS];
+        let Some(partition) = &record.partition else { return grown };
+        let window = partition.window();
+        let mut buf = [0; 4096];
+        let mut ring_back = false;
+        let rings = [(&window.stdout, &window.stdout_area[..]), (&window.stderr, &window.stderr_area[..])];
+        for (stream, (header, area)) in rings.into_iter().enumerate() {
+            let mut consumer = Consumer::resume(header, area, record.positions[stream]);
+            loop {
+                ring_back |= consumer.is_full();
+                let mut history = self.outputs[stream].lock();
+                let most = history.room().min(buf.len());
+                let count = consumer.pop(&mut buf[..most]);
+                history.push(&buf[..count]);
+                grown[stream] |= count > 0;
+                if count == 0 {
+                    if most > 0 {
+                        consumer.want_doorbell();
+                        if !consumer.is_empty() {
+                            continue;
+                        }
+                    }
+                    break;
+                }
+            }
+            record.positions[stream] = consumer.position();
+        }
+        let klog = dev::STREAM_KLOG as usize - 1;
+        let mut reader = LogReader::new(&window.klog, &window.klog_area, record.positions[klog]);
+        loop {
+            let (count, lost) = reader.read(&mut buf);
+            let mut history = self.outputs[klog].lock();
+            if lost > 0 {
+                history.push(format!("({lost} bytes of the log were overwritten)\n").as_bytes());
+            }
+            history.push(&buf[..count]);
+            grown[klog] |= count > 0;
+            if count == 0 {
+                break;
+            }
+        }
+        record.positions[klog] = reader.position();
+        if ring_back {
+            partition.ring();
+        }
+        grown
+    }
+
+    /// All CPUs are back or lost: takes the memory back, and writes the record's last entries.
+    fn end(&self, record: &mut Record, report: HaltReport) {
+        let Some(mut partition) = record.partition.take() else { return };
+        let (said, code) = {
+            let window = partition.window();
+            (window.state(), window.status.exit_code.load(Ordering::Relaxed))
+        };
+        let bytes = partition.memory_bytes();
+        let scrub = partition.reclaim();
+        drop(partition);
+        let status = &mut record.status;
+        status.state = match said {
+            Some(State::Exited) => dev::STATE_EXITED,
+            Some(State::Panicked) => dev::STATE_PANICKED,
+            _ => dev::STATE_HALTED,
+        };
+        // The instance's own word: only what an exit status can be.
+        status.exit_code = match status.state {
+            dev::STATE_EXITED => (code & 0xff) as i32,
+            _ => 137,
+        };
+        status.ended_ns = timer::wall_ns();
+        status.reset_cpus = report.reset;
+        status.lost_cpus = report.lost;
+        match scrub {
+            Some(scrub) => {
+                status.scrubbed_bytes = scrub.bytes;
+                status.scrub_ns = scrub.ns;
+            }
+            None => status.leaked = bytes,
+        }
+        status.reclaim_ns = timer::now_ns().saturating_sub(record.halting_since).saturating_sub(status.scrub_ns);
+        let what = match status.state {
+            dev::STATE_EXITED => format!("exited with status {}", status.exit_code),
+            dev::STATE_PANICKED => String::from("its kernel panicked: see its kernel log"),
+            _ => String::from("halted by force"),
+        };
+        let lost = if report.lost > 0 {
+            format!("; {} CPUs did not come back: they and {} MiB are lost until the machine restarts", report.lost, bytes >> 20)
+        } else {
+            String::new()
+        };
+        record.status.set_detail(&format!("{what}{lost}"));
+        log::info!("instance {} ({}) {what}{lost}", self.id, self.label);
+    }
+
+    /// Gives everything back of an instance that is not running; `EBUSY` if it is.
+    pub(crate) fn dispose(&self) -> Result<()> {
+        let mut record = self.record.lock();
+        if record.status.state == dev::STATE_RUNNING {
+            return Err(Errno::EBUSY);
+        }
+        // Of one that was never started: its CPUs are in the park page, its memory was never granted.
+        drop(record.partition.take());
+        if record.status.state == dev::STATE_CREATED {
+            record.status.state = dev::STATE_FAILED;
+        }
+        drop(record);
+        self.state_changed.notify();
+        self.output_changed.iter().for_each(Source::notify);
+        self.input_changed.notify();
+        Ok(())
+    }
+}

@@ -1,0 +1,64 @@
+//! The first file system: a RAM file system filled from the archive given at boot, with the kernel's own mounted in it.
+
+use alloc::sync::Arc;
+
+use abi::errno::Errno;
+use fs::cpio::Unpacker;
+use fs::mount::{self, FileSystem};
+use fs::path::LookupFlags;
+use fs::ramfs::RamFs;
+use fs::{Cred, FsContext, Inode, NewInode, NewKind, Path, Result, devfs};
+
+/// Makes the root file system. An archive that is broken gives what came before the broken entry, and a message.
+pub(crate) fn make() -> Result<FsContext> {
+    let ram = RamFs::new("rootfs", None, 0o755);
+    let root = mount::mount_root(ram.clone(), "rootfs");
+    unpack(&ram.root());
+    for (name, mode) in [("proc", 0o555), ("sys", 0o555), ("dev", 0o755), ("tmp", 0o1777), ("run", 0o755)] {
+        directory(&ram.root(), name, mode)?;
+    }
+    devfs::register_standard()?;
+    fs::tty::register_standard()?;
+    let context = FsContext::new(root);
+    linux::proc::extend(|dir, dev| crate::proc_skerry::add(&dir.subdir("skerry"), dev));
+    let proc = linux::proc::new();
+    hang(&context, proc, b"/proc", "proc")?;
+    hang(&context, linux::sysfs::new(), b"/sys", "sysfs")?;
+    hang(&context, devfs::filesystem(), b"/dev", "devtmpfs")?;
+    Ok(context)
+}
+
+fn directory(root: &Arc<dyn Inode>, name: &str, mode: u32) -> Result<()> {
+    let new = NewInode { kind: NewKind::Directory, mode, uid: 0, gid: 0 };
+    match root.create(name.as_bytes(), &new) {
+        Ok(_) | Err(Errno::EEXIST) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn hang(context: &FsContext, fs: Arc<dyn FileSystem>, at: &[u8], source: &str) -> Result<()> {
+    mount::mount(fs, &find(context, at)?, source, 0)
+}
+
+fn find(context: &FsContext, name: &[u8]) -> Result<Path> {
+    context.walk(&Cred::root()).lookup(name, LookupFlags::empty())
+}
+
+/// Unpacks entry by entry; the archive's memory is free again as soon as its files are made.
+fn unpack(root: &Arc<dyn Inode>) {
+    let Some(mut archive) = guard::mem::take_initramfs() else {
+        log::warn!("no initial file system was given");
+        return;
+    };
+    let mut unpacker = Unpacker::new(root.clone());
+    loop {
+        match unpacker.step(archive.bytes()) {
+            Ok(Some(used)) => archive.consume(used),
+            Ok(None) => break,
+            Err(error) => {
+                log::error!("the initial file system is broken: {error}; what came before is there");
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The first thread: what each role starts, and the first program.
+
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use abi::boot::{self, Boot};
+use abi::errno::Errno;
+use fs::{Cred, File, FsContext, OpenFlags};
+use guard::{partition, role};
+use linux::{Hooks, Program};
+
+/// What is run, and on what.
+struct First {
+    program: Program,
+    stdio: [Arc<File>; 3],
+}
+
+/// Sets everything up, and ends; the first program goes on.
+pub(crate) fn main() {
+    guard::boot::start_further_cpus();
+    let context = match crate::root::make() {
+        Ok(context) => context,
+        Err(error) => panic!("no root file system: {error}"),
+    };
+    linux::init(Hooks { init_exited });
+    let First { program, stdio } = if role::is_supervisor() { supervisor(&context) } else { instance(&context) };
+    if let Err(error) = linux::spawn_init(&program, Arc::new(context), stdio) {
+        let name = String::from_utf8_lossy(&program.path);
+        if role::is_supervisor() {
+            panic!("cannot run {name}: {error}");
+        }
+        // The conventions of shells and docker: not found, or found and not executable.
+        let code = if error == Errno::ENOENT { 127 } else { 126 };
+        log::error!("cannot run {name}: {error}");
+        guard::instance::exit(code);
+    }
+}
+
+/// The first program has ended, with a status as shells show it.
+fn init_exited(status: i32) {
+    if role::is_supervisor() {
+        panic!("the first program ended, with status {status}");
+    }
+    guard::instance::exit(status as u32);
+}
+
+fn supervisor(context: &FsContext) -> First {
+    let resources = partition::resources();
+    log::info!(
+        "Skerry {}: {} CPUs ({} free), {} MiB of memory ({} MiB free), up {} us after entry",
+        env!("CARGO_PKG_VERSION"),
+        resources.cpus_total,
+        resources.cpus_free,
+        resources.mem_total >> 20,
+        resources.mem_free >> 20,
+        guard::timer::now_ns() / 1000,
+    );
+    for (number, tty) in drivers::uart::init() {
+        if number == 0 {
+            fs::tty::set_console(tty);
+        }
+    }
+    if let Err(error) = node::init() {
+        log::error!("no instances can be made: {error}");
+    }
+    let path = role::cmdline_value("init").unwrap_or("/init");
+    let console = open(context, b"/dev/console").unwrap_or_else(|| open(context, b"/dev/null").expect("made at start"));
+    let program = Program {
+        path: path.into(),
+        args: vec![path.into()],
+        env: vec![b"HOME=/root".to_vec(), b"PATH=/bin:/sbin:/usr/bin:/usr/sbin".to_vec(), b"TERM=linux".to_vec()],
+        cwd: b"/".to_vec(),
+    };
+    First { program, stdio: [console.clone(), console.clone(), console] }
+}
+
+fn open(context: &FsContext, name: &[u8]) -> Option<Arc<File>> {
+    fs::ops::open(&context.walk(&Cred::root()), name, OpenFlags::RDWR | OpenFlags::NOCTTY, 0).ok()
+}
+
+fn instance(context: &FsContext) -> First {
+    let listening = link::start(link::Hooks { signal: |signal| linux::signal_init(signal as i32), shutdown: || linux::signal_init(15) });
+    if listening.is_err() {
+        panic!("no memory to listen to the supervisor");
+    }
+    let boot = match Boot::parse(guard::instance::boot_blob()) {
+        Ok(boot) => boot,
+        Err(error) => {
+            log::error!("nothing to run: {error:?}");
+            guard::instance::exit(126);
+        }
+    };
+    if linux::sys::set_hostname(boot.hostname.as_bytes()).is_err() {
+        log::warn!("the host name is too long: {}", boot.hostname);
+    }
+    let args: Vec<Vec<u8>> = boot.arguments().map(<[u8]>::to_vec).collect();
+    let env: Vec<Vec<u8>> = boot.variables().map(<[u8]>::to_vec).collect();
+    let path = search(context, &args[0], &env);
+    let stdio = if boot.flags & boot::FLAG_TERMINAL != 0 {
+        link::console();
+        let console = open(context, b"/dev/console").expect("the console was just made");
+        [console.clone(), console.clone(), console]
+    } else {
+        [link::stdin(), link::stdout(), link::stderr()]
+    };
+    First { program: Program { path, args, env, cwd: boot.cwd.into() }, stdio }
+}
+
+/// The program's file, looked for as a shell does.
+fn search(context: &FsContext, name: &[u8], env: &[Vec<u8>]) -> Vec<u8> {
+    if name.contains(&b'/') {
+        return name.to_vec();
+    }
+    let path = env.iter().find_map(|variable| variable.strip_prefix(b"PATH=")).unwrap_or(b"/bin:/sbin:/usr/bin:/usr/sbin");
+    let exists = |file: &[u8]| context.walk(&Cred::root()).lookup(file, fs::path::LookupFlags::empty()).is_ok();
+    let found = path.split(|byte| *byte == b':').map(|dir| [dir, b"/", name].concat()).find(|file| exists(file));
+    found.unwrap_or_else(|| name.to_vec())
+}

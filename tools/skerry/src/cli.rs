@@ -1,0 +1,491 @@
+//! The command line (`docs/cli.md`).
+
+use std::ffi::OsString;
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use abi::dev::{self, Status};
+use clap::{Args, Parser, Subcommand};
+
+use crate::device::Device;
+use crate::failure::{Context, Failure, Result, STATUS_OURS};
+use crate::instances::{self, Request, has_ended, label};
+use crate::kernel::Kernel;
+use crate::run::{self, Here};
+use crate::show::{self, Inspected, Instance, Resources};
+use crate::{logs, size};
+
+/// Runs programs in operating-system instances of their own, on CPUs and memory of their own.
+#[derive(Debug, Parser)]
+#[command(name = "skerry", version, propagate_version = true, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Create an instance, run a program in it, and return its output and exit status
+    Run(Run),
+    /// Create an instance without starting it
+    Create(Create),
+    /// Start created instances
+    Start(Start),
+    /// End instances: ask their programs, then take their CPUs
+    Stop(Stop),
+    /// Forget instances that do not run
+    Rm(Remove),
+    /// Forget all instances that have ended
+    Prune,
+    /// List instances
+    #[command(visible_alias = "ps")]
+    Ls(List),
+    /// Show all there is to know about instances
+    Inspect(Inspect),
+    /// Show what an instance's program has written
+    Logs(Logs),
+    /// Connect to the program of a running instance
+    Attach(Attach),
+    /// Show the machine's CPUs and memory, and who has them
+    Resources(Json),
+    /// Wait until instances end, and print their exit statuses
+    Wait(Names),
+    /// Send a signal to an instance's program
+    Kill(Kill),
+    /// Show the versions of this program and of the kernel
+    Version(Json),
+}
+
+#[derive(Args, Debug)]
+struct Json {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+struct Names {
+    /// The instances
+    #[arg(value_name = "NAME", required = true)]
+    names: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+struct What {
+    /// Name of the instance [default: a made-up one]
+    #[arg(long)]
+    name: Option<String>,
+    /// How many CPUs it gets
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    cpus: u32,
+    /// How much memory it gets: a number and k, m or g
+    #[arg(short = 'm', long = "mem", visible_alias = "memory", default_value = "64M", value_name = "SIZE")]
+    memory: String,
+    /// Its root file system: a folder, a tar archive or a cpio archive [default: a copy of /]
+    #[arg(long, value_name = "DIR|TAR|CPIO")]
+    rootfs: Option<PathBuf>,
+    /// Set a variable of the program's environment, or pass on one of this environment
+    #[arg(short = 'e', long = "env", value_name = "K[=V]")]
+    env: Vec<String>,
+    /// Working directory of the program [default: /]
+    #[arg(short = 'w', long = "workdir", value_name = "DIR")]
+    directory: Option<String>,
+    /// Host name of the instance [default: its name]
+    #[arg(long, value_name = "NAME")]
+    hostname: Option<String>,
+    /// Give the program a terminal
+    #[arg(short = 't', long = "tty")]
+    terminal: bool,
+    /// Print the programs' system calls, as strace does
+    #[arg(long)]
+    trace: bool,
+    /// More for the command line of the instance's kernel
+    #[arg(long = "kernel-args", value_name = "ARGS", default_value = "")]
+    kernel: String,
+    /// The program, looked for in PATH, and its arguments
+    #[arg(value_name = "PROG", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+struct Run {
+    #[command(flatten)]
+    what: What,
+    /// Remove the instance when it has ended
+    #[arg(long)]
+    rm: bool,
+    /// Print the instance's name and do not wait for it
+    #[arg(short = 'd', long)]
+    detach: bool,
+    /// Connect standard input (it is, unless detached; for those used to it)
+    #[arg(short = 'i', long)]
+    interactive: bool,
+}
+
+#[derive(Args, Debug)]
+struct Create {
+    #[command(flatten)]
+    what: What,
+}
+
+#[derive(Args, Debug)]
+struct Start {
+    /// Connect to the program, as `run` does
+    #[arg(short = 'a', long)]
+    attach: bool,
+    /// Connect standard input too
+    #[arg(short = 'i', long)]
+    interactive: bool,
+    #[command(flatten)]
+    names: Names,
+}
+
+#[derive(Args, Debug)]
+struct Stop {
+    /// Take the CPUs at once
+    #[arg(short = 'f', long)]
+    force: bool,
+    /// Seconds a program has to end
+    #[arg(short = 't', long, value_name = "S", default_value_t = 10)]
+    time: u32,
+    #[command(flatten)]
+    names: Names,
+}
+
+#[derive(Args, Debug)]
+struct Remove {
+    /// Stop those that run, without asking
+    #[arg(short = 'f', long)]
+    force: bool,
+    #[command(flatten)]
+    names: Names,
+}
+
+#[derive(Args, Debug)]
+struct List {
+    /// List all (they are; for those used to it)
+    #[arg(short = 'a', long)]
+    all: bool,
+    /// Print only the names
+    #[arg(short = 'q', long, conflicts_with = "json")]
+    quiet: bool,
+    #[command(flatten)]
+    json: Json,
+}
+
+#[derive(Args, Debug)]
+struct Inspect {
+    #[command(flatten)]
+    json: Json,
+    #[command(flatten)]
+    names: Names,
+}
+
+#[derive(Args, Debug)]
+struct Logs {
+    /// Go on until the instance ends
+    #[arg(short = 'f', long)]
+    follow: bool,
+    /// Show the log of its kernel
+    #[arg(short = 'k', long)]
+    kernel: bool,
+    /// Show only the last lines
+    #[arg(short = 'n', long, value_name = "N")]
+    tail: Option<usize>,
+    /// The instance
+    name: String,
+}
+
+#[derive(Args, Debug)]
+struct Attach {
+    /// Do not connect standard input
+    #[arg(long)]
+    no_stdin: bool,
+    /// The program has a terminal (`run -t`)
+    #[arg(short = 't', long = "tty")]
+    terminal: bool,
+    /// The instance
+    name: String,
+}
+
+#[derive(Args, Debug)]
+struct Kill {
+    /// The signal, as a number or a name
+    #[arg(short = 's', long, value_name = "SIG", default_value = "KILL")]
+    signal: String,
+    #[command(flatten)]
+    names: Names,
+}
+
+/// Does what the process's command line says.
+#[must_use]
+pub fn main() -> ExitCode {
+    let asked = SystemTime::now();
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let cli = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Where the message goes is gone: nothing more can be said.
+            let _ = error.print();
+            let runs = arguments.get(1).is_some_and(|command| command == "run");
+            return match error.use_stderr() {
+                true if runs => STATUS_OURS.into(),
+                true => 2.into(),
+                false => ExitCode::SUCCESS,
+            };
+        }
+    };
+    let runs = matches!(cli.command, Command::Run(_));
+    let stdin = io::stdin();
+    let (mut out, mut err) = (io::stdout(), io::stderr());
+    let here = Here { input: Some(stdin.as_fd()), out: &mut out, err: &mut err, signals: true };
+    let result = match Kernel::open() {
+        Ok(kernel) => carry_out(cli.command, Some(&kernel), asked, here),
+        Err(_) if matches!(cli.command, Command::Version(_)) => carry_out(cli.command, None, asked, here),
+        Err(failure) => Err(if runs { failure.ours() } else { failure }),
+    };
+    match result {
+        Ok(status) => status.into(),
+        Err(failure) => {
+            if !failure.message.is_empty() {
+                let _ = writeln!(io::stderr(), "skerry: {failure}");
+            }
+            failure.status.into()
+        }
+    }
+}
+
+fn request(what: What) -> Result<Request> {
+    Ok(Request {
+        memory: size::parse(&what.memory)?,
+        name: what.name,
+        cpus: what.cpus,
+        rootfs: what.rootfs,
+        env: what.env,
+        hostname: what.hostname,
+        directory: what.directory,
+        terminal: what.terminal,
+        trace: what.trace,
+        kernel: what.kernel,
+        command: what.command,
+    })
+}
+
+fn carry_out(command: Command, device: Option<&dyn Device>, asked: SystemTime, here: Here<'_>) -> Result<u8> {
+    let Some(device) = device else { return version(None, &command, here.out) };
+    let output = |result: io::Result<()>| match result {
+        // Our reader has seen enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(0),
+        other => other.context(|| "standard output").map(|()| 0),
+    };
+    match command {
+        Command::Run(Run { what, rm, detach, interactive: _ }) => {
+            let options = run::Options { detach, remove: rm, terminal: what.terminal, trace: what.trace };
+            run::run(device, &request(what).map_err(Failure::ours)?, options, asked, here)
+        }
+        Command::Create(Create { what }) => {
+            let created = instances::create(device, &request(what)?, asked)?;
+            output(writeln!(here.out, "{}", label(&created)))
+        }
+        Command::Start(start) => start_all(device, &start, here),
+        Command::Stop(Stop { force, time, names }) => {
+            each(device, &names, here.out, |status| instances::stop(device, status, force, Duration::from_secs(time.into())))
+        }
+        Command::Rm(Remove { force, names }) => each(device, &names, here.out, |status| instances::remove(device, status, force)),
+        Command::Prune => {
+            let ended: Vec<_> = instances::all(device)?.iter().filter(|s| has_ended(s)).map(|s| label(s).to_owned()).collect();
+            each(device, &Names { names: ended }, here.out, |status| instances::remove(device, status, false))
+        }
+        Command::Ls(List { all: _, quiet, json }) => {
+            let all = instances::all(device)?;
+            output(match (json.json, quiet) {
+                (true, _) => show::json(&all.iter().map(Instance::new).collect::<Vec<_>>(), here.out),
+                (false, true) => all.iter().try_for_each(|status| writeln!(here.out, "{}", label(status))),
+                (false, false) => show::instances(&all.iter().collect::<Vec<_>>(), SystemTime::now(), here.out),
+            })
+        }
+        Command::Inspect(Inspect { json, names }) => {
+            let all: Vec<Status> = names.names.iter().map(|name| instances::find(device, name)).collect::<Result<_>>()?;
+            output(match (json.json, all.as_slice()) {
+                (true, [one]) => show::json(&Inspected::new(one), here.out),
+                (true, many) => show::json(&many.iter().map(Inspected::new).collect::<Vec<_>>(), here.out),
+                (false, many) => many.iter().try_for_each(|status| show::inspected(status, here.out)),
+            })
+        }
+        Command::Logs(Logs { follow, kernel, tail, name }) => {
+            let status = instances::find(device, &name)?;
+            logs::show(device, &status, logs::Options { follow, kernel, tail }, here.out, here.err).map(|()| 0)
+        }
+        Command::Attach(Attach { no_stdin, terminal, name }) => {
+            let status = instances::find(device, &name)?;
+            let input = here.input.filter(|_| !no_stdin);
+            run::attach(device, &status, run::Options { terminal, ..run::Options::default() }, Here { input, ..here })
+        }
+        Command::Resources(Json { json }) => {
+            let info = device.info().context(|| "cannot look at the machine")?;
+            let resources = Resources::new(&info, instances::all(device)?.len());
+            output(if json { show::json(&resources, here.out) } else { show::resources(&resources, here.out) })
+        }
+        Command::Wait(names) => {
+            for name in &names.names {
+                let status = instances::find(device, name)?;
+                device.wait(status.id, None).context(|| format!("cannot wait for {name}"))?;
+                let ended = device.status(status.id).context(|| format!("cannot look at {name}"))?;
+                output(writeln!(here.out, "{}", ended.exit_code))?;
+            }
+            Ok(0)
+        }
+        Command::Kill(Kill { signal, names }) => {
+            let signal = signal_number(&signal)?;
+            each(device, &names, here.out, |status| {
+                device.order(dev::SIGNAL, status.id, signal).map_err(|error| match error.raw_os_error() {
+                    Some(libc::ESRCH) => Failure::new(format!("{} does not run", label(status))),
+                    _ => Failure::new(format!("cannot send a signal to {}: {error}", label(status))),
+                })
+            })
+        }
+        Command::Version(_) => version(Some(device), &command, here.out),
+    }
+}
+
+/// Does something to each of the instances, and prints the names of those it was done to.
+fn each(device: &dyn Device, names: &Names, out: &mut dyn Write, mut act: impl FnMut(&Status) -> Result<()>) -> Result<u8> {
+    let mut failures = Vec::new();
+    for name in &names.names {
+        match instances::find(device, name).and_then(|status| act(&status)) {
+            // Somebody who does not read the names does not stop what is done.
+            Ok(()) => drop(writeln!(out, "{name}")),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    match failures.len() {
+        0 => Ok(0),
+        _ => Err(Failure::new(failures.iter().map(|failure| failure.message.as_str()).collect::<Vec<_>>().join("\nskerry: "))),
+    }
+}
+
+fn start_all(device: &dyn Device, start: &Start, mut here: Here<'_>) -> Result<u8> {
+    if !start.attach && !start.interactive {
+        return each(device, &start.names, here.out, |status| instances::start(device, status));
+    }
+    let [name] = start.names.names.as_slice() else {
+        return Err(Failure::new("--attach connects to one instance: name one"));
+    };
+    let status = instances::find(device, name)?;
+    if !start.interactive {
+        here.input = None;
+    }
+    run::accompany(device, &status, run::Options::default(), true, &mut here)
+}
+
+fn version(device: Option<&dyn Device>, command: &Command, out: &mut dyn Write) -> Result<u8> {
+    let info = device.and_then(|device| device.info().ok());
+    let kernel = info.as_ref().and_then(|info| dev::text(&info.version));
+    let tool = env!("CARGO_PKG_VERSION");
+    let printed = match command {
+        Command::Version(Json { json: true }) => show::json(&serde_json::json!({ "tool": tool, "kernel": kernel }), out),
+        _ => writeln!(out, "skerry {tool}\nkernel {}", kernel.unwrap_or("none: this is not a supervisor")),
+    };
+    printed.context(|| "standard output").map(|()| 0)
+}
+
+/// A signal's number, from its number or its name with or without `SIG`.
+fn signal_number(text: &str) -> Result<u32> {
+    const NAMES: [(&str, i32); 16] = [
+        ("HUP", libc::SIGHUP),
+        ("INT", libc::SIGINT),
+        ("QUIT", libc::SIGQUIT),
+        ("ABRT", libc::SIGABRT),
+        ("KILL", libc::SIGKILL),
+        ("USR1", libc::SIGUSR1),
+        ("SEGV", libc::SIGSEGV),
+        ("USR2", libc::SIGUSR2),
+        ("PIPE", libc::SIGPIPE),
+        ("ALRM", libc::SIGALRM),
+        ("TERM", libc::SIGTERM),
+        ("CHLD", libc::SIGCHLD),
+        ("CONT", libc::SIGCONT),
+        ("STOP", libc::SIGSTOP),
+        ("TSTP", libc::SIGTSTP),
+        ("WINCH", libc::SIGWINCH),
+    ];
+    let upper = text.to_ascii_uppercase();
+    let short = upper.strip_prefix("SIG").unwrap_or(&upper);
+    let by_name = NAMES.iter().find(|(name, _)| *name == short).map(|(_, number)| *number as u32);
+    by_name
+        .or_else(|| text.parse().ok().filter(|number| (1..=64).contains(number)))
+        .ok_or_else(|| Failure::new(format!("{text:?} is not a signal: give a number from 1 to 64 or a name such as TERM")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mock::Mock;
+    use clap::CommandFactory;
+
+    fn call(mock: &Mock, arguments: &[&str]) -> (Result<u8>, String) {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let cli = Cli::try_parse_from(std::iter::once(&"skerry").chain(arguments)).unwrap();
+        let here = Here { input: None, out: &mut out, err: &mut err, signals: false };
+        let result = carry_out(cli.command, Some(mock), SystemTime::now(), here);
+        (result, String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn arguments_behind_the_program_are_the_programs() {
+        for arguments in [&["skerry", "run", "--", "sh", "-c", "x", "--rm"][..], &["skerry", "run", "sh", "-c", "x", "--rm"]] {
+            let Command::Run(run) = Cli::try_parse_from(arguments).unwrap().command else { panic!("not run") };
+            assert_eq!(run.what.command, ["sh", "-c", "x", "--rm"]);
+            assert!(!run.rm);
+        }
+        assert!(Cli::try_parse_from(["skerry", "run"]).is_err());
+    }
+
+    #[test]
+    fn from_create_to_prune() {
+        let mock = Mock::new(4, 1 << 30);
+        let rootfs = crate::mock::rootfs();
+        let create = ["create", "--name", "one", "--mem", "32M", "--rootfs", rootfs, "--", "say", "x", "3"];
+        assert_eq!(call(&mock, &create).1, "one\n");
+        assert!(call(&mock, &["ls"]).1.contains("created"));
+        assert_eq!(call(&mock, &["start", "one"]).1, "one\n");
+        assert_eq!(call(&mock, &["wait", "one"]).1, "3\n");
+        assert_eq!(call(&mock, &["logs", "one"]).1, "x");
+        let listed: serde_json::Value = serde_json::from_str(&call(&mock, &["ls", "--json"]).1).unwrap();
+        assert_eq!((listed[0]["state"].as_str(), listed[0]["exit_code"].as_i64()), (Some("exited"), Some(3)));
+        assert_eq!(call(&mock, &["ps", "-q"]).1, "one\n");
+        assert_eq!(call(&mock, &["prune"]).1, "one\n");
+        assert_eq!(call(&mock, &["ls", "--json"]).1, "[]\n");
+        assert!(call(&mock, &["resources"]).1.contains("memory"));
+    }
+
+    #[test]
+    fn of_several_names_each_is_tried() {
+        let mock = Mock::new(4, 1 << 30);
+        let rootfs = crate::mock::rootfs();
+        for name in ["a", "b"] {
+            call(&mock, &["create", "--name", name, "--rootfs", rootfs, "true"]).0.unwrap();
+        }
+        let (result, out) = call(&mock, &["rm", "a", "x", "b"]);
+        assert_eq!(out, "a\nb\n");
+        assert!(result.unwrap_err().message.contains("\"x\""));
+    }
+
+    #[test]
+    fn signals_have_names_and_numbers() {
+        for (text, number) in [("9", 9), ("KILL", 9), ("sigterm", 15), ("64", 64)] {
+            assert_eq!(signal_number(text).unwrap(), number);
+        }
+        for text in ["", "0", "65", "FOO", "-1"] {
+            assert!(signal_number(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What the tool asks of the supervisor: the calls of `/dev/skerry` ([`abi::dev`]) as a trait.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use abi::dev::{self, Create, Info, Status};
+
+/// Why an instance was not created. Nothing was changed.
+#[derive(Debug)]
+pub enum Refused {
+    /// Too few CPUs are free.
+    Cpus {
+        /// How many are.
+        free: u32,
+    },
+    /// Too little memory is free.
+    Memory {
+        /// How much is, in bytes.
+        free: u64,
+    },
+    /// The memory asked for does not hold a kernel.
+    TooSmall {
+        /// The least that does, in bytes.
+        least: u64,
+    },
+    /// There is an instance of that name.
+    Taken,
+    /// Something else.
+    Other(io::Error),
+}
+
+impl Refused {
+    /// What the kernel says in a call that failed with `error`.
+    #[must_use]
+    pub fn from_call(call: &Create, error: io::Error) -> Self {
+        match call.reason {
+            dev::REASON_CPUS => Self::Cpus { free: call.free_cpus },
+            dev::REASON_MEMORY => Self::Memory { free: call.free_mem },
+            dev::REASON_TOO_SMALL => Self::TooSmall { least: call.least },
+            dev::REASON_LABEL if error.raw_os_error() == Some(libc::EEXIST) => Self::Taken,
+            _ => Self::Other(error),
+        }
+    }
+}
+
+/// One of an instance's streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Stream {
+    /// Standard input, to be written.
+    Stdin = dev::STREAM_STDIN,
+    /// Standard output.
+    Stdout = dev::STREAM_STDOUT,
+    /// Standard error.
+    Stderr = dev::STREAM_STDERR,
+    /// The kernel's log.
+    Klog = dev::STREAM_KLOG,
+}
+
+/// The supervisor.
+pub trait Device {
+    /// What the machine has.
+    ///
+    /// # Errors
+    /// The call's.
+    fn info(&self) -> io::Result<Info>;
+
+    /// The numbers of all instances, in the order of creation.
+    ///
+    /// # Errors
+    /// The call's.
+    fn list(&self) -> io::Result<Vec<u32>>;
+
+    /// What became of an instance.
+    ///
+    /// # Errors
+    /// The call's; `ENOENT` if there is none.
+    fn status(&self, id: u32) -> io::Result<Status>;
+
+    /// Takes CPUs and memory; returns the instance's number.
+    ///
+    /// # Errors
+    /// What is short; nothing was changed.
+    fn create(&self, call: &mut Create) -> Result<u32, Refused>;
+
+    /// Gives a created instance a part of its archive or its boot blob: `bytes` at `offset` of `total`.
+    ///
+    /// # Errors
+    /// The call's; `ENOMEM` if its memory does not hold it.
+    fn load(&self, id: u32, kind: u32, total: u64, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Makes one of the calls that take a [`dev::Target`]: `START`, `SIGNAL`, `SHUTDOWN`, `HALT`, `DESTROY`, `WINSIZE`.
+    ///
+    /// # Errors
+    /// The call's.
+    fn order(&self, call: u32, id: u32, value: u32) -> io::Result<()>;
+
+    /// A descriptor for one of an instance's streams; `flags` are `dev::ATTACH_*`.
+    ///
+    /// # Errors
+    /// The call's.
+    fn attach(&self, id: u32, stream: Stream, flags: u32) -> io::Result<OwnedFd>;
+
+    /// Waits until an instance has ended and what it had is free; for ever without a limit.
+    ///
+    /// # Errors
+    /// The call's; `ETIMEDOUT`.
+    fn wait(&self, id: u32, limit: Option<Duration>) -> io::Result<()>;
+}

@@ -1,0 +1,31 @@
+//! The `skerry` program as a library: everything but the entry point (see `docs/cli.md`).
+//!
+//! What talks to the kernel is behind [`device::Device`], so that all the rest runs in ordinary unit tests.
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`cli`] | the command line |
+//! | [`device`], [`kernel`] | the calls of `/dev/skerry`; the real ones (the only `unsafe`) |
+//! | [`instances`] | finding instances by name, creating, ending |
+//! | [`run`] | `run`, `start -a`, `attach`: a program's streams, signals and status |
+//! | [`logs`] | `logs` |
+//! | [`show`] | tables and JSON |
+//! | [`rootfs`] | root file systems out of folders and archives |
+//! | [`names`], [`size`] | names and sizes |
+#![deny(unsafe_code)]
+
+pub mod cli;
+pub mod device;
+pub mod failure;
+pub mod instances;
+pub mod kernel;
+pub mod logs;
+#[cfg(test)]
+mod mock;
+pub mod names;
+pub mod rootfs;
+pub mod run;
+pub mod show;
+pub mod size;
+mod streams;
+mod terminal;

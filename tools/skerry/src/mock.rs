@@ -1,0 +1,203 @@
+//! A supervisor in memory, for tests: what programs do is told by their name.
+//!
+//! `say TEXT STATUS` prints and ends, `panic` panics, `true` ends, `polite` ends when asked, anything else runs until it is
+//! halted.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use abi::boot::Boot;
+use abi::dev::{self, Create, Info, Status};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::device::{Device, Refused, Stream};
+use crate::instances::Request;
+
+/// A request for an instance with an empty root file system.
+pub fn request(name: &str, command: &[&str]) -> Request {
+    Request {
+        name: Some(name.into()),
+        cpus: 1,
+        memory: 64 << 20,
+        rootfs: Some(rootfs().into()),
+        command: command.iter().map(|word| (*word).into()).collect(),
+        ..Request::default()
+    }
+}
+
+/// A folder that makes a small root file system.
+pub fn rootfs() -> &'static str {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/src/rootfs")
+}
+
+struct Record {
+    status: Status,
+    command: Vec<String>,
+    /// Where standard output, standard error and kernel log go while somebody is attached.
+    attached: Vec<(Stream, File)>,
+}
+
+impl Record {
+    fn written(&self, stream: Stream) -> String {
+        let text = self.command.get(1).filter(|_| self.command[0] == "say" && self.status.state > dev::STATE_CREATED);
+        match (stream, text) {
+            (Stream::Stdout, Some(text)) => text.clone(),
+            (Stream::Stderr, Some(text)) => format!("errors of {text}"),
+            (Stream::Klog, _) => "last words\n".into(),
+            _ => String::new(),
+        }
+    }
+
+    fn end(&mut self, state: u32, exit_code: i32) {
+        (self.status.state, self.status.exit_code, self.status.ended_ns) = (state, exit_code, 1);
+        for (stream, mut file) in std::mem::take(&mut self.attached) {
+            file.write_all(self.written(stream).as_bytes()).unwrap();
+        }
+    }
+}
+
+struct State {
+    records: Vec<Record>,
+    next_id: u32,
+    refuse_loads: bool,
+}
+
+/// See the module.
+pub struct Mock {
+    cpus: u32,
+    memory: u64,
+    state: RefCell<State>,
+}
+
+impl Mock {
+    /// A machine, one of whose CPUs is the supervisor's.
+    pub fn new(cpus: u32, memory: u64) -> Self {
+        Self { cpus, memory, state: RefCell::new(State { records: Vec::new(), next_id: 1, refuse_loads: false }) }
+    }
+
+    /// From now on nothing fits.
+    pub fn refuse_loads(&self) {
+        self.state.borrow_mut().refuse_loads = true;
+    }
+
+    fn with<R>(&self, id: u32, f: impl FnOnce(&mut Record) -> io::Result<R>) -> io::Result<R> {
+        let mut state = self.state.borrow_mut();
+        let record = state.records.iter_mut().find(|record| record.status.id == id);
+        f(record.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?)
+    }
+}
+
+impl Device for Mock {
+    fn info(&self) -> io::Result<Info> {
+        let state = self.state.borrow();
+        let holds = |record: &&Record| record.status.state <= dev::STATE_RUNNING;
+        let cpus: u32 = state.records.iter().filter(holds).map(|record| record.status.cpus).sum();
+        let memory: u64 = state.records.iter().filter(holds).map(|record| record.status.mem).sum();
+        Ok(Info {
+            cpus_total: self.cpus,
+            cpus_supervisor: 1,
+            cpus_free: self.cpus - 1 - cpus,
+            mem_total: self.memory,
+            mem_free: self.memory - memory,
+            mem_granted: memory,
+            ..Info::default()
+        })
+    }
+
+    fn list(&self) -> io::Result<Vec<u32>> {
+        Ok(self.state.borrow().records.iter().map(|record| record.status.id).collect())
+    }
+
+    fn status(&self, id: u32) -> io::Result<Status> {
+        self.with(id, |record| Ok(record.status))
+    }
+
+    fn create(&self, call: &mut Create) -> Result<u32, Refused> {
+        let free = self.info().unwrap();
+        let mut state = self.state.borrow_mut();
+        match () {
+            () if state.records.iter().any(|record| record.status.label == call.label) => return Err(Refused::Taken),
+            () if call.cpus > free.cpus_free => return Err(Refused::Cpus { free: free.cpus_free }),
+            () if call.mem > free.mem_free => return Err(Refused::Memory { free: free.mem_free }),
+            () => {}
+        }
+        let mut status: Status = dev::zeroed();
+        (status.id, status.state, status.label) = (state.next_id, dev::STATE_CREATED, call.label);
+        (status.cpus, status.mem) = (call.cpus, call.mem);
+        state.next_id += 1;
+        state.records.push(Record { status, command: Vec::new(), attached: Vec::new() });
+        Ok(status.id)
+    }
+
+    fn load(&self, id: u32, kind: u32, _: u64, _: u64, bytes: &[u8]) -> io::Result<()> {
+        if self.state.borrow().refuse_loads {
+            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        }
+        self.with(id, |record| {
+            if kind == dev::LOAD_BOOT_BLOB {
+                let boot = Boot::parse(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+                record.command = boot.arguments().map(|word| String::from_utf8(word.to_vec()).unwrap()).collect();
+            }
+            Ok(())
+        })
+    }
+
+    fn order(&self, call: u32, id: u32, _: u32) -> io::Result<()> {
+        let refused = |errno| Err(io::Error::from_raw_os_error(errno));
+        if call == dev::DESTROY {
+            self.with(id, |record| if record.status.state == dev::STATE_RUNNING { refused(libc::EBUSY) } else { Ok(()) })?;
+            self.state.borrow_mut().records.retain(|record| record.status.id != id);
+            return Ok(());
+        }
+        self.with(id, |record| {
+            let running = record.status.state == dev::STATE_RUNNING;
+            let program = record.command[0].clone();
+            match call {
+                dev::START if record.status.state != dev::STATE_CREATED => return refused(libc::EBUSY),
+                dev::START => {
+                    record.status.state = dev::STATE_RUNNING;
+                    match program.as_str() {
+                        "say" => record.end(dev::STATE_EXITED, record.command[2].parse().unwrap()),
+                        "true" => record.end(dev::STATE_EXITED, 0),
+                        "panic" => record.end(dev::STATE_PANICKED, 137),
+                        _ => {}
+                    }
+                }
+                _ if !running => return refused(libc::ESRCH),
+                dev::SHUTDOWN if program == "polite" => record.end(dev::STATE_EXITED, 143),
+                dev::HALT => record.end(dev::STATE_HALTED, 137),
+                _ => {}
+            }
+            Ok(())
+        })
+    }
+
+    fn attach(&self, id: u32, stream: Stream, flags: u32) -> io::Result<OwnedFd> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+        if stream == Stream::Stdin {
+            // Nobody reads it; the pipe holds what tests write.
+            return Ok(write);
+        }
+        let mut write = File::from(write);
+        self.with(id, |record| {
+            if record.status.state > dev::STATE_RUNNING || flags & dev::ATTACH_FOLLOW == 0 {
+                write.write_all(record.written(stream).as_bytes())?;
+            } else {
+                record.attached.push((stream, write));
+            }
+            Ok(())
+        })?;
+        Ok(read)
+    }
+
+    fn wait(&self, id: u32, limit: Option<Duration>) -> io::Result<()> {
+        self.with(id, |record| match record.status.state {
+            state if state > dev::STATE_RUNNING => Ok(()),
+            _ if limit.is_some() => Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)),
+            _ => panic!("a test would wait for ever"),
+        })
+    }
+}

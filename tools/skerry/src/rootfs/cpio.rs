@@ -1,0 +1,271 @@
+//! Writing cpio archives in the "newc" format, as Linux and Skerry unpack them.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use crate::failure::{Context, Failure, Result};
+
+/// Bytes of a header.
+const HEADER: u64 = 110;
+const TRAILER: &[u8] = b"TRAILER!!!";
+/// Archives end at a multiple of this.
+const BLOCK: u64 = 512;
+/// Bytes sent at a time.
+const PIECE: usize = 128 << 10;
+
+/// The kind of a file, as in `st_mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A named pipe.
+    Fifo,
+    /// A character device.
+    Char,
+    /// A directory.
+    Directory,
+    /// A block device.
+    Block,
+    /// A regular file.
+    Regular,
+    /// A symbolic link.
+    Symlink,
+}
+
+impl Kind {
+    const fn bits(self) -> u32 {
+        match self {
+            Self::Fifo => 0o010_000,
+            Self::Char => 0o020_000,
+            Self::Directory => 0o040_000,
+            Self::Block => 0o060_000,
+            Self::Regular => 0o100_000,
+            Self::Symlink => 0o120_000,
+        }
+    }
+}
+
+/// What is in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Nothing.
+    Empty,
+    /// These bytes: where a symbolic link leads.
+    Bytes(Vec<u8>),
+    /// A part of a file of the host.
+    Part {
+        /// The file.
+        path: PathBuf,
+        /// Where the part begins.
+        offset: u64,
+        /// Its bytes.
+        len: u64,
+    },
+}
+
+/// A file of the archive.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Its name, without a leading slash.
+    pub name: Vec<u8>,
+    /// What it is.
+    pub kind: Kind,
+    /// Its permissions.
+    pub mode: u32,
+    /// Its owner.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// When it was changed, in seconds since 1970.
+    pub mtime: u32,
+    /// A device's number.
+    pub device: (u32, u32),
+    /// The number that names of one file share.
+    pub inode: u32,
+    /// How many names it has.
+    pub links: u32,
+    /// What is in it.
+    pub content: Content,
+}
+
+impl Entry {
+    fn len(&self) -> u64 {
+        match &self.content {
+            Content::Empty => 0,
+            Content::Bytes(bytes) => bytes.len() as u64,
+            Content::Part { len, .. } => *len,
+        }
+    }
+
+    fn header(&self, len: u64) -> Vec<u8> {
+        let fields = [
+            self.inode,
+            self.kind.bits() | (self.mode & 0o7777),
+            self.uid,
+            self.gid,
+            self.links,
+            self.mtime,
+            len as u32,
+            0,
+            0,
+            self.device.0,
+            self.device.1,
+            self.name.len() as u32 + 1,
+            0,
+        ];
+        header(fields, &self.name)
+    }
+}
+
+fn header(fields: [u32; 13], name: &[u8]) -> Vec<u8> {
+    let mut bytes = b"070701".to_vec();
+    for field in fields {
+        bytes.extend_from_slice(format!("{field:08x}").as_bytes());
+    }
+    bytes.extend_from_slice(name);
+    bytes.push(0);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+/// An archive to be written.
+#[derive(Debug, Default)]
+pub struct Archive {
+    entries: Vec<Entry>,
+    names: BTreeSet<Vec<u8>>,
+    len: u64,
+}
+
+impl Archive {
+    /// Adds a file; its parent directories first, where they are missing.
+    ///
+    /// # Errors
+    /// If it is larger than the format can say.
+    pub fn add(&mut self, entry: Entry) -> Result<()> {
+        if u32::try_from(entry.len()).is_err() {
+            let name = String::from_utf8_lossy(&entry.name);
+            return Err(Failure::new(format!("/{name}: larger than 4 GiB, which a cpio archive cannot hold")));
+        }
+        if let Some(slash) = entry.name.iter().rposition(|byte| *byte == b'/') {
+            let parent = &entry.name[..slash];
+            if !self.names.contains(parent) {
+                self.add(self.directory(parent.to_vec(), 0o755))?;
+            }
+        }
+        self.len += (HEADER + entry.name.len() as u64 + 1).next_multiple_of(4) + entry.len().next_multiple_of(4);
+        self.names.insert(entry.name.clone());
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    /// A directory of root's.
+    #[must_use]
+    pub fn directory(&self, name: Vec<u8>, mode: u32) -> Entry {
+        Entry {
+            name,
+            kind: Kind::Directory,
+            mode,
+            uid: 0,
+            gid: 0,
+            mtime: 0,
+            device: (0, 0),
+            inode: self.next_inode(),
+            links: 2,
+            content: Content::Empty,
+        }
+    }
+
+    /// A number that no entry has yet.
+    #[must_use]
+    pub fn next_inode(&self) -> u32 {
+        self.entries.len() as u32 + 1
+    }
+
+    /// The entries so far.
+    pub fn entries_mut(&mut self) -> &mut [Entry] {
+        &mut self.entries
+    }
+
+    /// Bytes of the finished archive.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        (self.len + (HEADER + TRAILER.len() as u64 + 1).next_multiple_of(4)).next_multiple_of(BLOCK)
+    }
+
+    /// True if nothing was added.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Writes the archive, exactly [`Self::len`] bytes.
+    ///
+    /// # Errors
+    /// If a file cannot be read or has become shorter; the sink's.
+    pub fn send(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let mut pieces = Pieces { held: Vec::with_capacity(PIECE), sink };
+        for entry in &self.entries {
+            let len = entry.len();
+            pieces.put(&entry.header(len))?;
+            match &entry.content {
+                Content::Empty => {}
+                Content::Bytes(bytes) => pieces.put(bytes)?,
+                Content::Part { path, offset, len } => copy(path, *offset, *len, &mut |bytes| pieces.put(bytes))?,
+            }
+            pieces.put(&[0; 3][..(len.next_multiple_of(4) - len) as usize])?;
+        }
+        let end = header([0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, TRAILER.len() as u32 + 1, 0], TRAILER);
+        let padding = self.len() - self.len - end.len() as u64;
+        pieces.put(&end)?;
+        pieces.put(&[0; BLOCK as usize][..padding as usize])?;
+        pieces.finish()
+    }
+}
+
+/// Collects small writes into large ones.
+struct Pieces<'a> {
+    held: Vec<u8>,
+    sink: &'a mut dyn FnMut(&[u8]) -> Result<()>,
+}
+
+impl Pieces<'_> {
+    fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.held.len() + bytes.len() > PIECE {
+            (self.sink)(&self.held)?;
+            self.held.clear();
+        }
+        if bytes.len() >= PIECE {
+            return (self.sink)(bytes);
+        }
+        self.held.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finish(self) -> Result<()> {
+        if self.held.is_empty() { Ok(()) } else { (self.sink)(&self.held) }
+    }
+}
+
+/// Copies exactly `len` bytes of a file.
+///
+/// # Errors
+/// If it cannot be read, or is shorter; the sink's.
+pub fn copy(path: &Path, offset: u64, len: u64, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    let what = || path.display().to_string();
+    let mut file = File::open(path).context(what)?;
+    if offset > 0 {
+        file.seek(SeekFrom::Start(offset)).context(what)?;
+    }
+    let mut left = len;
+    let mut buf = vec![0; PIECE.min(usize::try_from(len).unwrap_or(PIECE)).max(1)];
+    while left > 0 {
+        let most = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let count = file.read(&mut buf[..most]).context(what)?;
+        if count == 0 {
+            return Err(Failure::new(format!("{}: became shorter while it was read", path.display())));
+        }
+        sink(&buf[..count])?;
+        left -= count as u64;
+    }
+    Ok(())
+}

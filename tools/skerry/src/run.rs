@@ -1,0 +1,212 @@
+//! `run`, `start -a` and `attach`: an instance's program as if it ran here.
+
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::SystemTime;
+
+use abi::dev::{self, Status};
+use signal_hook::consts::signal::{SIGINT, SIGTERM, SIGWINCH};
+
+use crate::device::{Device, Stream};
+use crate::failure::{Context, Failure, Result, STATUS_OURS};
+use crate::instances::{self, Request, label};
+use crate::streams::{Signals, Sink, Streams};
+use crate::terminal::{self, Raw};
+
+/// After so many `SIGINT` or `SIGTERM` the instance is halted, whatever its program makes of them.
+const PATIENCE: u32 = 3;
+/// Lines of the kernel log shown when an instance panics.
+const LAST_WORDS: usize = 12;
+/// Status of a program whose instance was halted: killed by `SIGKILL`.
+const STATUS_KILLED: u8 = 128 + 9;
+
+/// The tool's own streams.
+pub struct Here<'a> {
+    /// Standard input; `None`: the instance gets none.
+    pub input: Option<BorrowedFd<'a>>,
+    /// Standard output.
+    pub out: &'a mut dyn Write,
+    /// Standard error.
+    pub err: &'a mut dyn Write,
+    /// Whether signals are passed on and terminals made raw.
+    pub signals: bool,
+}
+
+/// How to run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Do not wait.
+    pub detach: bool,
+    /// Remove the instance when it has ended.
+    pub remove: bool,
+    /// Its program has a terminal.
+    pub terminal: bool,
+    /// Show its system calls.
+    pub trace: bool,
+}
+
+/// Creates, starts and accompanies an instance; returns its program's status.
+///
+/// # Errors
+/// If Skerry fails; its own status is then 125.
+pub fn run(device: &dyn Device, request: &Request, options: Options, asked: SystemTime, mut here: Here<'_>) -> Result<u8> {
+    let created = instances::create(device, request, asked).map_err(Failure::ours)?;
+    let started = if options.detach {
+        instances::start(device, &created)
+            .and_then(|()| writeln!(here.out, "{}", label(&created)).context(|| "standard output").map(|()| 0))
+    } else {
+        accompany(device, &created, options, true, &mut here)
+    };
+    let remove = options.remove && !options.detach;
+    let never_ran = started.is_err() && device.status(created.id).is_ok_and(|now| now.state == dev::STATE_CREATED);
+    if remove || never_ran {
+        // Its end is known by now; what cannot be removed is shown by `ls`.
+        let _ = device.order(dev::DESTROY, created.id, 0);
+    }
+    started.map_err(Failure::ours)
+}
+
+/// Connects to a running instance until it ends; returns its program's status.
+///
+/// # Errors
+/// If it does not run.
+pub fn attach(device: &dyn Device, status: &Status, options: Options, mut here: Here<'_>) -> Result<u8> {
+    match status.state {
+        dev::STATE_RUNNING => accompany(device, status, options, false, &mut here),
+        dev::STATE_CREATED => Err(Failure::new(format!("{0} was not started: use `skerry start {0}`", label(status)))),
+        state => {
+            Err(Failure::new(format!("{0} has {1}: `skerry logs {0}` shows its output", label(status), dev::state_name(state))))
+        }
+    }
+}
+
+/// Connects to an instance, starts it if it is to be, and stays until its end.
+///
+/// # Errors
+/// If Skerry fails.
+pub fn accompany(device: &dyn Device, status: &Status, options: Options, start: bool, here: &mut Here<'_>) -> Result<u8> {
+    let (id, name) = (status.id, label(status));
+    let cannot = || format!("cannot connect to {name}");
+    let output = dev::ATTACH_FOLLOW | dev::ATTACH_PRESSURE | if start { dev::ATTACH_FROM_START } else { 0 };
+    let mut signals = if here.signals { Some(Signals::new().context(cannot)?) } else { None };
+    let mut streams = Streams::new(&mut *here.out, &mut *here.err);
+    streams.output(device.attach(id, Stream::Stdout, output).context(cannot)?, Sink::Out);
+    streams.output(device.attach(id, Stream::Stderr, output).context(cannot)?, Sink::Err);
+    if options.trace {
+        streams.output(device.attach(id, Stream::Klog, output & !dev::ATTACH_PRESSURE).context(cannot)?, Sink::Err);
+    }
+    let stdin = device.attach(id, Stream::Stdin, 0).context(cannot)?;
+    match here.input {
+        Some(input) => streams.input(input, stdin).context(cannot)?,
+        // Dropping the only writer is the end of input.
+        None => drop(stdin),
+    }
+    let raw = match here.input {
+        Some(input) if here.signals && options.terminal => Raw::enter(input).context(|| "the terminal")?,
+        _ => None,
+    };
+    if start {
+        instances::start(device, status)?;
+    }
+    let tell_size = || {
+        if options.terminal
+            && let Some(size) = terminal::size(io::stdout().as_fd())
+        {
+            // Its terminal keeps the size it has: nothing else depends on it.
+            let _ = device.order(dev::WINSIZE, id, size);
+        }
+    };
+    tell_size();
+    let mut impatience = 0;
+    let mut on_signal = |signal: i32| {
+        if signal == SIGWINCH {
+            tell_size();
+            return Ok(());
+        }
+        impatience += u32::from(matches!(signal, SIGINT | SIGTERM));
+        let passed = match impatience {
+            PATIENCE.. => device.order(dev::HALT, id, 0),
+            _ => device.order(dev::SIGNAL, id, signal as u32),
+        };
+        match passed {
+            // It has ended in this moment, or does not listen: the next signal may be the last.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EAGAIN)) => Ok(()),
+            other => other,
+        }
+    };
+    streams.run(signals.as_mut(), &mut on_signal).context(|| format!("lost the connection to {name}"))?;
+    drop(streams);
+    drop(raw);
+    device.wait(id, None).context(|| format!("cannot wait for {name}"))?;
+    let ended = device.status(id).context(|| format!("cannot look at {name}"))?;
+    conclude(device, &ended, here.err)
+}
+
+/// The exit status that stands for how an instance ended; explains anything but its program's own end.
+fn conclude(device: &dyn Device, ended: &Status, err: &mut dyn Write) -> Result<u8> {
+    let name = label(ended);
+    match ended.state {
+        dev::STATE_EXITED => Ok(u8::try_from(ended.exit_code).unwrap_or(STATUS_OURS)),
+        dev::STATE_HALTED => Ok(STATUS_KILLED),
+        dev::STATE_PANICKED => {
+            let log = crate::logs::read(device, ended.id, Stream::Klog).unwrap_or_default();
+            let log = String::from_utf8_lossy(&log).into_owned();
+            let lines: Vec<_> = log.lines().collect();
+            for line in &lines[lines.len().saturating_sub(LAST_WORDS)..] {
+                let _ = writeln!(err, "{line}");
+            }
+            Err(Failure { message: format!("{name} panicked; the last lines of its kernel log are above"), status: STATUS_OURS })
+        }
+        state => {
+            let detail = dev::text(&ended.detail).unwrap_or_default();
+            Err(Failure { message: format!("{name} has {}: {detail}", dev::state_name(state)), status: STATUS_OURS })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mock::{Mock, request};
+
+    fn run_here(mock: &Mock, command: &[&str], options: Options) -> (Result<u8>, String, String) {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let here = Here { input: None, out: &mut out, err: &mut err, signals: false };
+        let result = run(mock, &request("box", command), options, SystemTime::now(), here);
+        (result, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+    }
+
+    #[test]
+    fn output_and_status_are_the_programs() {
+        let mock = Mock::new(4, 1 << 30);
+        let (status, out, err) = run_here(&mock, &["say", "hello", "7"], Options { remove: true, ..Options::default() });
+        assert_eq!((status.unwrap(), out.as_str(), err.as_str()), (7, "hello", "errors of hello"));
+        assert!(mock.list().unwrap().is_empty(), "--rm");
+        let (status, ..) = run_here(&mock, &["say", "hello", "0"], Options::default());
+        assert_eq!((status.unwrap(), mock.list().unwrap().len()), (0, 1));
+    }
+
+    #[test]
+    fn a_panic_is_ours_and_shows_the_log() {
+        let mock = Mock::new(4, 1 << 30);
+        let (status, _, err) = run_here(&mock, &["panic"], Options::default());
+        let failure = status.unwrap_err();
+        assert_eq!(failure.status, 125);
+        assert!(failure.message.contains("panicked") && err.contains("last words"), "{failure}, {err}");
+    }
+
+    #[test]
+    fn detached_only_tells_the_name() {
+        let mock = Mock::new(4, 1 << 30);
+        let (status, out, _) = run_here(&mock, &["sleep", "9"], Options { detach: true, ..Options::default() });
+        assert_eq!((status.unwrap(), out.as_str()), (0, "box\n"));
+        assert_eq!(instances::find(&mock, "box").unwrap().state, dev::STATE_RUNNING);
+    }
+
+    #[test]
+    fn a_shortage_is_status_125() {
+        let mock = Mock::new(1, 1 << 30);
+        let (status, ..) = run_here(&mock, &["true"], Options::default());
+        assert_eq!(status.unwrap_err().status, 125);
+    }
+}

@@ -1,0 +1,358 @@
+//! What listing commands print: aligned tables for people, JSON with a stable schema (`docs/cli.md`) for programs.
+
+use std::io::{self, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use abi::dev::{self, Info, Status};
+use serde::Serialize;
+
+use crate::instances::{has_ended, label};
+use crate::size;
+
+/// An instance in `ls --json`. Memory in bytes, points in time in seconds since 1970.
+#[derive(Debug, Serialize)]
+pub struct Instance<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its number.
+    pub id: u32,
+    /// `created`, `running`, `exited`, `panicked`, `halted` or `failed`.
+    pub state: &'static str,
+    /// Its program's status, once it has exited.
+    pub exit_code: Option<i32>,
+    /// How many CPUs it has, or had.
+    pub cpus: u32,
+    /// How much memory it has, or had.
+    pub memory: u64,
+    /// Its trust mode.
+    pub mode: &'static str,
+    /// When it was created.
+    pub created: f64,
+    /// When it was started.
+    pub started: Option<f64>,
+    /// When everything was back.
+    pub ended: Option<f64>,
+    /// How it came to its state, in words.
+    pub detail: &'a str,
+}
+
+/// An instance in `inspect --json`. Durations in microseconds, `null` while they are not known.
+#[derive(Debug, Serialize)]
+pub struct Inspected<'a> {
+    /// As in `ls`.
+    #[serde(flatten)]
+    pub instance: Instance<'a>,
+    /// From the request to CPUs and memory being taken.
+    pub create_us: Option<f64>,
+    /// From the start to the first instruction in user space.
+    pub boot_us: Option<f64>,
+    /// From the request to the first instruction in user space.
+    pub run_us: Option<f64>,
+    /// How everything came back.
+    pub reclaim: Option<Reclaim>,
+}
+
+/// How everything came back from an instance.
+#[derive(Debug, Serialize)]
+pub struct Reclaim {
+    /// How long it took.
+    pub total_us: f64,
+    /// How much of that was scrubbing.
+    pub scrub_us: f64,
+    /// Memory scrubbed.
+    pub scrubbed_bytes: u64,
+    /// CPUs that had to be reset.
+    pub reset_cpus: u32,
+    /// CPUs that did not come back.
+    pub lost_cpus: u32,
+    /// Memory that cannot be used again.
+    pub leaked_bytes: u64,
+}
+
+/// `resources --json`. Memory in bytes.
+#[derive(Debug, Serialize)]
+pub struct Resources {
+    /// CPUs.
+    pub cpus: Share<u32>,
+    /// Memory.
+    pub memory: MemoryShare,
+    /// Instances there are, in whatever state.
+    pub instances: usize,
+}
+
+/// Who has the CPUs.
+#[derive(Debug, Serialize)]
+pub struct Share<T> {
+    /// All of them.
+    pub total: T,
+    /// The supervisor's own.
+    pub supervisor: T,
+    /// With instances.
+    pub in_use: T,
+    /// Free.
+    pub free: T,
+    /// Unusable until the machine restarts.
+    pub lost: T,
+}
+
+/// Who has the memory.
+#[derive(Debug, Serialize)]
+pub struct MemoryShare {
+    /// All of it.
+    pub total: u64,
+    /// The supervisor's own.
+    pub supervisor: u64,
+    /// With instances.
+    pub in_use: u64,
+    /// Free.
+    pub free: u64,
+    /// Unusable until the machine restarts.
+    pub leaked: u64,
+}
+
+fn seconds(ns: u64) -> Option<f64> {
+    (ns != 0).then_some(ns as f64 / 1e9)
+}
+
+fn microseconds(ns: u64) -> f64 {
+    ns as f64 / 1e3
+}
+
+impl<'a> Instance<'a> {
+    /// From the device's record.
+    #[must_use]
+    pub fn new(status: &'a Status) -> Self {
+        Self {
+            name: label(status),
+            id: status.id,
+            state: dev::state_name(status.state),
+            exit_code: (status.state == dev::STATE_EXITED).then_some(status.exit_code),
+            cpus: status.cpus,
+            memory: status.mem,
+            mode: "cooperative",
+            created: seconds(status.created_ns).unwrap_or(0.0),
+            started: seconds(status.started_ns),
+            ended: seconds(status.ended_ns),
+            detail: dev::text(&status.detail).unwrap_or_default(),
+        }
+    }
+}
+
+impl<'a> Inspected<'a> {
+    /// From the device's record.
+    #[must_use]
+    pub fn new(status: &'a Status) -> Self {
+        let asked = status.requested_ns;
+        let since_asked = |ns: u64| (asked != 0 && ns >= asked).then(|| microseconds(ns - asked));
+        let booted = status.start_to_user_ns != 0;
+        Self {
+            instance: Instance::new(status),
+            create_us: since_asked(status.created_ns),
+            boot_us: booted.then(|| microseconds(status.start_to_user_ns)),
+            run_us: since_asked(status.started_ns + status.start_to_user_ns).filter(|_| booted),
+            reclaim: (has_ended(status) && status.ended_ns != 0).then(|| Reclaim {
+                total_us: microseconds(status.reclaim_ns + status.scrub_ns),
+                scrub_us: microseconds(status.scrub_ns),
+                scrubbed_bytes: status.scrubbed_bytes,
+                reset_cpus: status.reset_cpus,
+                lost_cpus: status.lost_cpus,
+                leaked_bytes: status.leaked,
+            }),
+        }
+    }
+}
+
+impl Resources {
+    /// From the device's record.
+    #[must_use]
+    pub fn new(info: &Info, instances: usize) -> Self {
+        let cpus_known = info.cpus_supervisor + info.cpus_free + info.cpus_lost;
+        Self {
+            cpus: Share {
+                total: info.cpus_total,
+                supervisor: info.cpus_supervisor,
+                in_use: info.cpus_total.saturating_sub(cpus_known),
+                free: info.cpus_free,
+                lost: info.cpus_lost,
+            },
+            memory: MemoryShare {
+                total: info.mem_total,
+                supervisor: info.mem_total.saturating_sub(info.mem_free + info.mem_granted + info.mem_leaked),
+                in_use: info.mem_granted,
+                free: info.mem_free,
+                leaked: info.mem_leaked,
+            },
+            instances,
+        }
+    }
+}
+
+/// Prints a document.
+///
+/// # Errors
+/// Those of `out`.
+pub fn json(value: &impl Serialize, out: &mut dyn Write) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    writeln!(out)
+}
+
+/// Prints rows in columns; the first row is the heading.
+///
+/// # Errors
+/// Those of `out`.
+pub fn table(rows: &[Vec<String>], out: &mut dyn Write) -> io::Result<()> {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<_> = (0..columns).map(width).collect();
+    for row in rows {
+        let cells: Vec<_> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        writeln!(out, "{}", cells.join("   ").trim_end())?;
+    }
+    Ok(())
+}
+
+/// `ls` as a table.
+///
+/// # Errors
+/// Those of `out`.
+pub fn instances(all: &[&Status], now: SystemTime, out: &mut dyn Write) -> io::Result<()> {
+    let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+    let mut rows = vec![["NAME", "STATE", "CPUS", "MEMORY", "MODE", "CREATED", "DETAIL"].map(String::from).to_vec()];
+    for status in all {
+        let instance = Instance::new(status);
+        rows.push(vec![
+            instance.name.into(),
+            instance.state.into(),
+            instance.cpus.to_string(),
+            size::format(instance.memory),
+            instance.mode.into(),
+            ago(now.saturating_sub(status.created_ns) / 1_000_000_000),
+            instance.detail.into(),
+        ]);
+    }
+    table(&rows, out)
+}
+
+/// `resources` as a table.
+///
+/// # Errors
+/// Those of `out`.
+pub fn resources(r: &Resources, out: &mut dyn Write) -> io::Result<()> {
+    let head = ["", "TOTAL", "SUPERVISOR", "INSTANCES", "FREE", "LOST"];
+    let (cpus, memory) = (&r.cpus, &r.memory);
+    let cpus = [cpus.total, cpus.supervisor, cpus.in_use, cpus.free, cpus.lost].map(|count| count.to_string());
+    let memory = [memory.total, memory.supervisor, memory.in_use, memory.free, memory.leaked].map(size::format);
+    let row = |name: &str, cells: [String; 5]| std::iter::once(name.to_owned()).chain(cells).collect::<Vec<_>>();
+    table(&[head.map(String::from).to_vec(), row("CPUs", cpus), row("memory", memory)], out)
+}
+
+/// `inspect` for people: a line per field.
+///
+/// # Errors
+/// Those of `out`.
+pub fn inspected(status: &Status, out: &mut dyn Write) -> io::Result<()> {
+    let all = Inspected::new(status);
+    let time = |us: Option<f64>| us.map_or_else(|| "-".into(), |us| format!("{:.3} ms", us / 1e3));
+    let mut rows = vec![
+        ("name", all.instance.name.into()),
+        ("number", all.instance.id.to_string()),
+        ("state", all.instance.state.into()),
+        ("detail", all.instance.detail.into()),
+        ("CPUs", all.instance.cpus.to_string()),
+        ("memory", size::format(all.instance.memory)),
+        ("trust mode", all.instance.mode.into()),
+        ("request to CPUs and memory taken", time(all.create_us)),
+        ("start to first user instruction", time(all.boot_us)),
+        ("request to first user instruction", time(all.run_us)),
+    ];
+    if let Some(reclaim) = &all.reclaim {
+        rows.push(("end to resources free", time(Some(reclaim.total_us))));
+        rows.push(("of which scrubbing", format!("{} ({})", time(Some(reclaim.scrub_us)), size::format(reclaim.scrubbed_bytes))));
+        if reclaim.lost_cpus > 0 || reclaim.leaked_bytes > 0 {
+            rows.push(("lost", format!("{} CPUs, {}", reclaim.lost_cpus, size::format(reclaim.leaked_bytes))));
+        }
+    }
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    rows.iter().filter(|(_, value)| !value.is_empty()).try_for_each(|(name, value)| writeln!(out, "{name:width$}   {value}"))
+}
+
+/// How long ago that was.
+fn ago(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s ago"),
+        120..7200 => format!("{} min ago", seconds / 60),
+        7200..172_800 => format!("{} h ago", seconds / 3600),
+        _ => format!("{} days ago", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status() -> Status {
+        let mut status: Status = dev::zeroed();
+        status.label = dev::field("box").unwrap();
+        (status.id, status.cpus, status.mem) = (3, 2, 64 << 20);
+        status.state = dev::STATE_RUNNING;
+        (status.requested_ns, status.created_ns, status.started_ns) = (1_000_000_000, 1_002_000_000, 1_010_000_000);
+        status.start_to_user_ns = 5_000_000;
+        status
+    }
+
+    fn value(text: &[u8]) -> serde_json::Value {
+        serde_json::from_slice(text).unwrap()
+    }
+
+    #[test]
+    fn json_of_an_instance() {
+        let mut out = Vec::new();
+        let mut status = status();
+        json(&Inspected::new(&status), &mut out).unwrap();
+        let shown = value(&out);
+        assert_eq!((&shown["name"], &shown["state"], &shown["memory"]), (&"box".into(), &"running".into(), &(64 << 20).into()));
+        assert!(shown["exit_code"].is_null() && shown["reclaim"].is_null());
+        assert_eq!((shown["create_us"].as_f64(), shown["boot_us"].as_f64()), (Some(2000.0), Some(5000.0)));
+        assert_eq!(shown["run_us"].as_f64(), Some(15_000.0));
+        (status.state, status.exit_code, status.ended_ns) = (dev::STATE_EXITED, 7, 2_000_000_000);
+        (status.reclaim_ns, status.scrub_ns, status.scrubbed_bytes) = (3000, 4000, 64 << 20);
+        out.clear();
+        json(&Inspected::new(&status), &mut out).unwrap();
+        let shown = value(&out);
+        assert_eq!((shown["exit_code"].as_i64(), shown["reclaim"]["total_us"].as_f64()), (Some(7), Some(7.0)));
+        assert_eq!(shown["reclaim"]["lost_cpus"], 0);
+    }
+
+    #[test]
+    fn json_of_resources() {
+        let info = Info {
+            cpus_total: 4,
+            cpus_supervisor: 1,
+            cpus_free: 2,
+            mem_total: 100,
+            mem_free: 60,
+            mem_granted: 30,
+            ..Info::default()
+        };
+        let mut out = Vec::new();
+        json(&Resources::new(&info, 1), &mut out).unwrap();
+        let shown = value(&out);
+        assert_eq!(
+            (&shown["cpus"]["in_use"], &shown["cpus"]["free"], &shown["memory"]["supervisor"]),
+            (&1.into(), &2.into(), &10.into())
+        );
+    }
+
+    #[test]
+    fn tables_are_aligned() {
+        let mut out = Vec::new();
+        let now = UNIX_EPOCH + std::time::Duration::from_secs(61);
+        instances(&[&status()], now, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(
+            text,
+            "NAME   STATE     CPUS   MEMORY   MODE          CREATED    DETAIL\n\
+             box    running   2      64 MiB   cooperative   59 s ago\n"
+        );
+    }
+}

@@ -1,0 +1,246 @@
+//! Moving bytes between the tool's own streams and an instance's, with one `poll(2)` loop, and telling of signals.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::pipe::{PipeFlags, pipe_with};
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+
+use crate::terminal;
+
+/// Signals that are passed on; `SIGWINCH` tells of the terminal's size.
+const SIGNALS: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
+const PIECE: usize = 32 << 10;
+
+/// Signals the tool has received, as a descriptor that becomes readable.
+pub struct Signals {
+    pipe: File,
+    came: Vec<(i32, Arc<AtomicBool>)>,
+}
+
+impl Signals {
+    /// From now on signals are collected here.
+    pub fn new() -> io::Result<Self> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let mut came = Vec::new();
+        for signal in SIGNALS {
+            let flag = Arc::new(AtomicBool::new(false));
+            // In this order: whoever reads the pipe's byte finds the flag.
+            signal_hook::flag::register(signal, flag.clone())?;
+            signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+            came.push((signal, flag));
+        }
+        Ok(Self { pipe: read.into(), came })
+    }
+
+    fn take(&mut self) -> Vec<i32> {
+        let _ = self.pipe.read(&mut [0; 64]);
+        self.came.iter().filter(|(_, flag)| flag.swap(false, Ordering::SeqCst)).map(|(signal, _)| *signal).collect()
+    }
+}
+
+/// Standard input on its way to an instance.
+struct Input<'a> {
+    from: BorrowedFd<'a>,
+    to: File,
+    /// Read, not yet written.
+    held: Vec<u8>,
+}
+
+/// Where a stream of an instance goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sink {
+    /// To standard output.
+    Out,
+    /// To standard error.
+    Err,
+}
+
+/// The streams of one instance.
+pub struct Streams<'a> {
+    out: &'a mut dyn Write,
+    err: &'a mut dyn Write,
+    input: Option<Input<'a>>,
+    outputs: Vec<(File, Sink)>,
+}
+
+impl<'a> Streams<'a> {
+    /// No streams yet, and where they will go.
+    pub fn new(out: &'a mut dyn Write, err: &'a mut dyn Write) -> Self {
+        Self { out, err, input: None, outputs: Vec::new() }
+    }
+
+    /// Copies `from` to the instance's standard input `to`; at the end of `from` that ends too.
+    pub fn input(&mut self, from: BorrowedFd<'a>, to: OwnedFd) -> io::Result<()> {
+        fcntl_setfl(&to, fcntl_getfl(&to)? | OFlags::NONBLOCK)?;
+        self.input = Some(Input { from, to: to.into(), held: Vec::new() });
+        Ok(())
+    }
+
+    /// Copies the instance's stream `from` to `to`, until its end.
+    pub fn output(&mut self, from: OwnedFd, to: Sink) {
+        self.outputs.push((from.into(), to));
+    }
+
+    /// Where `sink` is.
+    pub fn sink(&mut self, sink: Sink) -> &mut dyn Write {
+        match sink {
+            Sink::Out => self.out,
+            Sink::Err => self.err,
+        }
+    }
+
+    /// Moves bytes until all outputs have ended. `on_signal` is told what came; an error from it ends everything.
+    pub fn run(&mut self, mut signals: Option<&mut Signals>, on_signal: &mut dyn FnMut(i32) -> io::Result<()>) -> io::Result<()> {
+        while !self.outputs.is_empty() {
+            let ready = self.wait(signals.as_deref())?;
+            if ready.signal
+                && let Some(signals) = &mut signals
+            {
+                signals.take().into_iter().try_for_each(&mut *on_signal)?;
+            }
+            if ready.input {
+                self.move_input();
+            }
+            let mut readable = ready.outputs.into_iter();
+            let mut result = Ok(());
+            let (out, err) = (&mut *self.out, &mut *self.err);
+            self.outputs.retain_mut(|(from, sink)| {
+                if !readable.next().unwrap_or(false) {
+                    return true;
+                }
+                match copy_once(from, if *sink == Sink::Out { &mut *out } else { &mut *err }) {
+                    Ok(more) => more,
+                    // Our reader is gone: what else the program writes is kept by the supervisor.
+                    Err(error) if error.kind() == ErrorKind::BrokenPipe => false,
+                    Err(error) => {
+                        result = Err(error);
+                        false
+                    }
+                }
+            });
+            result?;
+        }
+        Ok(())
+    }
+
+    fn wait(&self, signals: Option<&Signals>) -> io::Result<Ready> {
+        let mut fds: Vec<PollFd<'_>> = self.outputs.iter().map(|(from, _)| PollFd::new(from, PollFlags::IN)).collect();
+        let outputs = fds.len();
+        if let Some(signals) = signals {
+            fds.push(PollFd::new(&signals.pipe, PollFlags::IN));
+        }
+        let before_input = fds.len();
+        if let Some(input) = &self.input {
+            if !input.held.is_empty() {
+                fds.push(PollFd::new(&input.to, PollFlags::OUT));
+            } else if !terminal::is_others(input.from) {
+                fds.push(PollFd::from_borrowed_fd(input.from, PollFlags::IN));
+            }
+        }
+        loop {
+            match poll(&mut fds, None) {
+                Ok(_) => break,
+                // The pipe tells which signal.
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let came = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        Ok(Ready {
+            outputs: fds[..outputs].iter().map(came).collect(),
+            signal: fds[outputs..before_input].iter().any(came),
+            input: fds[before_input..].iter().any(came),
+        })
+    }
+
+    /// One step of standard input.
+    fn move_input(&mut self) {
+        let Some(input) = &mut self.input else { return };
+        if input.held.is_empty() {
+            let mut piece = vec![0; PIECE];
+            match rustix::io::read(input.from, &mut piece) {
+                Ok(count) if count > 0 => {
+                    piece.truncate(count);
+                    input.held = piece;
+                }
+                Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => return,
+                // Its end, or ours to it: dropping the descriptor tells the instance.
+                _ => {
+                    self.input = None;
+                    return;
+                }
+            }
+        }
+        match input.to.write(&input.held) {
+            Ok(count) => drop(input.held.drain(..count)),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            // The instance has ended.
+            Err(_) => self.input = None,
+        }
+    }
+}
+
+/// What `poll(2)` found.
+struct Ready {
+    outputs: Vec<bool>,
+    signal: bool,
+    input: bool,
+}
+
+/// Copies what is there; false at the end.
+fn copy_once(from: &mut File, to: &mut dyn Write) -> io::Result<bool> {
+    let mut piece = [0; PIECE];
+    match from.read(&mut piece) {
+        Ok(0) => Ok(false),
+        Ok(count) => {
+            to.write_all(&piece[..count])?;
+            to.flush()?;
+            Ok(true)
+        }
+        Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether reading `from` would not block.
+pub fn is_ready(from: impl AsFd) -> io::Result<bool> {
+    let mut fds = [PollFd::new(&from, PollFlags::IN)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    Ok(poll(&mut fds, Some(&now))? > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn input_and_outputs_move_and_end() {
+        let (stdin, mut ours) = pipe_with(PipeFlags::CLOEXEC).map(|(r, w)| (r, File::from(w))).unwrap();
+        let (theirs, to) = pipe_with(PipeFlags::CLOEXEC).map(|(r, w)| (File::from(r), w)).unwrap();
+        let (out, mut writes) = pipe_with(PipeFlags::CLOEXEC).map(|(r, w)| (r, File::from(w))).unwrap();
+        let program = std::thread::spawn(move || {
+            let mut theirs = theirs;
+            let mut text = String::new();
+            theirs.read_to_string(&mut text).unwrap();
+            writes.write_all(text.to_uppercase().as_bytes()).unwrap();
+        });
+        ours.write_all(&b"word ".repeat(50_000)[..60_000]).unwrap();
+        drop(ours);
+        let mut printed = Vec::new();
+        let mut nothing = Vec::new();
+        let mut streams = Streams::new(&mut printed, &mut nothing);
+        streams.input(stdin.as_fd(), to).unwrap();
+        streams.output(out, Sink::Out);
+        streams.run(None, &mut |_| Ok(())).unwrap();
+        drop(streams);
+        program.join().unwrap();
+        assert_eq!(printed.len(), 60_000);
+        assert!(printed.starts_with(b"WORD WORD"));
+    }
+}
