@@ -355,7 +355,7 @@ mod tests {
         mock.refuse_loads();
         let failure = create(&mock, &request("box", &["true"]), SystemTime::now()).unwrap_err();
         assert!(failure.message.contains("raise --mem"), "{failure}");
-        assert_eq!(mock.list().unwrap(), []);
+        assert!(mock.list().unwrap().is_empty());
         assert_eq!(mock.info().unwrap().cpus_free, 3);
     }
 

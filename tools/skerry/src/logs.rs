@@ -74,17 +74,20 @@ fn read_ready(from: &mut File) -> io::Result<(Vec<u8>, bool)> {
 
 /// The last `count` lines.
 fn last_lines(text: &[u8], count: usize) -> &[u8] {
+    if count == 0 {
+        return &[];
+    }
     let body = text.strip_suffix(b"\n").unwrap_or(text);
     let mut left = count;
     for (at, byte) in body.iter().enumerate().rev() {
         if *byte == b'\n' {
-            left -= usize::from(left > 0);
+            left -= 1;
             if left == 0 {
                 return &text[at + 1..];
             }
         }
     }
-    if count == 0 { &[] } else { text }
+    text
 }
 
 #[cfg(test)]

@@ -14,10 +14,10 @@ pub fn parse(text: &str) -> Result<u64> {
     let lower = text.trim().to_ascii_lowercase();
     let digits = lower.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(lower.len());
     let (number, unit) = lower.split_at(digits);
-    let unit = match unit.strip_suffix("ib").or_else(|| unit.strip_suffix('b').filter(|rest| !rest.is_empty())) {
-        Some(short) => short,
-        None if unit.is_empty() => "b",
-        None => unit,
+    let unit = match unit {
+        "" => "b",
+        "kb" | "mb" | "gb" | "kib" | "mib" | "gib" => &unit[..1],
+        unit => unit,
     };
     let factor = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?.1;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));

@@ -8,6 +8,9 @@ mod pipes;
 mod terminal;
 
 use std::os::unix::process::ExitStatusExt;
+use std::ffi::OsStr;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 use std::{env, fs, io};
 
@@ -75,9 +78,21 @@ fn serve() -> io::Result<()> {
 
 /// A command that runs `words` in the environment of a test machine.
 fn command(words: &[std::ffi::OsString]) -> Command {
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).env_clear().envs(ENVIRONMENT);
+    // Looked up here: a name without a path makes the standard library fork by way of a socket pair, which the first
+    // kernel to be tested does not have yet.
+    let mut command = Command::new(find(&words[0]));
+    command.arg0(&words[0]).args(&words[1..]).env_clear().envs(ENVIRONMENT);
     command
+}
+
+/// The program's file, looked for as a shell does; the name itself if there is none.
+fn find(name: &OsStr) -> PathBuf {
+    let search = ENVIRONMENT.iter().find(|(key, _)| *key == "PATH").map_or("", |(_, value)| value);
+    let named = Path::new(name);
+    if named.components().count() > 1 || named.has_root() {
+        return named.into();
+    }
+    search.split(':').map(|dir| Path::new(dir).join(name)).find(|file| file.exists()).unwrap_or_else(|| named.into())
 }
 
 /// The status a shell would report for a command that could not be started.

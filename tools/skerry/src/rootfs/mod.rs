@@ -176,23 +176,25 @@ mod tests {
     fn a_tar_archive_becomes_a_cpio_archive() {
         let long = format!("bin/{}", "n".repeat(150));
         let mut tar = tar::Builder::new(Vec::new());
-        let mut header = tar::Header::new_gnu();
-        header.set_mode(0o755);
-        header.set_size(8);
+        let owned = |mut header: tar::Header, mode, size| {
+            header.set_mode(mode);
+            header.set_size(size);
+            header.set_uid(0);
+            header.set_gid(0);
+            header.set_mtime(1);
+            header
+        };
+        let mut header = owned(tar::Header::new_gnu(), 0o755, 8);
         tar.append_data(&mut header, "./bin/tool", &b"contents"[..]).unwrap();
         tar.append_data(&mut header, &long, &b"contents"[..]).unwrap();
         for (kind, name, to) in [(tar::EntryType::Link, "bin/hard", "./bin/tool"), (tar::EntryType::Symlink, "bin/soft", "tool")]
         {
-            let mut header = tar::Header::new_gnu();
+            let mut header = owned(tar::Header::new_gnu(), 0o777, 0);
             header.set_entry_type(kind);
-            header.set_mode(0o777);
-            header.set_size(0);
             tar.append_link(&mut header, name, to).unwrap();
         }
-        let mut header = tar::Header::new_ustar();
+        let mut header = owned(tar::Header::new_ustar(), 0o666, 0);
         header.set_entry_type(tar::EntryType::Char);
-        header.set_mode(0o666);
-        header.set_size(0);
         header.set_device_major(1).unwrap();
         header.set_device_minor(3).unwrap();
         tar.append_data(&mut header, "dev/null", &b""[..]).unwrap();
