@@ -81,7 +81,8 @@ fn open(context: &FsContext, name: &[u8]) -> Option<Arc<File>> {
 }
 
 fn instance(context: &FsContext) -> First {
-    let listening = link::start(link::Hooks { signal: |signal| linux::signal_init(signal as i32), shutdown: || linux::signal_init(15) });
+    let listening =
+        link::start(link::Hooks { signal: |signal| linux::signal_init(signal as i32), shutdown: || linux::signal_init(15) });
     if listening.is_err() {
         panic!("no memory to listen to the supervisor");
     }

@@ -192,6 +192,14 @@ impl FileOps for MemoryDriver {
         Ok(0)
     }
 
+    fn pollable(&self) -> bool {
+        self.kind == MemoryDevice::Random
+    }
+
+    fn fills_buffers(&self) -> bool {
+        true
+    }
+
     fn backing(&self, _: &File) -> Result<Arc<dyn vm::Backing>> {
         match self.kind {
             MemoryDevice::Zero => Ok(Arc::new(vm::SharedMemory::default())),

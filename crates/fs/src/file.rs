@@ -153,6 +153,11 @@ pub trait FileOps: Any + Send + Sync {
         true
     }
 
+    /// Whether a read goes on until the buffer is full or the end is reached, rather than giving what there is now.
+    fn fills_buffers(&self) -> bool {
+        !self.pollable()
+    }
+
     /// A device's own operations.
     ///
     /// # Errors

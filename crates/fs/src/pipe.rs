@@ -261,8 +261,11 @@ impl Drop for PipeEnd {
 pub fn pipe(flags: OpenFlags) -> (Arc<File>, Arc<File>) {
     let pipe = Pipe::new();
     let again = Arc::downgrade(&pipe);
-    let path =
-        Path::anonymous("pipe:", FileType::Fifo, 0o600, move |flags| open_fifo(&again.upgrade().ok_or(Errno::ENXIO)?, flags));
+    // Opening it again does not wait for the other side, which may have gone for good.
+    let path = Path::anonymous("pipe:", FileType::Fifo, 0o600, move |flags| {
+        let pipe = again.upgrade().ok_or(Errno::ENXIO)?;
+        Ok(Arc::new(pipe.end(flags.readable(), flags.writable()).0))
+    });
     let reader = File::new(path.clone(), Arc::new(pipe.end(true, false).0), flags | OpenFlags::RDONLY);
     let writer = File::new(path, Arc::new(pipe.end(false, true).0), flags | OpenFlags::WRONLY);
     (reader, writer)

@@ -88,7 +88,11 @@ fn a_pipe_can_be_opened_again() {
     let again = ops::open_path(reader.path(), OpenFlags::RDONLY, &Cred::root(), false).unwrap();
     writer.write(b"shared").unwrap();
     assert_eq!(again.read(&mut [0; 8]), Ok(6));
+    writer.write(b"left").unwrap();
     drop(writer);
+    // Also when nobody writes any more.
+    let late = ops::open_path(reader.path(), OpenFlags::RDONLY, &Cred::root(), false).unwrap();
+    assert_eq!(late.read(&mut [0; 8]), Ok(4));
     assert_eq!(again.read(&mut [0; 8]), Ok(0));
 }
 

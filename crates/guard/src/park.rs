@@ -5,13 +5,13 @@
 //! where a reset CPU starts. A CPU comes in by [`enter`] (end of an instance, or NMI with the halt word set) or through the
 //! trampoline (INIT and start-up message), and leaves by an order in its slot, never otherwise.
 //!
-//! A parked CPU halts with interrupts off; an NMI wakes it. The NMI handler returns to the start of the loop instead of
-//! where it was, so an NMI that arrives between the look at the slot and the halt is not lost. Only when an order is
-//! claimed does it return to where it was.
+//! A parked CPU halts with interrupts off. An NMI wakes it, and its handler looks at the slot: every order comes with an
+//! NMI, and one that arrives while the handler runs is taken right after it, so no wake-up is lost.
 //!
-//! One gap remains: an NMI that hits the two instructions between loading the instance's tables and the instance's first
-//! stack finds no stack. The supervisor sends one NMI per order and none to a CPU that has claimed one, so there is none
-//! to hit it.
+//! A CPU enters and leaves *with NMIs blocked*, because for a few instructions it has new page tables and no stack in them.
+//! It enters from an NMI handler only ([`enter`] sends itself one), and the return that ends that NMI is the park page's; it
+//! leaves from the park page's NMI handler, and allows NMIs when it can take them ([`allow_nmi`]). An earlier version entered
+//! directly, and an NMI from the supervisor that met the CPU at the door reset the machine once in 20 instances.
 
 use core::arch::{asm, global_asm};
 use core::cell::UnsafeCell;
@@ -23,7 +23,7 @@ use abi::descriptor::MAX_CPUS;
 use abi::layout::{IMAGE, PAGE_SIZE, PARK};
 use abi::park::Slot;
 
-use crate::arch::cpu;
+use crate::arch::{self, apic, cpu, msr};
 
 /// Where a reset CPU starts, below 1 MiB and on a page boundary: ordinary memory on every PC.
 pub(crate) const TRAMPOLINE: u64 = 0x8000;
@@ -180,6 +180,11 @@ park_idt:
     iretq
 
 park_loop:
+    hlt
+    jmp park_loop
+
+    # Woken: NMIs are blocked from here to the interrupt return, or, on the way out, until the instance allows them.
+park_nmi:
     mov eax, [rbx + {ready}]
     test eax, eax
     jz 17f
@@ -189,8 +194,7 @@ park_loop:
     mov r10, [rbx + {epoch}]
     xor ecx, ecx
     lock cmpxchg [rbx + {ready}], ecx
-    jne park_loop
-park_claimed:
+    jne park_nmi
     test r9, r9
     jz 16f
     mov dword ptr [rbx + {state}], 0
@@ -198,25 +202,7 @@ park_claimed:
     mov cr3, r8
     jmp r9
 16: mov [rbx + {claimed}], r10
-    jmp park_loop
-17: hlt
-    jmp park_loop
-park_loop_end:
-
-park_nmi:
-    push rax
-    lea rax, [rip + park_claimed]
-    cmp [rsp + 8], rax
-    jb 18f
-    lea rax, [rip + 17b]
-    cmp [rsp + 8], rax
-    jb 20f
-18: lea rax, [rip + park_loop]
-    cmp [rsp + 8], rax
-    jb 20f
-    mov [rsp + 8], rax
-20: pop rax
-    iretq
+17: iretq
 
 park_stray:
     hlt
@@ -358,9 +344,42 @@ pub(crate) fn slot(index: usize) -> &'static Slot {
     &PLACES.0[index].slot
 }
 
-/// Sends this CPU to the park page, for good as far as this instance is concerned.
+/// Sends this CPU to the park page, for good as far as this instance is concerned, by way of an NMI to itself.
 pub(crate) fn enter() -> ! {
     cpu::irqs_off();
-    // SAFETY: every instance maps the park page there, and its code needs nothing of the state it finds.
+    arch::mark_stopping();
+    apic::send_nmi(apic::id());
+    // If the NMI does not come (this is an NMI handler already), the supervisor resets the CPU.
+    msr::halt_forever()
+}
+
+/// The end of [`enter`].
+///
+/// # Safety
+/// This is the NMI handler, and interrupts are off.
+pub(crate) unsafe fn enter_from_nmi() -> ! {
+    // SAFETY: every instance maps the park page there, and its code needs nothing of the state it finds but that NMIs are
+    // blocked, which the caller vouches for.
     unsafe { asm!("jmp {}", in(reg) PARK, options(noreturn)) };
+}
+
+/// Allows NMIs again, which are blocked since this CPU left the park page. Its interrupt table is in place.
+#[cfg(target_os = "none")]
+pub(crate) fn allow_nmi() {
+    // SAFETY: an interrupt return to the next instruction, with everything as it is; only the blocking ends.
+    unsafe {
+        asm!(
+            "mov {scratch}, rsp",
+            "push 0",
+            "push {scratch}",
+            "pushfq",
+            "mov {scratch:e}, cs",
+            "push {scratch}",
+            "lea {scratch}, [rip + 2f]",
+            "push {scratch}",
+            "iretq",
+            "2:",
+            scratch = out(reg) _,
+        );
+    }
 }

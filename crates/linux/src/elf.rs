@@ -93,7 +93,12 @@ pub fn header(bytes: &[u8]) -> Result<Header, Errno> {
     let header = FileHeader::parse_tail(ident, &bytes[elf::abi::EI_NIDENT..]).map_err(|_| Errno::ENOEXEC)?;
     let kind = matches!(header.e_type, elf::abi::ET_EXEC | elf::abi::ET_DYN);
     let size = usize::from(header.e_phnum) * ENTRY;
-    if !kind || header.e_machine != elf::abi::EM_X86_64 || usize::from(header.e_phentsize) != ENTRY || size == 0 || size > MAX_TABLE {
+    if !kind
+        || header.e_machine != elf::abi::EM_X86_64
+        || usize::from(header.e_phentsize) != ENTRY
+        || size == 0
+        || size > MAX_TABLE
+    {
         return Err(Errno::ENOEXEC);
     }
     Ok(Header {
@@ -131,7 +136,8 @@ pub fn program(header: &Header, table: &[u8]) -> Result<Program, Errno> {
         match entry.p_type {
             elf::abi::PT_LOAD => {
                 let start = usize::try_from(entry.p_vaddr).map_err(|_| Errno::ENOEXEC)?;
-                let size = |bytes: u64| usize::try_from(bytes).ok().and_then(|b| start.checked_add(b)).filter(|&end| end <= USER_END);
+                let size =
+                    |bytes: u64| usize::try_from(bytes).ok().and_then(|b| start.checked_add(b)).filter(|&end| end <= USER_END);
                 let (Some(file_end), Some(end)) = (size(entry.p_filesz), size(entry.p_memsz)) else { return Err(Errno::ENOEXEC) };
                 let aligned = entry.p_offset % PAGE_SIZE as u64 == (start % PAGE_SIZE) as u64;
                 let ascending = program.segments.last().is_none_or(|last| last.pages().end <= page_down(start));

@@ -79,7 +79,8 @@ fn read_strings(array: usize, budget: &mut usize) -> Result<Vec<Vec<u8>>, Errno>
         if addr == 0 {
             return Ok(strings);
         }
-        let string = uaccess::read_cstr(addr as usize, MAX_STRING).map_err(|e| if e == Errno::ENAMETOOLONG { Errno::E2BIG } else { e })?;
+        let string =
+            uaccess::read_cstr(addr as usize, MAX_STRING).map_err(|e| if e == Errno::ENAMETOOLONG { Errno::E2BIG } else { e })?;
         *budget = budget.checked_sub(string.len() + 1 + size_of::<u64>()).ok_or(Errno::E2BIG)?;
         strings.push(string);
     }
@@ -154,7 +155,8 @@ fn map(space: &AddressSpace, file: &File, program: &elf::Program, base: usize) -
         let zero_start = if segment.file.end > segment.file.start { file_end } else { file_start };
         if pages.end > zero_start {
             let flags = AreaFlags::empty();
-            let request = Mapping { place: place(zero_start), len: pages.end - zero_start, prot: segment.prot, flags, object: None };
+            let request =
+                Mapping { place: place(zero_start), len: pages.end - zero_start, prot: segment.prot, flags, object: None };
             space.mmap(request).map_err(conflict)?;
         }
         // The rest of the file's last page is not the file's.
@@ -185,7 +187,13 @@ fn credentials(task: &Task, file: &File) -> Credentials {
 }
 
 /// Loads a program. `name` is what it was called by.
-pub(crate) fn load(task: &Task, mut file: Arc<File>, name: &[u8], mut args: Vec<Vec<u8>>, env: &[Vec<u8>]) -> Result<Loaded, Errno> {
+pub(crate) fn load(
+    task: &Task,
+    mut file: Arc<File>,
+    name: &[u8],
+    mut args: Vec<Vec<u8>>,
+    env: &[Vec<u8>],
+) -> Result<Loaded, Errno> {
     // A script shows its own name, not its interpreter's.
     let shown = name.rsplit(|&b| b == b'/').next().unwrap_or_default().to_vec();
     let mut exec_name = name.to_vec();
@@ -279,14 +287,7 @@ pub(crate) fn load(task: &Task, mut file: Arc<File>, name: &[u8], mut args: Vec<
     space.write(image.sp as usize, &image.bytes)?;
 
     let executable = Some(file.path().clone());
-    Ok(Loaded {
-        space,
-        image: Image { executable, args: image.args, env: image.env },
-        entry,
-        sp: image.sp,
-        name: shown,
-        cred,
-    })
+    Ok(Loaded { space, image: Image { executable, args: image.args, env: image.env }, entry, sp: image.sp, name: shown, cred })
 }
 
 /// Makes the calling thread, the last of its process, run what was loaded.

@@ -101,7 +101,7 @@ fn read_into(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> Sy
         return Ok(n);
     }
     // A file gives all it has, in steps; what may have to be waited for gives what it has now.
-    let whole = !file.ops().pollable();
+    let whole = file.ops().fills_buffers();
     let mut buf = vec![0; wanted.min(CHUNK)];
     let mut done = 0;
     while done < wanted {

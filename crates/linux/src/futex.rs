@@ -7,10 +7,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use ::task::{Mutex, MutexGuard, Thread};
 use abi::errno::Errno;
 use guard::user;
 use linux_raw_sys::general as sys;
-use ::task::{Mutex, MutexGuard, Thread};
 use vm::FutexKey;
 
 use crate::time::{TimeSpec, deadline_after, deadline_at};
@@ -79,12 +79,8 @@ fn wait(task: &Task, addr: usize, private: bool, expected: u32, deadline: Option
     }
     let key = key(task, addr, private)?;
     let number = bucket_of(&key);
-    let waiter = Arc::new(Waiter {
-        thread: task.thread().clone(),
-        bits,
-        woken: AtomicBool::new(false),
-        bucket: AtomicUsize::new(number),
-    });
+    let waiter =
+        Arc::new(Waiter { thread: task.thread().clone(), bits, woken: AtomicBool::new(false), bucket: AtomicUsize::new(number) });
     {
         let mut bucket = TABLE[number].lock();
         if user::load_u32(addr).map_err(fault)? != expected {
@@ -211,7 +207,13 @@ const fn signed12(value: u32) -> i32 {
 }
 
 /// `FUTEX_WAKE_OP`: changes the second word, wakes waiters of the first, and of the second if what it was says so.
-fn wake_op(task: &Task, (first, second): (usize, usize), private: bool, (most, most2): (usize, usize), operation: u32) -> SysResult {
+fn wake_op(
+    task: &Task,
+    (first, second): (usize, usize),
+    private: bool,
+    (most, most2): (usize, usize),
+    operation: u32,
+) -> SysResult {
     let (first_key, second_key) = (key(task, first, private)?, key(task, second, private)?);
     let (mut argument, compared) = (signed12(operation >> 12 & 0xfff).cast_unsigned(), signed12(operation & 0xfff));
     if operation >> 28 & sys::FUTEX_OP_OPARG_SHIFT != 0 {

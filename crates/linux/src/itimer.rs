@@ -4,9 +4,9 @@ use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicI32, Ordering};
 
+use ::task::{Mutex, now_ns};
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
-use ::task::{Mutex, now_ns};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::Process;

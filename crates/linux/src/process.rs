@@ -21,16 +21,16 @@ use core::fmt::Write;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
+use ::task::{Mutex, WaitQueue};
 use abi::errno::Errno;
 use fs::{FsContext, Path};
 use linux_raw_sys::general as sys;
-use ::task::{Mutex, WaitQueue};
 use vm::AddressSpace;
 
 use crate::cred::Credentials;
 use crate::fdtable::FdTable;
-use crate::process_table::{self as processes, TABLE};
 use crate::proc::Snapshot;
+use crate::process_table::{self as processes, TABLE};
 use crate::siginfo::{self, SigInfo, SigSet};
 use crate::signal::{self, Actions, Pending};
 use crate::sys::{LIMIT_NAMES, Limits};

@@ -4,8 +4,8 @@ use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use fs::tty::{JobControl, Process as TtyProcess};
 use ::task::Mutex;
+use fs::tty::{JobControl, Process as TtyProcess};
 
 use crate::process::Process;
 use crate::siginfo::{SigInfo, bit};
@@ -41,8 +41,7 @@ pub(crate) struct Table {
 }
 
 /// The one table.
-pub(crate) static TABLE: Mutex<Table> =
-    Mutex::new(Table { nodes: BTreeMap::new(), tasks: BTreeMap::new(), last: 0 });
+pub(crate) static TABLE: Mutex<Table> = Mutex::new(Table { nodes: BTreeMap::new(), tasks: BTreeMap::new(), last: 0 });
 
 impl Table {
     pub(crate) fn node(&self, pid: i32) -> Option<&Node> {
@@ -81,9 +80,11 @@ impl Table {
 
     /// Whether no member of a group has a parent in another group of the same session.
     fn is_orphaned(&self, group: i32) -> bool {
-        !self.nodes.values().filter(|n| n.group == group && n.ended.is_none()).any(|n| {
-            self.nodes.get(&n.parent).is_some_and(|parent| parent.group != group && parent.session == n.session)
-        })
+        !self
+            .nodes
+            .values()
+            .filter(|n| n.group == group && n.ended.is_none())
+            .any(|n| self.nodes.get(&n.parent).is_some_and(|parent| parent.group != group && parent.session == n.session))
     }
 
     fn has_stopped(&self, group: i32) -> bool {

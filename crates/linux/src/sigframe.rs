@@ -163,7 +163,15 @@ pub fn place(sp: u64, alternate: Option<&AltStack>, fpu_size: usize) -> Option<P
 impl Frame {
     /// The frame for a handler that interrupts the program at `regs`; `mask` is what becomes the signal mask afterwards.
     #[must_use]
-    pub fn new(regs: &UserRegs, place: Place, restorer: u64, info: &SigInfo, stack: AltStack, mask: u64, fault: LastFault) -> Self {
+    pub fn new(
+        regs: &UserRegs,
+        place: Place,
+        restorer: u64,
+        info: &SigInfo,
+        stack: AltStack,
+        mask: u64,
+        fault: LastFault,
+    ) -> Self {
         let context = SigContext {
             r8: regs.r8,
             r9: regs.r9,
@@ -272,7 +280,16 @@ mod tests {
     use super::*;
 
     fn regs() -> UserRegs {
-        UserRegs { rax: 1, rbx: 2, rip: 0x40_1000, rsp: 0x7000_0123, rflags: 0x646, fs_base: 9, orig_rax: 5, ..UserRegs::default() }
+        UserRegs {
+            rax: 1,
+            rbx: 2,
+            rip: 0x40_1000,
+            rsp: 0x7000_0123,
+            rflags: 0x646,
+            fs_base: 9,
+            orig_rax: 5,
+            ..UserRegs::default()
+        }
     }
 
     #[test]

@@ -4,18 +4,18 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec;
 
+use ::task::Mutex;
 use abi::errno::Errno;
 use guard::fpu;
 use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
-use ::task::Mutex;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::{self, Process};
 use crate::process_table as processes;
 use crate::sigframe::{self, AltStack, Frame, LastFault};
 use crate::siginfo::{
-    COUNT, Default as DefaultAction, FIRST_REAL_TIME, SYNCHRONOUS, STOPPING, SigInfo, SigSet, UNBLOCKABLE, bit, default_action,
+    COUNT, Default as DefaultAction, FIRST_REAL_TIME, STOPPING, SYNCHRONOUS, SigInfo, SigSet, UNBLOCKABLE, bit, default_action,
 };
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};

@@ -1,8 +1,8 @@
 //! Blocking signals and waiting for them.
 
+use ::task::{WaitError, WaitQueue};
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
-use ::task::{WaitError, WaitQueue};
 
 use crate::siginfo::{SigInfo, SigSet, UNBLOCKABLE};
 use crate::time::{TimeSpec, deadline_after};

@@ -3,11 +3,11 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use ::task::Once;
 use abi::errno::Errno;
 use fs::{Cred, File, FsContext, OpenFlags, ops};
 use guard::fpu::UserFpu;
 use guard::user;
-use ::task::Once;
 use vm::AddressSpace;
 
 use crate::cred::Credentials;
@@ -77,15 +77,8 @@ pub fn spawn_init(program: &Program, context: Arc<FsContext>, stdio: [Arc<File>;
         image: Image::default(),
         traced: guard::role::cmdline_has("trace"),
     });
-    let inherited = Inherited {
-        files,
-        fs: context,
-        cred,
-        name: "init".into(),
-        blocked: 0,
-        stack: AltStack::none(),
-        cpus: Vec::new(),
-    };
+    let inherited =
+        Inherited { files, fs: context, cred, name: "init".into(), blocked: 0, stack: AltStack::none(), cpus: Vec::new() };
     let task = Task::new(pid, process.clone(), inherited);
     let loaded = exec::load(&task, file, &program.path, program.args.clone(), &program.env)?;
     let fpu = UserFpu::new().ok_or(Errno::ENOMEM)?;

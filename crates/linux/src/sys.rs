@@ -2,11 +2,11 @@
 
 use alloc::string::String;
 
+use ::task::{Mutex, now_ns};
 use abi::errno::Errno;
 use core::sync::atomic::Ordering;
 use guard::user::UserRegs;
 use linux_raw_sys::{general as sys, prctl as pr};
-use ::task::{Mutex, now_ns};
 use vm::AddressSpace;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 

@@ -11,7 +11,8 @@ use guard::user::UserRegs;
 use crate::uaccess::Argument;
 use crate::{SysResult, Task, trace};
 use crate::{
-    clone, cred, dirent, exec, file, futex, ioctl, itimer, mm, mount, path, pipe, poll, process, sched, signal, sigwait, stat, sys, time, wait,
+    clone, cred, dirent, exec, file, futex, ioctl, itimer, mm, mount, path, pipe, poll, process, sched, signal, sigwait, stat,
+    sys, time, wait,
 };
 
 /// What an argument is, for tracing.
@@ -48,11 +49,26 @@ pub struct Call {
 }
 
 macro_rules! handler {
-    (() regs $f:path) => { |task, regs| $f(task, regs) };
-    (($a:ident) regs $f:path) => { |task, regs| { let a = arg(regs.rdi); $f(task, regs, a) } };
-    (($a:ident, $b:ident) regs $f:path) => { |task, regs| { let (a, b) = (arg(regs.rdi), arg(regs.rsi)); $f(task, regs, a, b) } };
+    (() regs $f:path) => {
+        |task, regs| $f(task, regs)
+    };
+    (($a:ident) regs $f:path) => {
+        |task, regs| {
+            let a = arg(regs.rdi);
+            $f(task, regs, a)
+        }
+    };
+    (($a:ident, $b:ident) regs $f:path) => {
+        |task, regs| {
+            let (a, b) = (arg(regs.rdi), arg(regs.rsi));
+            $f(task, regs, a, b)
+        }
+    };
     (($a:ident, $b:ident, $c:ident) regs $f:path) => {
-        |task, regs| { let (a, b, c) = (arg(regs.rdi), arg(regs.rsi), arg(regs.rdx)); $f(task, regs, a, b, c) }
+        |task, regs| {
+            let (a, b, c) = (arg(regs.rdi), arg(regs.rsi), arg(regs.rdx));
+            $f(task, regs, a, b, c)
+        }
     };
     (($a:ident, $b:ident, $c:ident, $d:ident, $e:ident) regs $f:path) => {
         |task, regs| {
@@ -61,10 +77,18 @@ macro_rules! handler {
             $f(task, regs, a, b, c, d, e)
         }
     };
-    (() $f:path) => { |task, _| $f(task) };
-    (($a:ident) $f:path) => { |task, r| $f(task, arg(r.rdi)) };
-    (($a:ident, $b:ident) $f:path) => { |task, r| $f(task, arg(r.rdi), arg(r.rsi)) };
-    (($a:ident, $b:ident, $c:ident) $f:path) => { |task, r| $f(task, arg(r.rdi), arg(r.rsi), arg(r.rdx)) };
+    (() $f:path) => {
+        |task, _| $f(task)
+    };
+    (($a:ident) $f:path) => {
+        |task, r| $f(task, arg(r.rdi))
+    };
+    (($a:ident, $b:ident) $f:path) => {
+        |task, r| $f(task, arg(r.rdi), arg(r.rsi))
+    };
+    (($a:ident, $b:ident, $c:ident) $f:path) => {
+        |task, r| $f(task, arg(r.rdi), arg(r.rsi), arg(r.rdx))
+    };
     (($a:ident, $b:ident, $c:ident, $d:ident) $f:path) => {
         |task, r| $f(task, arg(r.rdi), arg(r.rsi), arg(r.rdx), arg(r.r10))
     };

@@ -6,9 +6,9 @@ use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
+use ::task::{Mutex, Once, Thread, WaitQueue};
 use abi::errno::Errno;
 use fs::{Cred, FsContext};
-use ::task::{Mutex, Once, Thread, WaitQueue};
 
 use crate::SysResult;
 use crate::cred::Credentials;

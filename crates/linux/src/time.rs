@@ -1,9 +1,9 @@
 //! Clocks and sleeping.
 
+use ::task::{WaitError, WaitQueue, now_ns};
 use abi::errno::Errno;
 use guard::timer;
 use linux_raw_sys::general as sys;
-use ::task::{WaitError, WaitQueue, now_ns};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::task::SleepRest;

@@ -148,7 +148,13 @@ pub fn sys_waitid(task: &Task, kind: u32, id: i32, info: UserPtr<SigInfo>, optio
         let mut told = match &report {
             Some(report) => {
                 let process = &report.process;
-                SigInfo::child(report.code, process.pid(), process.credentials().user.real, report.value, process.cpu_ns() / 10_000_000)
+                SigInfo::child(
+                    report.code,
+                    process.pid(),
+                    process.credentials().user.real,
+                    report.value,
+                    process.cpu_ns() / 10_000_000,
+                )
             }
             // No news: a process number of 0 says so.
             None => SigInfo::child(0, 0, 0, 0, 0),

@@ -38,7 +38,7 @@ pub use area::{AreaFlags, Prot};
 pub use fault::{Access, FaultError};
 pub use object::{Backing, Object, SharedMemory};
 pub use remap::Remap;
-pub use space::{Advice, AddressSpace, AreaInfo, FutexKey, Mapping, Placement, Stats};
+pub use space::{AddressSpace, Advice, AreaInfo, FutexKey, Mapping, Placement, Stats};
 
 pub use abi::layout::{PAGE_SIZE, USER_END, USER_START};
 

@@ -7,9 +7,9 @@ mod line;
 mod pipes;
 mod terminal;
 
-use std::os::unix::process::ExitStatusExt;
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 use std::{env, fs, io};

@@ -66,6 +66,9 @@ pub(crate) fn init_cpu(cpu: CpuId) {
         timer::init(descriptor);
     }
     timer::init_cpu();
+    // Whoever comes from the park page comes with NMIs blocked.
+    #[cfg(target_os = "none")]
+    crate::park::allow_nmi();
     cpu::mark_online(cpu);
     paging::tlb::join();
 }
@@ -73,7 +76,12 @@ pub(crate) fn init_cpu(cpu: CpuId) {
 /// Set when this instance's other CPUs must stop for good at their next NMI.
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
-/// Whether [`stop_other_cpus`] was called.
+/// From now on the next NMI on any CPU is its last here.
+pub(crate) fn mark_stopping() {
+    STOPPING.store(true, Ordering::Release);
+}
+
+/// Whether [`stop_other_cpus`] or [`mark_stopping`] was called.
 pub(crate) fn is_stopping() -> bool {
     STOPPING.load(Ordering::Acquire)
 }
@@ -81,7 +89,7 @@ pub(crate) fn is_stopping() -> bool {
 /// Stops this instance's other CPUs by NMI: in a subOS they go to the park page, in the supervisor they halt. Returns at
 /// once; nobody waits for them. For panic, exit and power-off.
 pub(crate) fn stop_other_cpus() {
-    STOPPING.store(true, Ordering::Release);
+    mark_stopping();
     let me = cpu::current();
     for (number, entry) in role::descriptor().cpus().iter().enumerate() {
         if number != me.0 as usize && cpu::is_online(CpuId(number as u32)) {

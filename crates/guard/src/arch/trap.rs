@@ -286,7 +286,8 @@ extern "C" fn special_trap(frame: &mut KernelFrame) {
             area.interrupts[usize::from(NMI)].fetch_add(1, Ordering::Relaxed);
             if let Some(window) = role::window() {
                 if window.halt_ordered() || super::is_stopping() {
-                    park::enter();
+                    // SAFETY: this is the NMI handler; it runs with interrupts off.
+                    unsafe { park::enter_from_nmi() };
                 }
             } else if super::is_stopping() {
                 msr::halt_forever();

@@ -12,8 +12,11 @@ use task::{CpuId, stats};
 /// A clock tick as `/proc` counts time: 10 ms.
 pub(super) const NS_PER_TICK: u64 = 10_000_000;
 
+/// Makes a file's text.
+pub(super) type Text = fn() -> String;
+
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
-    let texts: [(&str, fn() -> String); 14] = [
+    let texts: [(&str, Text); 14] = [
         ("cpuinfo", cpuinfo),
         ("meminfo", meminfo),
         ("stat", stat),

@@ -198,7 +198,7 @@ impl DynamicDir for FdDir {
         let fd = number(name).ok_or(Errno::ENOENT)?;
         let file = self.files()?.get(fd).map_err(|_| Errno::ENOENT)?;
         let flags = file.flags();
-        let mode = if self.info { 0o400 } else { u32::from(flags.readable()) * 0o500 | u32::from(flags.writable()) * 0o300 };
+        let mode = if self.info { 0o400 } else { (u32::from(flags.readable()) * 0o500) | (u32::from(flags.writable()) * 0o300) };
         let attr = Attr { ino: self.attr.ino + FD_INO + fd as u64, mode, ..self.attr };
         let pid = self.pid;
         let open = move || {

@@ -1,5 +1,6 @@
 //! `/proc/sys`: settings.
 
+use super::machine::Text;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -31,7 +32,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     for (path, text) in constants {
         place(dir, path, pseudo::constant(dev, text));
     }
-    let texts: [(&str, fn() -> String); 3] = [
+    let texts: [(&str, Text); 3] = [
         ("kernel/ostype", || format!("{}\n", crate::sys::uname().sysname)),
         ("kernel/osrelease", || format!("{}\n", crate::sys::uname().release)),
         ("kernel/version", || format!("{}\n", crate::sys::uname().version)),

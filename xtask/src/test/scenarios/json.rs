@@ -14,8 +14,21 @@ pub struct Resources {
     pub cpus_lost: u64,
     /// Memory that a new instance may have.
     pub memory_free: u64,
+    /// Memory that instances have.
+    pub memory_in_use: u64,
     /// Memory whose owner is uncertain.
     pub memory_leaked: u64,
+}
+
+/// What the supervisor itself may use more or less of from one moment to the next.
+const SUPERVISORS_OWN: u64 = 4 << 20;
+
+impl Resources {
+    /// Whether instances have, and have lost, as much in both.
+    pub fn is_as(&self, other: &Self) -> bool {
+        let exact = Self { memory_free: other.memory_free, ..*self };
+        exact == *other && self.memory_free.abs_diff(other.memory_free) <= SUPERVISORS_OWN
+    }
 }
 
 /// Reads what `skerry resources --json` printed.
@@ -27,6 +40,7 @@ pub fn resources(text: &str) -> Result<Resources> {
         cpus_free: number("cpus", "free")?,
         cpus_lost: number("cpus", "lost")?,
         memory_free: number("memory", "free")?,
+        memory_in_use: number("memory", "in_use")?,
         memory_leaked: number("memory", "leaked")?,
     })
 }
