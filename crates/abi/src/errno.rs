@@ -74,8 +74,12 @@ errnos! {
     EOVERFLOW = 75, "Value too large for defined data type";
     EILSEQ = 84, "Invalid or incomplete multibyte or wide character";
     ENOTSOCK = 88, "Socket operation on non-socket";
+    EMSGSIZE = 90, "Message too long";
+    EPROTONOSUPPORT = 93, "Protocol not supported";
+    ESOCKTNOSUPPORT = 94, "Socket type not supported";
     EOPNOTSUPP = 95, "Operation not supported";
     EAFNOSUPPORT = 97, "Address family not supported by protocol";
+    EISCONN = 106, "Transport endpoint is already connected";
     ETIMEDOUT = 110, "Connection timed out";
     ECANCELED = 125, "Operation canceled";
     EOWNERDEAD = 130, "Owner died";

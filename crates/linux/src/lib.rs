@@ -7,6 +7,7 @@
 //! | file | calls |
 //! |---|---|
 //! | `file`, `path`, `stat`, `dirent`, `pipe`, `poll`, `ioctl`, `mount` | files |
+//! | `socket` | pairs of sockets |
 //! | `mm` | memory |
 //! | `clone`, `exec`, `wait`, `process` | processes and threads: beginning, changing, ending, groups and sessions |
 //! | `signal`, `sigwait` | signals; `sigframe` is what a handler finds on its stack |
@@ -66,6 +67,8 @@ pub mod sched;
 pub mod signal;
 #[cfg(target_os = "none")]
 pub mod sigwait;
+#[cfg(target_os = "none")]
+pub mod socket;
 #[cfg(target_os = "none")]
 pub mod start;
 #[cfg(target_os = "none")]

@@ -11,8 +11,8 @@ use guard::user::UserRegs;
 use crate::uaccess::Argument;
 use crate::{SysResult, Task, trace};
 use crate::{
-    clone, cred, dirent, exec, file, futex, ioctl, itimer, mm, mount, path, pipe, poll, process, sched, signal, sigwait, stat,
-    sys, time, wait,
+    clone, cred, dirent, exec, file, futex, ioctl, itimer, mm, mount, path, pipe, poll, process, sched, signal, sigwait, socket,
+    stat, sys, time, wait,
 };
 
 /// What an argument is, for tracing.
@@ -184,6 +184,10 @@ calls! {
     38 setitimer(Num, Ptr, Ptr) = [itimer::sys_setitimer];
     39 getpid() = [process::sys_getpid];
     40 sendfile(Fd, Fd, Ptr, Num) = [file::sys_sendfile];
+    44 sendto(Fd, Ptr, Num, Hex, Ptr, Num) = [socket::sys_sendto];
+    45 recvfrom(Fd, Ptr, Num, Hex, Ptr, Ptr) = [socket::sys_recvfrom];
+    48 shutdown(Fd, Num) = [socket::sys_shutdown];
+    53 socketpair(Num, Hex, Int, Ptr) = [socket::sys_socketpair];
     56 clone(Hex, Ptr, Ptr, Ptr, Ptr) = [regs clone::sys_clone];
     57 fork() = [regs clone::sys_fork];
     58 vfork() = [regs clone::sys_vfork];
@@ -372,9 +376,9 @@ calls! {
 /// The names of the calls there are not.
 #[rustfmt::skip]
 pub static MISSING: &[(u16, &str)] = &[
-    (29, "shmget"), (30, "shmat"), (31, "shmctl"), (41, "socket"), (42, "connect"), (43, "accept"), (44, "sendto"),
-    (45, "recvfrom"), (46, "sendmsg"), (47, "recvmsg"), (48, "shutdown"), (49, "bind"), (50, "listen"), (51, "getsockname"),
-    (52, "getpeername"), (53, "socketpair"), (54, "setsockopt"), (55, "getsockopt"), (64, "semget"), (65, "semop"),
+    (29, "shmget"), (30, "shmat"), (31, "shmctl"), (41, "socket"), (42, "connect"), (43, "accept"), 
+    (46, "sendmsg"), (47, "recvmsg"), (49, "bind"), (50, "listen"), (51, "getsockname"),
+    (52, "getpeername"), (54, "setsockopt"), (55, "getsockopt"), (64, "semget"), (65, "semop"),
     (66, "semctl"), (67, "shmdt"), (68, "msgget"), (69, "msgsnd"), (70, "msgrcv"), (71, "msgctl"), (78, "getdents"),
     (101, "ptrace"), (134, "uselib"), (136, "ustat"), (139, "sysfs"), (154, "modify_ldt"), (155, "pivot_root"),
     (156, "_sysctl"), (159, "adjtimex"), (163, "acct"), (167, "swapon"), (168, "swapoff"), (172, "iopl"), (173, "ioperm"),

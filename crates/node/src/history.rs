@@ -40,19 +40,13 @@ impl History {
         }
     }
 
-    /// Adds bytes, and drops the oldest beyond the capacity.
+    /// Adds bytes, and drops the oldest beyond the capacity; of those that a reader with pressure has not read, none.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
-        let bytes = if bytes.len() > CAPACITY {
-            self.start += (self.bytes.len() + bytes.len() - CAPACITY) as u64;
-            self.bytes.clear();
-            &bytes[bytes.len() - CAPACITY..]
-        } else {
-            let excess = (self.bytes.len() + bytes.len()).saturating_sub(CAPACITY);
-            self.bytes.drain(..excess);
-            self.start += excess as u64;
-            bytes
-        };
         self.bytes.extend(bytes);
+        let unread = self.pressing.values().min().map_or(u64::MAX, |slowest| slowest.saturating_sub(self.start));
+        let excess = self.bytes.len().saturating_sub(CAPACITY).min(usize::try_from(unread).unwrap_or(usize::MAX));
+        self.bytes.drain(..excess);
+        self.start += excess as u64;
     }
 
     /// Copies what is there from `*position` on, or from the oldest byte kept if that is gone, and moves the position on.
@@ -119,7 +113,12 @@ mod tests {
         history.read(&mut position, &mut [0; 60]);
         history.advance(reader, position);
         assert_eq!(history.room(), CAPACITY - 40);
+        history.push(&[0; CAPACITY]);
+        assert_eq!(history.start(), position, "the reader lost something");
+        assert_eq!(history.room(), 0);
         history.detach(reader);
         assert_eq!(history.room(), CAPACITY);
+        history.push(&[0]);
+        assert_eq!(history.end() - history.start(), CAPACITY as u64);
     }
 }

@@ -50,6 +50,16 @@ struct Record {
     control_position: u64,
     start_tsc: u64,
     halting_since: u64,
+    /// Its CPUs are back or lost, and its memory is being taken back.
+    ending: bool,
+}
+
+/// What came out of the rings.
+struct Drained {
+    /// Which histories grew.
+    grown: [bool; OUTPUTS],
+    /// There may be more.
+    more: bool,
 }
 
 impl Instance {
@@ -66,6 +76,7 @@ impl Instance {
                 control_position: 0,
                 start_tsc: 0,
                 halting_since: 0,
+                ending: false,
             }),
             outputs: Default::default(),
             output_changed: Default::default(),
@@ -201,12 +212,12 @@ impl Instance {
     }
 
     /// Moves things on: rings, CPUs, the end. True if it wants to be looked at again soon.
-    pub(crate) fn look_after(&self) -> bool {
+    pub(crate) fn look_after(self: &Arc<Self>) -> bool {
         let mut record = self.record.lock();
-        if record.status.state != dev::STATE_RUNNING {
+        if record.status.state != dev::STATE_RUNNING || record.ending {
             return false;
         }
-        let grown = self.drain(&mut record);
+        let drained = self.drain(&mut record, false);
         let record_ref = &mut *record;
         let Some(partition) = record_ref.partition.as_mut() else { return false };
         partition.admit_further_cpus();
@@ -217,63 +228,57 @@ impl Instance {
             }
         }
         let ends = partition.says_it_ended() || self.halt_wanted.load(Ordering::Acquire);
-        let mut finished = None;
         if ends {
             if record_ref.halting_since == 0 {
                 record_ref.halting_since = timer::now_ns().max(1);
                 partition.begin_halt();
             }
             if let HaltProgress::Done(report) = partition.halt_step() {
-                finished = Some((report, record_ref.partition.take()));
+                record.ending = true;
+                drop(record);
+                // Scrubbing takes a while, and the other instances must not wait for it.
+                let this = self.clone();
+                if task::spawn("reclaim", None, move || this.end(report)).is_err() {
+                    self.end(report);
+                }
+                return false;
             }
-        }
-        if let Some((report, Some(partition))) = finished {
-            // What it wrote last; from here on nobody writes.
-            record.partition = Some(partition);
-            while self.drain(&mut record).iter().any(|grown| *grown) && !self.all_full() {}
-            self.end(&mut record, report);
-            drop(record);
-            for output in &self.outputs {
-                output.lock().closed = true;
-            }
-            self.output_changed.iter().for_each(Source::notify);
-            self.input_changed.notify();
-            self.state_changed.notify();
-            return false;
         }
         drop(record);
-        for (changed, grown) in self.output_changed.iter().zip(grown) {
+        for (changed, grown) in self.output_changed.iter().zip(drained.grown) {
             if grown {
                 changed.notify();
             }
         }
         self.input_changed.notify();
+        if drained.more {
+            crate::WORK.signal();
+        }
         ends
     }
 
-    fn all_full(&self) -> bool {
-        self.outputs.iter().all(|output| output.lock().room() == 0)
-    }
-
-    /// Reads the rings as far as the histories have room. Says which grew.
-    fn drain(&self, record: &mut Record) -> [bool; OUTPUTS] {
-        let mut grown = [false; OUTPUTS];
-        let Some(partition) = &record.partition else { return grown };
+    /// Reads the rings as far as the histories have room, or, the last time, all there is. From each ring at most what it
+    /// holds: an instance that writes without end, or says so, must not keep the others waiting.
+    fn drain(&self, record: &mut Record, last: bool) -> Drained {
+        let mut drained = Drained { grown: [false; OUTPUTS], more: false };
+        let Some(partition) = &record.partition else { return drained };
         let window = partition.window();
         let mut buf = [0; 4096];
         let mut ring_back = false;
         let rings = [(&window.stdout, &window.stdout_area[..]), (&window.stderr, &window.stderr_area[..])];
         for (stream, (header, area)) in rings.into_iter().enumerate() {
             let mut consumer = Consumer::resume(header, area, record.positions[stream]);
-            loop {
+            let mut budget = area.len();
+            while budget > 0 {
                 ring_back |= consumer.is_full();
                 let mut history = self.outputs[stream].lock();
-                let most = history.room().min(buf.len());
-                let count = consumer.pop(&mut buf[..most]);
+                let room = if last { budget } else { history.room() };
+                let count = consumer.pop(&mut buf[..room.min(4096).min(budget)]);
                 history.push(&buf[..count]);
-                grown[stream] |= count > 0;
+                drained.grown[stream] |= count > 0;
+                budget -= count;
                 if count == 0 {
-                    if most > 0 {
+                    if room > 0 {
                         consumer.want_doorbell();
                         if !consumer.is_empty() {
                             continue;
@@ -282,18 +287,21 @@ impl Instance {
                     break;
                 }
             }
+            drained.more |= budget == 0;
             record.positions[stream] = consumer.position();
         }
         let klog = dev::STREAM_KLOG as usize - 1;
         let mut reader = LogReader::new(&window.klog, &window.klog_area, record.positions[klog]);
-        loop {
-            let (count, lost) = reader.read(&mut buf);
+        let mut budget = window.klog_area.len();
+        while budget > 0 {
+            let (count, lost) = reader.read(&mut buf[..4096.min(budget)]);
             let mut history = self.outputs[klog].lock();
             if lost > 0 {
                 history.push(format!("({lost} bytes of the log were overwritten)\n").as_bytes());
             }
             history.push(&buf[..count]);
-            grown[klog] |= count > 0;
+            drained.grown[klog] |= count > 0;
+            budget -= count;
             if count == 0 {
                 break;
             }
@@ -302,12 +310,16 @@ impl Instance {
         if ring_back {
             partition.ring();
         }
-        grown
+        drained
     }
 
-    /// All CPUs are back or lost: takes the memory back, and writes the record's last entries.
-    fn end(&self, record: &mut Record, report: HaltReport) {
+    /// All CPUs are back or lost, and nobody writes any more: takes what was written last, then the memory, and makes the
+    /// record's last entries.
+    fn end(&self, report: HaltReport) {
+        let mut record = self.record.lock();
+        self.drain(&mut record, true);
         let Some(mut partition) = record.partition.take() else { return };
+        drop(record);
         let (said, code) = {
             let window = partition.window();
             (window.state(), window.status.exit_code.load(Ordering::Relaxed))
@@ -315,6 +327,8 @@ impl Instance {
         let bytes = partition.memory_bytes();
         let scrub = partition.reclaim();
         drop(partition);
+        let mut record = self.record.lock();
+        let halting_since = record.halting_since;
         let status = &mut record.status;
         status.state = match said {
             Some(State::Exited) => dev::STATE_EXITED,
@@ -336,7 +350,7 @@ impl Instance {
             }
             None => status.leaked = bytes,
         }
-        status.reclaim_ns = timer::now_ns().saturating_sub(record.halting_since).saturating_sub(status.scrub_ns);
+        status.reclaim_ns = timer::now_ns().saturating_sub(halting_since).saturating_sub(status.scrub_ns);
         let what = match status.state {
             dev::STATE_EXITED => format!("exited with status {}", status.exit_code),
             dev::STATE_PANICKED => String::from("its kernel panicked: see its kernel log"),
@@ -348,7 +362,19 @@ impl Instance {
             String::new()
         };
         record.status.set_detail(&format!("{what}{lost}"));
+        drop(record);
         log::info!("instance {} ({}) {what}{lost}", self.id, self.label);
+        self.close();
+    }
+
+    /// Nothing will be written or read any more.
+    fn close(&self) {
+        for output in &self.outputs {
+            output.lock().closed = true;
+        }
+        self.output_changed.iter().for_each(Source::notify);
+        self.input_changed.notify();
+        self.state_changed.notify();
     }
 
     /// Gives everything back of an instance that is not running; `EBUSY` if it is.
@@ -363,9 +389,7 @@ impl Instance {
             record.status.state = dev::STATE_FAILED;
         }
         drop(record);
-        self.state_changed.notify();
-        self.output_changed.iter().for_each(Source::notify);
-        self.input_changed.notify();
+        self.close();
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use abi::dev::{self, Status};
 
 use crate::device::{Device, Stream};
-use crate::failure::{Context, Failure, Result};
+use crate::failure::{Context, Result};
 use crate::instances::label;
 use crate::streams::{Sink, Streams, is_ready};
 
@@ -46,7 +46,11 @@ pub fn show(device: &dyn Device, status: &Status, options: Options, out: &mut dy
             streams.output(from.into(), sink);
         }
     }
-    streams.run(None, &mut |_| Ok(())).map_err(|error| Failure::new(format!("{}: {error}", cannot())))
+    // The only signal it can tell of: our reader has seen enough.
+    match streams.run(None, &mut |_| Err(ErrorKind::BrokenPipe.into())) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        other => other.context(cannot),
+    }
 }
 
 /// What is kept of a stream now.

@@ -10,6 +10,7 @@ use signal_hook::consts::signal::{SIGINT, SIGTERM, SIGWINCH};
 use crate::device::{Device, Stream};
 use crate::failure::{Context, Failure, Result, STATUS_OURS};
 use crate::instances::{self, Request, label};
+use crate::logs;
 use crate::streams::{Signals, Sink, Streams};
 use crate::terminal::{self, Raw};
 
@@ -17,6 +18,8 @@ use crate::terminal::{self, Raw};
 const PATIENCE: u32 = 3;
 /// Lines of the kernel log shown when an instance panics.
 const LAST_WORDS: usize = 12;
+/// What an instance's kernel logs of a program that could not be executed, before its name and the reason.
+const COULD_NOT_RUN: &str = ": cannot run ";
 /// Status of a program whose instance was halted: killed by `SIGKILL`.
 const STATUS_KILLED: u8 = 128 + 9;
 
@@ -146,10 +149,19 @@ pub fn accompany(device: &dyn Device, status: &Status, options: Options, start: 
 fn conclude(device: &dyn Device, ended: &Status, err: &mut dyn Write) -> Result<u8> {
     let name = label(ended);
     match ended.state {
+        dev::STATE_EXITED if ended.start_to_user_ns == 0 && matches!(ended.exit_code, 126 | 127) => {
+            let log = logs::read(device, ended.id, Stream::Klog).unwrap_or_default();
+            let log = String::from_utf8_lossy(&log);
+            let why = log.lines().rev().find_map(|line| line.split_once(COULD_NOT_RUN).map(|(_, why)| why.to_owned()));
+            Err(Failure {
+                message: format!("cannot run {}", why.unwrap_or_else(|| format!("the program of {name}"))),
+                status: ended.exit_code as u8,
+            })
+        }
         dev::STATE_EXITED => Ok(u8::try_from(ended.exit_code).unwrap_or(STATUS_OURS)),
         dev::STATE_HALTED => Ok(STATUS_KILLED),
         dev::STATE_PANICKED => {
-            let log = crate::logs::read(device, ended.id, Stream::Klog).unwrap_or_default();
+            let log = logs::read(device, ended.id, Stream::Klog).unwrap_or_default();
             let log = String::from_utf8_lossy(&log).into_owned();
             let lines: Vec<_> = log.lines().collect();
             for line in &lines[lines.len().saturating_sub(LAST_WORDS)..] {

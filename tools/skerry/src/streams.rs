@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::pipe::{PipeFlags, pipe_with};
-use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 
 use crate::terminal;
 
@@ -95,7 +95,8 @@ impl<'a> Streams<'a> {
         }
     }
 
-    /// Moves bytes until all outputs have ended. `on_signal` is told what came; an error from it ends everything.
+    /// Moves bytes until all outputs have ended. `on_signal` is told what came, and of `SIGPIPE` when the reader of an output
+    /// is gone; an error from it ends everything.
     pub fn run(&mut self, mut signals: Option<&mut Signals>, on_signal: &mut dyn FnMut(i32) -> io::Result<()>) -> io::Result<()> {
         while !self.outputs.is_empty() {
             let ready = self.wait(signals.as_deref())?;
@@ -108,7 +109,7 @@ impl<'a> Streams<'a> {
                 self.move_input();
             }
             let mut readable = ready.outputs.into_iter();
-            let mut result = Ok(());
+            let (mut result, mut broken) = (Ok(()), false);
             let (out, err) = (&mut *self.out, &mut *self.err);
             self.outputs.retain_mut(|(from, sink)| {
                 if !readable.next().unwrap_or(false) {
@@ -116,8 +117,10 @@ impl<'a> Streams<'a> {
                 }
                 match copy_once(from, if *sink == Sink::Out { &mut *out } else { &mut *err }) {
                     Ok(more) => more,
-                    // Our reader is gone: what else the program writes is kept by the supervisor.
-                    Err(error) if error.kind() == ErrorKind::BrokenPipe => false,
+                    Err(error) if error.kind() == ErrorKind::BrokenPipe => {
+                        broken = true;
+                        false
+                    }
                     Err(error) => {
                         result = Err(error);
                         false
@@ -125,6 +128,9 @@ impl<'a> Streams<'a> {
                 }
             });
             result?;
+            if broken {
+                on_signal(SIGPIPE)?;
+            }
         }
         Ok(())
     }

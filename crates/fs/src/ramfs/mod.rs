@@ -1,6 +1,6 @@
 //! The file system in memory: the root that the initramfs is unpacked into, `tmpfs`, and the body of `memfd_create(2)`.
 //!
-//! Contents are whole pages ([`pages`]), the same ones that a mapping of the file shows. A directory is an ordered map. Nothing here
+//! Contents are whole pages (`pages.rs`), the same ones that a mapping of the file shows. A directory is an ordered map. Nothing here
 //! reaches a medium, so nothing here can fail but for want of memory, of which a file system may be given a limit.
 
 mod pages;

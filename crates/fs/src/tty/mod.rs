@@ -1,7 +1,7 @@
 //! Terminals: `termios(3)`, line editing, job control.
 //!
 //! A [`Tty`] stands between a [`Line`] (a serial port, an instance's ring) and the openings of its device node. What arrives goes
-//! through [`input::Input`] to readers; what programs write goes through [`output`] to the line. Locks, in order: `out` before
+//! through [`input::Input`] to readers; what programs write goes through `output.rs` to the line. Locks, in order: `out` before
 //! `state`; neither is held while a signal is sent or a source notified.
 
 mod control;

@@ -90,6 +90,10 @@ pub(crate) fn is_stopping() -> bool {
 /// once; nobody waits for them. For panic, exit and power-off.
 pub(crate) fn stop_other_cpus() {
     mark_stopping();
+    if !cpu::is_online(CpuId(0)) {
+        // Early boot: there is no descriptor, and nobody else runs.
+        return;
+    }
     let me = cpu::current();
     for (number, entry) in role::descriptor().cpus().iter().enumerate() {
         if number != me.0 as usize && cpu::is_online(CpuId(number as u32)) {

@@ -158,7 +158,12 @@ fn describe_memory(descriptor: &mut Descriptor, info: &BootInfo) {
     runs.sort_unstable_by_key(|run| run.start);
     let mut next_frame = 0u64;
     for run in &runs {
-        let (start, end) = (run.start.max(FIRST).next_multiple_of(PAGE), run.end / PAGE * PAGE);
+        let start = run.start.max(FIRST).next_multiple_of(PAGE);
+        // A last page that is only partly memory is left out, unless the archive ends in it: QEMU's microvm puts it there. What
+        // else is in that page was read before it is freed with the archive.
+        let archive_ends_here =
+            info.module.as_ref().is_some_and(|module| module.end <= run.end && module.end > run.end / PAGE * PAGE);
+        let end = if archive_ends_here { run.end.next_multiple_of(PAGE) } else { run.end / PAGE * PAGE };
         if start >= end {
             continue;
         }

@@ -1,7 +1,7 @@
 //! `/proc`: what programs read to learn about processes and the machine.
 //!
-//! The tree is made of the generated files of [`fs::pseudo`]: [`machine`] holds the texts about the machine, [`sysctl`] those below
-//! `/proc/sys`, [`process`] those of one process. Texts are made when they are read and are not held against changes.
+//! The tree is made of the generated files of [`fs::pseudo`]: `machine.rs` holds the texts about the machine, `sysctl.rs` those below
+//! `/proc/sys`, `process.rs` those of one process. Texts are made when they are read and are not held against changes.
 
 mod machine;
 mod process;

@@ -270,6 +270,7 @@ pub(super) fn fresh_slot() -> Option<&'static Slot> {
 /// There is no memory for its stack.
 pub fn spawn(name: &str, affinity: Option<CpuId>, f: impl FnOnce() + Send + 'static) -> Result<Arc<Thread>, NoMemory> {
     let recycled = FREE.lock().pop();
+    let fresh = recycled.is_none();
     let slot = match recycled {
         Some(number) => slot::at(number),
         None => {
@@ -281,7 +282,10 @@ pub fn spawn(name: &str, affinity: Option<CpuId>, f: impl FnOnce() + Send + 'sta
     };
     let thread = Thread::new(name, slot, affinity);
     *slot.thread.lock() = Some(thread.clone());
-    slot.set_cpu(sched::least_loaded(&thread).0);
+    if fresh {
+        slot.set_cpu(sched::least_loaded(&thread).0);
+    }
+    // A recycled slot may still be on its way to sleep on the CPU it names: the wake-up decides where it goes on.
     *slot.job.lock() = Some(Box::new(f));
     slot::unpark(slot);
     Ok(thread)
