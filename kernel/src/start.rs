@@ -72,6 +72,7 @@ fn supervisor(context: &FsContext) -> First {
         args: vec![path.into()],
         env: vec![b"HOME=/root".to_vec(), b"PATH=/bin:/sbin:/usr/bin:/usr/sbin".to_vec(), b"TERM=linux".to_vec()],
         cwd: b"/".to_vec(),
+        terminal: None,
     };
     First { program, stdio: [console.clone(), console.clone(), console] }
 }
@@ -99,14 +100,15 @@ fn instance(context: &FsContext) -> First {
     let args: Vec<Vec<u8>> = boot.arguments().map(<[u8]>::to_vec).collect();
     let env: Vec<Vec<u8>> = boot.variables().map(<[u8]>::to_vec).collect();
     let path = search(context, &args[0], &env);
+    let mut terminal = None;
     let stdio = if boot.flags & boot::FLAG_TERMINAL != 0 {
-        link::console();
+        terminal = Some(link::console().clone());
         let console = open(context, b"/dev/console").expect("the console was just made");
         [console.clone(), console.clone(), console]
     } else {
         [link::stdin(), link::stdout(), link::stderr()]
     };
-    First { program: Program { path, args, env, cwd: boot.cwd.into() }, stdio }
+    First { program: Program { path, args, env, cwd: boot.cwd.into(), terminal }, stdio }
 }
 
 /// The program's file, looked for as a shell does.

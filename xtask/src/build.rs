@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
@@ -36,6 +37,9 @@ pub fn everything() -> Result<()> {
 
 /// Builds the kernel image with its symbol table; returns its path.
 pub fn kernel() -> Result<PathBuf> {
+    // Two scenarios that begin at the same time must not both write the file by which it is replaced.
+    static BUILDING: Mutex<()> = Mutex::new(());
+    let _building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
     let target = paths::target();
     run(cargo()
         .args(["build", "--quiet", "--release", "-p", "skerry-kernel", "--target", KERNEL_TARGET])

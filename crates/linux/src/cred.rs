@@ -104,7 +104,8 @@ fn set_all(ids: Ids, privileged: bool, id: u32) -> Result<Ids, Errno> {
 fn set_two(ids: Ids, privileged: bool, real: u32, effective: u32) -> Result<Ids, Errno> {
     let (real, effective) = (given(real), given(effective));
     let real_allowed = real.is_none_or(|id| id == ids.real || id == ids.effective);
-    if !privileged && !(real_allowed && effective.is_none_or(|id| ids.has(id))) {
+    let allowed = privileged || real_allowed && effective.is_none_or(|id| ids.has(id));
+    if !allowed {
         return Err(Errno::EPERM);
     }
     let new_effective = effective.unwrap_or(ids.effective);

@@ -94,14 +94,17 @@ fn read_into(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> Sy
         Some(offset) => file.read_at(offset + done as u64, buf),
         None => file.read(buf),
     };
+    // A file gives all it has, in steps; what may have to be waited for gives what it has now, and only once.
+    let whole = file.ops().fills_buffers();
+    if !whole && let Some((addr, _)) = buffers.iter().find(|(_, len)| *len > 0) {
+        uaccess::probe_write(*addr)?;
+    }
     if wanted <= SMALL {
         let mut buf = [0; SMALL];
         let n = once(&mut buf[..wanted], 0)?;
         pieces(buffers, 0, n, |addr, range| uaccess::write_bytes(addr, &buf[range]))?;
         return Ok(n);
     }
-    // A file gives all it has, in steps; what may have to be waited for gives what it has now.
-    let whole = file.ops().fills_buffers();
     let mut buf = vec![0; wanted.min(CHUNK)];
     let mut done = 0;
     while done < wanted {

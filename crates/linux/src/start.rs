@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use ::task::Once;
 use abi::errno::Errno;
+use fs::tty::Tty;
 use fs::{Cred, File, FsContext, OpenFlags, ops};
 use guard::fpu::UserFpu;
 use guard::user;
@@ -36,6 +37,8 @@ pub struct Program {
     pub env: Vec<Vec<u8>>,
     /// Its working directory.
     pub cwd: Vec<u8>,
+    /// What becomes the controlling terminal of its session.
+    pub terminal: Option<Arc<Tty>>,
 }
 
 static HOOKS: Once<Hooks> = Once::new();
@@ -85,8 +88,14 @@ pub fn spawn_init(program: &Program, context: Arc<FsContext>, stdio: [Arc<File>;
     process.add_task(task.clone())?;
     processes::add_process(0, process);
     processes::add_task(&task);
+    let terminal = program.terminal.clone();
     let body = move || {
         task.attach();
+        if let Some(tty) = terminal
+            && let Err(error) = tty.set_controlling(false)
+        {
+            log::warn!("no controlling terminal: {error}");
+        }
         let regs = loaded.registers();
         exec::take_over(&task, loaded);
         task.thread().set_fpu(Some(fpu));

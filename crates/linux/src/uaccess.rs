@@ -100,6 +100,18 @@ pub fn write_bytes(addr: usize, from: &[u8]) -> Result<(), Errno> {
     user::write_bytes(addr, from).map_err(|_| Errno::EFAULT)
 }
 
+/// Makes sure that the program can write at `addr`, without changing anything there: what is taken out of a pipe or a
+/// terminal must not be lost because it cannot be delivered.
+///
+/// # Errors
+/// `EFAULT`.
+pub fn probe_write(addr: usize) -> Result<(), Errno> {
+    let word = addr & !3;
+    let value = user::load_u32(word).map_err(|_| Errno::EFAULT)?;
+    // Stores the value that is there; if another thread has changed it in between, it was writable to that one.
+    user::cmpxchg_u32(word, value, value).map(drop).map_err(|_| Errno::EFAULT)
+}
+
 /// Reads a string up to its NUL, which is not part of the result; `max` includes it.
 ///
 /// # Errors

@@ -25,10 +25,11 @@ impl Failure {
         Self { message: message.into(), status: 1 }
     }
 
-    /// The failure as one of a command whose exit status is otherwise its program's.
+    /// The failure as one of a command whose exit status is otherwise its program's, unless it stands for one of those.
     #[must_use]
     pub fn ours(self) -> Self {
-        Self { status: STATUS_OURS, ..self }
+        let status = if self.status == 1 { STATUS_OURS } else { self.status };
+        Self { status, ..self }
     }
 }
 

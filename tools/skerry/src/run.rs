@@ -1,6 +1,6 @@
 //! `run`, `start -a` and `attach`: an instance's program as if it ran here.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::SystemTime;
 
@@ -89,6 +89,9 @@ pub fn attach(device: &dyn Device, status: &Status, options: Options, mut here: 
 /// If Skerry fails.
 pub fn accompany(device: &dyn Device, status: &Status, options: Options, start: bool, here: &mut Here<'_>) -> Result<u8> {
     let (id, name) = (status.id, label(status));
+    if options.terminal && here.input.is_some_and(|input| !input.is_terminal()) {
+        return Err(Failure::new("standard input is not a terminal: leave --tty out"));
+    }
     let cannot = || format!("cannot connect to {name}");
     let output = dev::ATTACH_FOLLOW | dev::ATTACH_PRESSURE | if start { dev::ATTACH_FROM_START } else { 0 };
     let mut signals = if here.signals { Some(Signals::new().context(cannot)?) } else { None };
