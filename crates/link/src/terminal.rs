@@ -38,14 +38,17 @@ impl Line for Window {
 
 /// The terminal of this instance, made at the first call.
 pub fn console() -> &'static Arc<Tty> {
-    CONSOLE.call_once(|| {
+    let tty = CONSOLE.call_once(|| {
         let tty = Tty::new("hvc0", HVC, Arc::new(Window), Termios::default());
         if let Err(error) = tty::register(&tty) {
             log::error!("no /dev/hvc0: {error}");
         }
         tty::set_console(tty.clone());
         tty
-    })
+    });
+    // The thread that feeds it may sleep already, and the supervisor rings only when it was asked to.
+    crate::DOORBELL.signal();
+    tty
 }
 
 /// Passes what has come on standard input to the terminal, if there is one, as far as it has room.

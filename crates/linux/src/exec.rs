@@ -159,9 +159,10 @@ fn map(space: &AddressSpace, file: &File, program: &elf::Program, base: usize) -
                 Mapping { place: place(zero_start), len: pages.end - zero_start, prot: segment.prot, flags, object: None };
             space.mmap(request).map_err(conflict)?;
         }
-        // The rest of the file's last page is not the file's.
-        let zeros = segment.file.end..segment.end.min(file_end);
-        if segment.prot.contains(Prot::WRITE) && !zeros.is_empty() {
+        // What comes after the file's part is zero to the end of the page, also beyond the segment: the dynamic linker takes
+        // its first memory from there.
+        let zeros = segment.file.end..file_end;
+        if segment.prot.contains(Prot::WRITE) && segment.end > segment.file.end && !zeros.is_empty() {
             space.write(base + zeros.start, &[0; PAGE_SIZE][..zeros.len()])?;
         }
     }

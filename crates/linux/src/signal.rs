@@ -231,14 +231,17 @@ pub(crate) fn send_group(group: i32, info: SigInfo) {
 /// A signal that an instruction of the thread caused: it cannot be blocked or ignored.
 pub(crate) fn force(task: &Task, info: SigInfo, fault: LastFault) {
     let actions = task.process().actions();
-    {
+    let mask = bit(info.signo);
+    let ignored = actions.get(info.signo).handler == SIG_IGN;
+    let blocked = {
         let mut signals = task.signals.lock();
         signals.fault = fault;
-        let mask = bit(info.signo);
-        if signals.blocked & mask != 0 || actions.get(info.signo).handler == SIG_IGN {
-            signals.blocked &= !mask;
-            actions.set(info.signo, Action::default());
-        }
+        let blocked = signals.blocked & mask != 0;
+        signals.blocked &= !mask;
+        blocked
+    };
+    if ignored || blocked {
+        actions.set(info.signo, Action::default());
     }
     send_task(task, info);
 }

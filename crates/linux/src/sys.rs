@@ -346,7 +346,7 @@ pub fn sys_prctl(task: &Task, option: u32, arg: usize, arg3: usize, arg4: usize,
         pr::PR_GET_NO_NEW_PRIVS if arg == 0 && arg3 == 0 && arg4 == 0 && arg5 == 0 => return Ok(0),
         pr::PR_GET_TIMERSLACK => return Ok(50_000),
         pr::PR_SET_TIMERSLACK | pr::PR_SET_THP_DISABLE => {}
-        pr::PR_GET_THP_DISABLE | pr::PR_GET_CHILD_SUBREAPER if option == pr::PR_GET_THP_DISABLE => return Ok(0),
+        pr::PR_GET_THP_DISABLE => return Ok(0),
         // Names of anonymous memory are not kept, which a kernel without that option says like this.
         pr::PR_SET_VMA => return Err(Errno::EINVAL),
         _ => return Err(Errno::EINVAL),

@@ -58,13 +58,15 @@ impl Completion {
 
     /// Waits for it, whatever signals come, but not longer than `task` lives.
     pub(crate) fn wait(&self, task: &Task) {
-        loop {
-            let ended = || (self.done.load(Ordering::Acquire) || task.must_end()).then_some(());
-            if self.waiters.wait_interruptible(None, ended).is_ok() {
-                return;
-            }
+        let ended = || (self.done.load(Ordering::Acquire) || task.must_end()).then_some(());
+        let mut postponed = false;
+        while self.waiters.wait_interruptible(None, ended).is_err() {
             // An ordinary signal: it is looked at when the call is over.
             task.thread().clear_interrupt();
+            postponed = true;
+        }
+        if postponed {
+            task.interrupt();
         }
     }
 }

@@ -216,7 +216,9 @@ pub fn sys_clock_nanosleep(task: &Task, clock: i32, flags: u32, time: UserPtr<Ti
 
 /// `restart_syscall(2)`: a sleep goes on.
 pub fn sys_restart_syscall(task: &Task) -> SysResult {
-    match task.sleep.lock().take() {
+    // Out of the lock: a guard in the match's head would be held while the thread sleeps.
+    let rest = task.sleep.lock().take();
+    match rest {
         Some(SleepRest { deadline_ns, rest }) => sleep_span(task, deadline_ns, UserPtr::new(rest)),
         None => Err(Errno::EINTR),
     }

@@ -159,11 +159,12 @@ fn describe_memory(descriptor: &mut Descriptor, info: &BootInfo) {
     let mut next_frame = 0u64;
     for run in &runs {
         let start = run.start.max(FIRST).next_multiple_of(PAGE);
-        // A last page that is only partly memory is left out, unless the archive ends in it: QEMU's microvm puts it there. What
-        // else is in that page was read before it is freed with the archive.
-        let archive_ends_here =
-            info.module.as_ref().is_some_and(|module| module.end <= run.end && module.end > run.end / PAGE * PAGE);
-        let end = if archive_ends_here { run.end.next_multiple_of(PAGE) } else { run.end / PAGE * PAGE };
+        // A last page that is only partly memory, or not reported as such, is left out, unless the archive ends in it: QEMU's
+        // microvm puts it there. What else is in that page was read before it is freed with the archive.
+        let whole = run.end / PAGE * PAGE;
+        let rounded = whole + PAGE;
+        let ends_here = |module: &Range<u64>| module.start < whole && (whole + 1..=rounded).contains(&module.end);
+        let end = if info.module.as_ref().is_some_and(ends_here) { rounded } else { whole };
         if start >= end {
             continue;
         }
