@@ -1,7 +1,8 @@
 # The entry points. Everything behind them is Rust: `cargo xtask help`.
 
-# Where rustup cannot provide the pinned Rust, `make setup` makes .toolchain/, and that is used instead.
-TOOLCHAIN = if [ -x .toolchain/bin/rustc ]; then RUSTUP_TOOLCHAIN='$(CURDIR)/.toolchain'; PATH="$$RUSTUP_TOOLCHAIN/bin:$$PATH"; export RUSTUP_TOOLCHAIN PATH; fi
+# Where rustup cannot provide the pinned Rust, `make setup` makes .toolchain/, and that is used instead. (SYSROOT is for
+# clippy, which cargo-clippy starts from where its own file is, past the wrapper in .toolchain/bin.)
+TOOLCHAIN = if [ -x .toolchain/bin/rustc ]; then RUSTUP_TOOLCHAIN='$(CURDIR)/.toolchain'; PATH="$$RUSTUP_TOOLCHAIN/bin:$$PATH"; SYSROOT="$$RUSTUP_TOOLCHAIN"; export RUSTUP_TOOLCHAIN PATH SYSROOT; fi
 XTASK = @$(TOOLCHAIN); exec cargo xtask
 
 .PHONY: run test check iso bench setup env clean help
@@ -25,7 +26,7 @@ setup: ## Install what is missing
 	@tools/setup.sh
 
 env: ## Print what a shell needs so that plain `cargo` works: eval "$(make env)"
-	@$(TOOLCHAIN); [ ! -x .toolchain/bin/rustc ] || printf "export RUSTUP_TOOLCHAIN='%s' PATH='%s'\n" "$$RUSTUP_TOOLCHAIN" "$$PATH"
+	@$(TOOLCHAIN); [ ! -x .toolchain/bin/rustc ] || printf "export RUSTUP_TOOLCHAIN='%s' PATH='%s' SYSROOT='%s'\n" "$$RUSTUP_TOOLCHAIN" "$$PATH" "$$SYSROOT"
 
 clean: ## Remove what was built; .toolchain stays
 	rm -rf target

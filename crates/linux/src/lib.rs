@@ -1,8 +1,8 @@
 //! The Linux personality: processes, signals and the system calls of x86-64 Linux (see `docs/linux-personality.md`).
 //!
-//! A program's thread is a kernel thread that runs the loop in [`run`]: into ring 3, and back here for every system call, fault and
+//! A program's thread is a kernel thread that runs the loop in `run`: into ring 3, and back here for every system call, fault and
 //! signal. System calls are ordinary functions of typed arguments, `sys_foo(task, …) -> SysResult`, sorted into files by area;
-//! [`table`] binds them to their numbers. A call named `foo` is in:
+//! `table` binds them to their numbers. A call named `foo` is in:
 //!
 //! | file | calls |
 //! |---|---|
