@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 
 use abi::errno::Errno;
-use fs::cpio::Unpacker;
+use fs::cpio;
 use fs::mount::{self, FileSystem};
 use fs::path::LookupFlags;
 use fs::ramfs::RamFs;
@@ -13,7 +13,9 @@ use fs::{Cred, FsContext, Inode, NewInode, NewKind, Path, Result, devfs};
 pub(crate) fn make() -> Result<FsContext> {
     let ram = RamFs::new("rootfs", None, 0o755);
     let root = mount::mount_root(ram.clone(), "rootfs");
+
     unpack(&ram.root());
+
     for (name, mode) in [("proc", 0o555), ("sys", 0o555), ("dev", 0o755), ("tmp", 0o1777), ("run", 0o755)] {
         directory(&ram.root(), name, mode)?;
     }
@@ -44,21 +46,13 @@ fn find(context: &FsContext, name: &[u8]) -> Result<Path> {
     context.walk(&Cred::root()).lookup(name, LookupFlags::empty())
 }
 
-/// Unpacks entry by entry; the archive's memory is free again as soon as its files are made.
+/// The archive's memory is free again as its files are made, or theirs.
 fn unpack(root: &Arc<dyn Inode>) {
     let Some(mut archive) = guard::mem::take_initramfs() else {
         log::warn!("no initial file system was given");
         return;
     };
-    let mut unpacker = Unpacker::new(root.clone());
-    loop {
-        match unpacker.step(archive.bytes()) {
-            Ok(Some(used)) => archive.consume(used),
-            Ok(None) => break,
-            Err(error) => {
-                log::error!("the initial file system is broken: {error}; what came before is there");
-                break;
-            }
-        }
+    if let Err(error) = cpio::unpack(&mut archive, root) {
+        log::error!("the initial file system is broken: {error}; what came before is there");
     }
 }

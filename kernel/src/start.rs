@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use abi::boot::{self, Boot};
 use abi::errno::Errno;
+use abi::layout::PAGE_SIZE;
 use fs::{Cred, File, FsContext, OpenFlags};
 use guard::{partition, role};
 use linux::{Hooks, Program};
@@ -20,12 +21,15 @@ struct First {
 /// Sets everything up, and ends; the first program goes on.
 pub(crate) fn main() {
     guard::boot::start_further_cpus();
+
     let context = match crate::root::make() {
         Ok(context) => context,
         Err(error) => panic!("no root file system: {error}"),
     };
+
     linux::init(Hooks { init_exited });
     let First { program, stdio } = if role::is_supervisor() { supervisor(&context) } else { instance(&context) };
+
     if let Err(error) = linux::spawn_init(&program, Arc::new(context), stdio) {
         let name = String::from_utf8_lossy(&program.path);
         if role::is_supervisor() {
@@ -47,24 +51,28 @@ fn init_exited(status: i32) {
 }
 
 fn supervisor(context: &FsContext) -> First {
-    let resources = partition::resources();
+    const FRAMES_PER_MIB: u64 = (1 << 20) / PAGE_SIZE as u64;
+    let memory = guard::mem::stats();
     log::info!(
-        "Skerry {}: {} CPUs ({} free), {} MiB of memory ({} MiB free), up {} us after entry",
+        "Skerry {}: {} CPUs, {} of them the supervisor's; {} MiB of memory, {} MiB free; up {} us after entry",
         env!("CARGO_PKG_VERSION"),
-        resources.cpus_total,
-        resources.cpus_free,
-        resources.mem_total >> 20,
-        resources.mem_free >> 20,
+        partition::machine_cpus(),
+        guard::cpu::count(),
+        memory.total / FRAMES_PER_MIB,
+        memory.free / FRAMES_PER_MIB,
         guard::timer::now_ns() / 1000,
     );
+
     for (number, tty) in drivers::uart::init() {
         if number == 0 {
             fs::tty::set_console(tty);
         }
     }
+
     if let Err(error) = node::init() {
         log::error!("no instances can be made: {error}");
     }
+
     let path = role::cmdline_value("init").unwrap_or("/init");
     let console = open(context, b"/dev/console").unwrap_or_else(|| open(context, b"/dev/null").expect("made at start"));
     let program = Program {

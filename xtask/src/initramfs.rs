@@ -14,6 +14,12 @@ const REGULAR: u32 = 0o100_000;
 const SYMLINK: u32 = 0o120_000;
 const CHARACTER_DEVICE: u32 = 0o020_000;
 
+/// Bytes of an entry's header.
+const HEADER: usize = 110;
+const PAGE: usize = 4096;
+/// Longer names, with the zero, Linux passes over (`PATH_MAX`).
+const LONGEST_NAME: usize = 4096;
+
 /// An archive that grows. Parent directories are added as they are needed.
 pub struct Archive {
     bytes: Vec<u8>,
@@ -111,6 +117,11 @@ impl Archive {
     }
 
     fn entry(&mut self, name: &str, header: &Header, contents: &[u8]) {
+        // Zeros behind the name move contents of a page and more to a page boundary: there Skerry takes pages as they are
+        // instead of copying them (`gen_init_cpio -a` of Linux does the same for file systems that share blocks).
+        let name_end = self.bytes.len() + HEADER + name.len() + 1;
+        let aligned = name.len() + 1 + name_end.next_multiple_of(PAGE) - name_end;
+        let name_size = if contents.len() >= PAGE && aligned <= LONGEST_NAME { aligned } else { name.len() + 1 };
         let links = if header.mode & DIRECTORY == DIRECTORY && header.mode & REGULAR != REGULAR { 2 } else { 1 };
         let fields = [
             self.inode,
@@ -124,7 +135,7 @@ impl Archive {
             0,
             header.device.0,
             header.device.1,
-            name.len() as u32 + 1,
+            name_size as u32,
             0,
         ];
         self.inode += 1;
@@ -133,7 +144,7 @@ impl Archive {
             self.bytes.extend_from_slice(format!("{field:08X}").as_bytes());
         }
         self.bytes.extend_from_slice(name.as_bytes());
-        self.bytes.push(0);
+        self.bytes.resize(self.bytes.len() - name.len() + name_size, 0);
         self.pad();
         self.bytes.extend_from_slice(contents);
         self.pad();

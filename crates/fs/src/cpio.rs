@@ -9,6 +9,7 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
+use vm::{PAGE_SIZE, Page};
 
 const HEADER: usize = 110;
 const TRAILER: &[u8] = b"TRAILER!!!";
@@ -83,13 +84,7 @@ impl Header {
             return Err(What::BadMagic);
         }
         let fields = bytes.get(6..HEADER).ok_or(What::Truncated)?;
-        let field = |index: usize| {
-            let digits = core::str::from_utf8(&fields[index * 8..][..8]).map_err(|_| What::BadNumber)?;
-            if digits.starts_with('+') {
-                return Err(What::BadNumber);
-            }
-            u32::from_str_radix(digits, 16).map_err(|_| What::BadNumber)
-        };
+        let field = |index: usize| number(&fields[index * 8..][..8]);
         Ok(Self {
             ino: field(0)?,
             mode: field(1)?,
@@ -103,6 +98,30 @@ impl Header {
             name_size: field(11)?,
         })
     }
+
+    fn attributes(&self) -> SetAttr {
+        SetAttr {
+            mode: Some(self.mode & 0o7777),
+            uid: Some(self.uid),
+            gid: Some(self.gid),
+            mtime: Some(Timestamp { sec: i64::from(self.mtime), nsec: 0 }),
+            atime: None,
+        }
+    }
+}
+
+/// A header's hexadecimal number. (By hand: an archive of small files is mostly headers, and the library's way takes most of
+/// the time of unpacking it.)
+fn number(digits: &[u8]) -> Result<u32, What> {
+    digits.iter().try_fold(0, |value, digit| {
+        let digit = match digit {
+            b'0'..=b'9' => digit - b'0',
+            b'a'..=b'f' => digit - b'a' + 10,
+            b'A'..=b'F' => digit - b'A' + 10,
+            _ => return Err(What::BadNumber),
+        };
+        Ok(value << 4 | u32::from(digit))
+    })
 }
 
 /// `len` bytes from `at`, and where the next field begins, four-byte aligned.
@@ -112,107 +131,140 @@ fn take(archive: &[u8], at: usize, len: usize) -> Result<(&[u8], usize), What> {
     Ok((bytes, end.checked_next_multiple_of(4).ok_or(What::Truncated)?))
 }
 
-/// Unpacks `archive` below the directory `root`. Directories that exist are reused, other existing names replaced.
+/// An archive that is read from the front, and forgotten as it is read.
+pub trait Source {
+    /// What is left of it.
+    fn rest(&self) -> &[u8];
+
+    /// Forgets the next `count` bytes, or all that are left.
+    fn consume(&mut self, count: usize);
+
+    /// Takes the next page of bytes as a page, if they lie in one.
+    fn take_page(&mut self) -> Option<Page> {
+        None
+    }
+}
+
+impl Source for &[u8] {
+    fn rest(&self) -> &[u8] {
+        self
+    }
+
+    fn consume(&mut self, count: usize) {
+        *self = &self[count.min(self.len())..];
+    }
+}
+
+#[cfg(target_os = "none")]
+impl Source for guard::mem::Initramfs {
+    fn rest(&self) -> &[u8] {
+        self.bytes()
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.consume(count);
+    }
+
+    fn take_page(&mut self) -> Option<Page> {
+        self.take_page()
+    }
+}
+
+/// Unpacks `archive` below the directory `root`. Directories that exist are reused, other existing names replaced. What has
+/// been unpacked is consumed, so that unpacking needs little more memory than the archive; whole pages of a file that lie on
+/// page boundaries become the file's without being copied.
 ///
 /// # Errors
 /// At the first entry that is wrong; what came before it stays unpacked.
-pub fn unpack(archive: &[u8], root: &Arc<dyn Inode>) -> Result<Summary, Error> {
-    let mut unpacker = Unpacker::new(root.clone());
-    let mut rest = archive;
-    while let Some(used) = unpacker.step(rest)? {
-        rest = &rest[used..];
-    }
-    Ok(unpacker.summary())
-}
-
-/// Unpacks entry by entry, so that the archive's memory can be given back as the files take shape.
-pub struct Unpacker {
-    root: Arc<dyn Inode>,
-    /// The first names of files with several.
-    links: Links,
-    summary: Summary,
-    /// How far into the archive the next step begins.
-    offset: usize,
-}
-
-impl Unpacker {
-    /// Unpacks below the directory `root`.
-    #[must_use]
-    pub fn new(root: Arc<dyn Inode>) -> Self {
-        Self { root, links: Links::new(), summary: Summary::default(), offset: 0 }
-    }
-
-    /// What was unpacked so far.
-    #[must_use]
-    pub fn summary(&self) -> Summary {
-        self.summary
-    }
-
-    /// Unpacks the entry that `rest`, what is left of the archive, begins with. Returns how many bytes it took, or `None` at the end.
-    ///
-    /// # Errors
-    /// If the entry is wrong.
-    pub fn step(&mut self, rest: &[u8]) -> Result<Option<usize>, Error> {
+pub fn unpack(archive: &mut impl Source, root: &Arc<dyn Inode>) -> Result<Summary, Error> {
+    let mut links = Links::new();
+    let mut summary = Summary::default();
+    let all = archive.rest().len();
+    loop {
+        let padding = archive.rest().iter().take_while(|&&b| b == 0).count();
+        archive.consume(padding);
+        let rest = archive.rest();
         if rest.is_empty() {
-            return Ok(None);
+            return Ok(summary);
         }
-        let padding = rest.iter().take_while(|&&b| b == 0).count();
-        let used = if padding > 0 { padding } else { self.entry(rest)? };
-        self.offset += used;
-        Ok(Some(used))
-    }
-
-    fn entry(&mut self, rest: &[u8]) -> Result<usize, Error> {
+        let offset = all - rest.len();
         let mut shown = String::new();
-        match unpack_entry(rest, &self.root, &mut self.links, &mut shown) {
-            Ok(Some((used, bytes))) => {
-                self.summary.entries += 1;
-                self.summary.bytes += bytes;
-                Ok(used.min(rest.len()))
+        match unpack_entry(archive, root, &mut links, &mut shown) {
+            Ok(Some(bytes)) => {
+                summary.entries += 1;
+                summary.bytes += bytes;
             }
-            Ok(None) => {
-                // The trailer: an archive ends here, another may follow. Numbers of links begin anew.
-                self.links.clear();
-                Ok((HEADER + TRAILER.len() + 1).min(rest.len()))
-            }
-            Err(what) => Err(Error { what, offset: self.offset, name: shown }),
+            // The trailer: an archive ends here, another may follow. Numbers of links begin anew.
+            Ok(None) => links.clear(),
+            Err(what) => return Err(Error { what, offset, name: shown }),
         }
     }
 }
 
 type Links = BTreeMap<(DeviceId, u32), Arc<dyn Inode>>;
 
-/// Unpacks the entry at the beginning. Returns where the next begins and the bytes of contents, or `None` at the trailer.
+/// Unpacks the next entry. Returns the bytes of contents, or `None` at the trailer.
 fn unpack_entry(
-    archive: &[u8],
+    archive: &mut impl Source,
     root: &Arc<dyn Inode>,
     links: &mut Links,
     shown: &mut String,
-) -> Result<Option<(usize, u64)>, What> {
-    let header = Header::parse(archive)?;
-    let (name, next) = take(archive, HEADER, header.name_size as usize)?;
-    let name = name.strip_suffix(&[0]).ok_or(What::BadName)?;
-    *shown = String::from_utf8_lossy(name).into_owned();
-    if name == TRAILER {
-        return Ok(None);
-    }
-    let (data, next) = take(archive, next, header.size as usize)?;
-    place(root, name, &header, data, links)?;
-    Ok(Some((next, data.len() as u64)))
-}
-
-/// Makes the file of one entry.
-fn place(root: &Arc<dyn Inode>, name: &[u8], header: &Header, data: &[u8], links: &mut Links) -> Result<(), What> {
-    if name.contains(&0) {
+) -> Result<Option<u64>, What> {
+    let rest = archive.rest();
+    let header = Header::parse(rest)?;
+    let (name, next) = take(rest, HEADER, header.name_size as usize)?;
+    // More than one zero at the end aligns the contents, as `gen_init_cpio -a` of Linux does it.
+    let len = name.iter().position(|&b| b == 0).ok_or(What::BadName)?;
+    if name[len..].iter().any(|&b| b != 0) {
         return Err(What::BadName);
     }
-    let attr = SetAttr {
-        mode: Some(header.mode & 0o7777),
-        uid: Some(header.uid),
-        gid: Some(header.gid),
-        mtime: Some(Timestamp { sec: i64::from(header.mtime), nsec: 0 }),
-        atime: None,
-    };
+    let name = name[..len].to_vec();
+    *shown = String::from_utf8_lossy(&name).into_owned();
+    if name == TRAILER {
+        archive.consume(next);
+        return Ok(None);
+    }
+    let (data, end) = take(rest, next, header.size as usize)?;
+    let (size, padding) = (data.len(), end - next - data.len());
+    let made = place(root, &name, &header, data, links)?;
+    archive.consume(next);
+    match &made {
+        Some(inode) if inode.kind() == FileType::Regular && size > 0 => fill(inode, archive, size).map_err(What::Refused)?,
+        _ => archive.consume(size),
+    }
+    if let Some(inode) = made {
+        inode.set_attr(&header.attributes()).map_err(What::Refused)?;
+    }
+    archive.consume(padding);
+    Ok(Some(size as u64))
+}
+
+/// Makes the next `size` bytes of the archive the contents of a file.
+fn fill(inode: &Arc<dyn Inode>, archive: &mut impl Source, size: usize) -> Result<(), Errno> {
+    inode.truncate(0)?;
+    let mut done = 0;
+    while size - done >= PAGE_SIZE
+        && let Some(page) = archive.take_page()
+    {
+        inode.put_page(done as u64, page)?;
+        done += PAGE_SIZE;
+    }
+    let rest = &archive.rest()[..size - done];
+    if !rest.is_empty() && inode.write_at(done as u64, rest)? < rest.len() {
+        return Err(Errno::ENOSPC);
+    }
+    archive.consume(size - done);
+    Ok(())
+}
+
+/// Makes the file of one entry, without its contents. Returns it, unless it is a directory, whose attributes are set.
+fn place(
+    root: &Arc<dyn Inode>,
+    name: &[u8],
+    header: &Header,
+    data: &[u8],
+    links: &mut Links,
+) -> Result<Option<Arc<dyn Inode>>, What> {
     let mut dir = root.clone();
     let mut leaf: Option<&[u8]> = None;
     for part in name.split(|&b| b == b'/') {
@@ -226,16 +278,14 @@ fn place(root: &Arc<dyn Inode>, name: &[u8], header: &Header, data: &[u8], links
             dir = subdirectory(&dir, parent)?;
         }
     }
+    let set_directory = |dir: Arc<dyn Inode>| dir.set_attr(&header.attributes()).map_err(What::Refused).map(|()| None);
     let kind = FileType::from_mode(header.mode).ok_or(What::BadKind)?;
     let Some(leaf) = leaf else {
         // The root's own entry: its metadata.
-        return if kind == FileType::Directory { root.set_attr(&attr).map_err(What::Refused) } else { Err(What::BadName) };
+        return if kind == FileType::Directory { set_directory(dir) } else { Err(What::BadName) };
     };
     let new_kind = match kind {
-        FileType::Directory => {
-            let dir = subdirectory(&dir, leaf)?;
-            return dir.set_attr(&attr).map_err(What::Refused);
-        }
+        FileType::Directory => return set_directory(subdirectory(&dir, leaf)?),
         FileType::Regular => NewKind::Regular,
         FileType::Symlink if data.is_empty() || data.contains(&0) => return Err(What::BadName),
         FileType::Symlink => NewKind::Symlink(data),
@@ -251,28 +301,16 @@ fn place(root: &Arc<dyn Inode>, name: &[u8], header: &Header, data: &[u8], links
     // Of a file with several names, every name has an entry; the contents come with one of them, usually the last.
     let linked = header.nlink > 1 && kind == FileType::Regular;
     let key = (header.dev, header.ino);
-    let inode = match links.get(&key) {
-        Some(inode) if linked => {
-            dir.link(leaf, inode).map_err(What::Refused)?;
-            inode.clone()
-        }
-        _ => {
-            let new = NewInode { kind: new_kind, mode: header.mode & 0o7777, uid: header.uid, gid: header.gid };
-            dir.create(leaf, &new).map_err(What::Refused)?
-        }
-    };
-    if kind == FileType::Regular && !data.is_empty() {
-        inode.truncate(0).map_err(What::Refused)?;
-        let written = inode.write_at(0, data).map_err(What::Refused)?;
-        if written < data.len() {
-            return Err(What::Refused(Errno::ENOSPC));
-        }
+    if linked && let Some(inode) = links.get(&key) {
+        dir.link(leaf, inode).map_err(What::Refused)?;
+        return Ok(Some(inode.clone()));
     }
-    inode.set_attr(&attr).map_err(What::Refused)?;
+    let new = NewInode { kind: new_kind, mode: header.mode & 0o7777, uid: header.uid, gid: header.gid };
+    let inode = dir.create(leaf, &new).map_err(What::Refused)?;
     if linked {
-        links.insert(key, inode);
+        links.insert(key, inode.clone());
     }
-    Ok(())
+    Ok(Some(inode))
 }
 
 /// The directory `name` in `dir`, made if it is not there.

@@ -6,6 +6,7 @@ use abi::errno::Errno;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
+use vm::Page;
 
 /// A file that is to be made in a directory.
 #[derive(Clone, Debug)]
@@ -195,6 +196,16 @@ pub trait Inode: Any + Send + Sync {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let _ = (offset, buf);
         Err(Errno::EINVAL)
+    }
+
+    /// Makes `page` the contents from `offset` on, a multiple of the page size, as it is. The file grows to the end of the page,
+    /// if it was shorter.
+    ///
+    /// # Errors
+    /// `ENOSPC`, `EFBIG`; `EPERM` where files are not made of pages.
+    fn put_page(&self, offset: u64, page: Page) -> Result<()> {
+        let _ = (offset, page);
+        Err(Errno::EPERM)
     }
 
     /// Writes contents, growing the file. A short count means the file system is full.

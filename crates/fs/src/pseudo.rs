@@ -10,7 +10,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
-use task::Mutex;
+use task::{Mutex, Once};
 
 /// What a generated file's `stat` shows.
 #[derive(Clone, Copy, Debug)]
@@ -49,13 +49,51 @@ impl Attr {
 pub struct PseudoFs {
     name: &'static str,
     magic: u64,
-    root: Arc<dyn Inode>,
+    root: Arc<Top>,
 }
 
 impl PseudoFs {
-    /// A file system; `root` builds its top directory, given the device number.
-    pub fn new(name: &'static str, magic: u64, root: impl FnOnce(u64) -> Arc<dyn Inode>) -> Arc<Self> {
-        Arc::new(Self { name, magic, root: root(new_anonymous_device()) })
+    /// A file system; `build` makes its top directory, given the device number, when something below it is first looked for.
+    /// A kernel whose programs never read `/proc` or `/sys` does not pay for them when it starts.
+    #[must_use]
+    pub fn new(name: &'static str, magic: u64, build: fn(u64) -> Arc<dyn Inode>) -> Arc<Self> {
+        let attr = Attr { ino: 1, ..Attr::new(new_anonymous_device(), 0o555) };
+        Arc::new(Self { name, magic, root: Arc::new(Top { attr, build, built: Once::new() }) })
+    }
+}
+
+/// The top directory, before and after it is built.
+struct Top {
+    attr: Attr,
+    build: fn(u64) -> Arc<dyn Inode>,
+    built: Once<Arc<dyn Inode>>,
+}
+
+impl Top {
+    fn built(&self) -> &Arc<dyn Inode> {
+        self.built.call_once(|| (self.build)(self.attr.dev))
+    }
+}
+
+impl Inode for Top {
+    fn metadata(&self) -> Metadata {
+        self.attr.metadata(FileType::Directory)
+    }
+
+    fn kind(&self) -> FileType {
+        FileType::Directory
+    }
+
+    fn names_are_stable(&self) -> bool {
+        self.built().names_are_stable()
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
+        self.built().lookup(name)
+    }
+
+    fn readdir(&self, cursor: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        self.built().readdir(cursor, emit)
     }
 }
 

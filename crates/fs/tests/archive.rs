@@ -20,14 +20,21 @@ fn entry<'a>(name: &'a str, mode: u32, data: &'static [u8]) -> Entry<'a> {
 }
 
 fn archive(entries: &[Entry<'_>]) -> Vec<u8> {
+    aligned_archive(entries, 1)
+}
+
+/// An archive in which contents begin at multiples of `alignment`.
+fn aligned_archive(entries: &[Entry<'_>], alignment: usize) -> Vec<u8> {
     let trailer = entry("TRAILER!!!", 0, b"");
     let mut out = Vec::new();
     for e in entries.iter().chain([&trailer]) {
-        let fields = [e.ino, e.mode, 1, 2, e.nlink, 1000, e.data.len() as u32, 8, 1, 5, 1, e.name.len() as u32 + 1, 0];
+        let name_end = out.len() + 110 + e.name.len() + 1;
+        let name_size = e.name.len() + 1 + name_end.next_multiple_of(alignment) - name_end;
+        let fields = [e.ino, e.mode, 1, 2, e.nlink, 1000, e.data.len() as u32, 8, 1, 5, 1, name_size as u32, 0];
         out.extend_from_slice(b"070701");
         fields.iter().for_each(|f| out.extend_from_slice(format!("{f:08x}").as_bytes()));
         out.extend_from_slice(e.name.as_bytes());
-        out.push(0);
+        out.resize(out.len() - e.name.len() + name_size, 0);
         out.resize(out.len().next_multiple_of(4), 0);
         out.extend_from_slice(e.data);
         out.resize(out.len().next_multiple_of(4), 0);
@@ -41,7 +48,7 @@ fn find(root: &Arc<dyn Inode>, path: &str) -> Option<Arc<dyn Inode>> {
 
 fn unpack(bytes: &[u8]) -> (Arc<dyn Inode>, Result<cpio::Summary, cpio::Error>) {
     let root = RamFs::new("rootfs", Some(4096), 0o755).root();
-    let result = cpio::unpack(bytes, &root);
+    let result = cpio::unpack(&mut &*bytes, &root);
     (root, result)
 }
 
@@ -136,4 +143,66 @@ proptest! {
         tail.extend(&bytes);
         let _ = unpack(&tail);
     }
+}
+
+/// An archive whose pages can be taken, as the kernel's.
+struct Paged<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    taken: usize,
+}
+
+impl cpio::Source for Paged<'_> {
+    fn rest(&self) -> &[u8] {
+        &self.bytes[self.at..]
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.at = self.bytes.len().min(self.at + count);
+    }
+
+    fn take_page(&mut self) -> Option<vm::Page> {
+        let whole = self.at.is_multiple_of(vm::PAGE_SIZE) && self.rest().len() >= vm::PAGE_SIZE;
+        let page = whole.then(vm::Page::zeroed)??;
+        page.write(0, &self.rest()[..vm::PAGE_SIZE]);
+        self.consume(vm::PAGE_SIZE);
+        self.taken += 1;
+        Some(page)
+    }
+}
+
+#[test]
+fn pages_on_page_boundaries_are_taken_as_they_are() {
+    let data: Vec<u8> = (0..3 * 4096 + 100).map(|n| (n % 251) as u8).collect();
+    let data: &'static [u8] = data.leak();
+    let entries = [
+        entry("small", 0o100_644, b"x"),
+        entry("large", 0o100_755, data),
+        entry("exact", 0o100_644, &data[..8192]),
+        entry("dir", 0o40755, b""),
+        entry("last", 0o100_644, &data[..4097]),
+    ];
+    for (alignment, taken) in [(1, 0), (4096, 6)] {
+        let bytes = aligned_archive(&entries, alignment);
+        let root = RamFs::new("rootfs", Some(4096), 0o755).root();
+        let mut source = Paged { bytes: &bytes, at: 0, taken: 0 };
+        let summary = cpio::unpack(&mut source, &root).unwrap();
+        assert_eq!((summary.entries, source.taken), (5, taken));
+        for e in entries.iter().filter(|e| e.mode & 0o170_000 == 0o100_000) {
+            let inode = find(&root, e.name).unwrap();
+            assert_eq!((inode.metadata().size, inode.metadata().mtime.sec), (e.data.len() as u64, 1000));
+            let mut contents = vec![0; e.data.len() + 1];
+            assert_eq!(inode.read_at(0, &mut contents).unwrap(), e.data.len());
+            assert_eq!(&contents[..e.data.len()], e.data, "{}", e.name);
+        }
+    }
+}
+
+#[test]
+fn a_name_may_have_zeros_behind_it_and_nowhere_else() {
+    let bytes = aligned_archive(&[entry("file", 0o100_644, b"x")], 64);
+    assert!(find(&unpack(&bytes).0, "file").is_some());
+    let mut bad = bytes.clone();
+    bad[110 + 6] = b'x';
+    assert_eq!(unpack(&bad).1.unwrap_err().what, What::BadName);
 }

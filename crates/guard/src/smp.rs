@@ -1,6 +1,7 @@
 //! Starting CPUs: all of the machine's at boot, into the park page; an instance's own, out of it.
 
 use core::arch::global_asm;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use abi::descriptor::MAX_CPUS;
@@ -78,6 +79,7 @@ pub(crate) fn prepare() -> bool {
 pub(crate) fn start_own() -> u32 {
     let descriptor = role::descriptor();
     let further = descriptor.cpus().len().saturating_sub(1) as u32;
+    wait_parked(1..descriptor.cpus().len());
     for (number, entry) in descriptor.cpus().iter().enumerate().skip(1) {
         let mut publisher = Publisher::new(park::slot(entry.slot as usize));
         if publisher.publish(Order { cr3: kernel::root().0, rip: self::entry(), arg: number as u64 }) {
@@ -99,27 +101,40 @@ fn start_up(apic_id: u32) {
     apic::send_startup(apic_id, (park::TRAMPOLINE >> 12) as u8);
 }
 
-/// Supervisor, once: brings up all CPUs but this one. Each is told to start before the first is waited for. Returns how many
-/// of `others` (indexes in the machine's list, with their APIC ids) have parked.
-pub(crate) fn bring_up(others: &[(usize, u32)]) -> usize {
-    let parked = || others.iter().filter(|(slot, _)| is_parked(*slot)).count();
-    for (_, id) in others {
-        apic::send_init(*id);
+/// CPUs of the machine, which is also the number of park slots.
+static MACHINE_CPUS: AtomicUsize = AtomicUsize::new(1);
+
+/// Supervisor: the number of CPUs of the machine.
+pub(crate) fn machine_cpus() -> usize {
+    MACHINE_CPUS.load(Ordering::Relaxed)
+}
+
+fn apic_id(slot: usize) -> u32 {
+    park::slot(slot).apic_id.load(Ordering::Relaxed)
+}
+
+/// Supervisor, once: sends all CPUs of the machine but this one on their way into the park page. They come while the boot
+/// goes on; [`wait_parked`] is for whoever needs one of them.
+pub(crate) fn bring_up(total: usize) {
+    MACHINE_CPUS.store(total, Ordering::Relaxed);
+    if total > 1 {
+        (1..total).for_each(|slot| apic::send_init(apic_id(slot)));
+        timer::poll_us(100, || false);
+        (1..total).for_each(|slot| start_up(apic_id(slot)));
     }
-    timer::poll_us(100, || false);
-    for (_, id) in others {
-        start_up(*id);
-    }
+}
+
+/// Supervisor: waits until these CPUs have parked, which [`bring_up`] started, and names those that do not.
+pub(crate) fn wait_parked(slots: Range<usize>) {
+    let missing = || slots.clone().filter(|slot| !is_parked(*slot));
     // Recent CPUs need one message; the manual asks for a second one if the first went unnoticed.
-    if !timer::poll_us(20_000, || parked() == others.len()) {
-        for (slot, id) in others {
-            if !is_parked(*slot) {
-                start_up(*id);
-            }
-        }
-        timer::poll_us(5_000_000, || parked() == others.len());
+    if timer::poll_us(20_000, || slots.clone().all(is_parked)) {
+        return;
     }
-    parked()
+    missing().for_each(|slot| start_up(apic_id(slot)));
+    if !timer::poll_us(5_000_000, || slots.clone().all(is_parked)) {
+        missing().for_each(|slot| log::warn!("the CPU with APIC id {} did not start", apic_id(slot)));
+    }
 }
 
 /// Whether a CPU says that it is parked.

@@ -83,7 +83,9 @@ pub fn spawn_init(program: &Program, context: Arc<FsContext>, stdio: [Arc<File>;
     let inherited =
         Inherited { files, fs: context, cred, name: "init".into(), blocked: 0, stack: AltStack::none(), cpus: Vec::new() };
     let task = Task::new(pid, process.clone(), inherited);
+
     let loaded = exec::load(&task, file, &program.path, program.args.clone(), &program.env)?;
+
     let fpu = UserFpu::new().ok_or(Errno::ENOMEM)?;
     process.add_task(task.clone())?;
     processes::add_process(0, process);
@@ -99,8 +101,10 @@ pub fn spawn_init(program: &Program, context: Arc<FsContext>, stdio: [Arc<File>;
         let regs = loaded.registers();
         exec::take_over(&task, loaded);
         task.thread().set_fpu(Some(fpu));
+
         let ticks = guard::timer::tsc().wrapping_sub(guard::role::boot_tsc());
         log::info!("boot: first user instruction after {} us (tsc delta {ticks})", guard::timer::ticks_to_ns(ticks) / 1000);
+
         if !guard::role::is_supervisor() {
             guard::instance::mark_first_user();
         }

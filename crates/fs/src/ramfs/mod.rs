@@ -473,6 +473,12 @@ impl Inode for RamInode {
         Ok(n)
     }
 
+    fn put_page(&self, offset: u64, page: vm::Page) -> Result<()> {
+        self.contents()?.put(offset, page)?;
+        self.modified();
+        Ok(())
+    }
+
     fn append(&self, buf: &[u8]) -> Result<(u64, usize)> {
         let written = self.contents()?.write(None, buf)?;
         self.modified();

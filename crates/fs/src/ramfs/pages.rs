@@ -128,6 +128,18 @@ impl Contents {
         Ok((offset, done))
     }
 
+    /// See [`crate::Inode::put_page`].
+    pub(super) fn put(&self, offset: u64, page: Page) -> Result<()> {
+        let end = offset.checked_add(PAGE).filter(|&end| end <= MAX_SIZE && offset.is_multiple_of(PAGE)).ok_or(Errno::EFBIG)?;
+        let mut data = self.data.lock();
+        self.shared.reserve(1)?;
+        if data.pages.insert(offset / PAGE, page).is_some() {
+            self.shared.release(1);
+        }
+        data.size = data.size.max(end);
+        Ok(())
+    }
+
     pub(super) fn truncate(&self, size: u64) {
         let mut data = self.data.lock();
         if size < data.size {

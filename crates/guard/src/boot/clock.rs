@@ -1,8 +1,9 @@
 //! The machine's clocks, once: how fast TSC and local APIC timer run, and what time it is.
 //!
-//! Where CPUID says the TSC's rate it is believed. Otherwise both are counted against channel 0 of the interval timer (8254),
-//! whose rate is the same on every PC and which even the smallest virtual machines have. An instance is told the result in
-//! its descriptor and never measures.
+//! Where CPUID says the TSC's rate it is believed. Otherwise it is counted against channel 0 of the interval timer (8254),
+//! whose rate is the same on every PC and which even the smallest virtual machines have. The countdown is started first thing
+//! and looked at when the rate is needed: what the boot does in between is the measurement's time and not lost. An instance
+//! is told the result in its descriptor and never measures.
 
 use raw_cpuid::CpuId;
 
@@ -12,8 +13,8 @@ use crate::arch::{apic, port, timer};
 const PIT_HZ: u64 = 1_193_182;
 /// What it counts down from: all it can, 55 ms.
 const PIT_START: u16 = u16::MAX;
-/// How much of that one measurement takes: 2 ms.
-const PIT_COUNTS: u16 = (PIT_HZ / 500) as u16;
+/// How much of that a measurement takes at least: 4 ms, for which one count of error is 0.02%.
+const PIT_COUNTS: u16 = (PIT_HZ / 250) as u16;
 const PIT_CHANNEL_0: u16 = 0x40;
 const PIT_COMMAND: u16 = 0x43;
 /// Channel 0, both bytes, one countdown (mode 0).
@@ -30,33 +31,49 @@ pub(super) struct Rates {
     pub lapic: u64,
 }
 
-/// One look at the three counters.
+/// One look at two counters.
 #[derive(Clone, Copy)]
 struct Look {
     pit: u16,
     tsc: u64,
-    lapic: u32,
 }
 
-/// Measures. The local APIC is on.
-pub(super) fn measure() -> Rates {
-    // A machine that is stopped in between (by its host, or by firmware) gives measurements that differ.
-    const ATTEMPTS: u32 = 5;
-    apic::prepare_calibration();
-    let cpuid = CpuId::new();
-    let known_lapic = lapic_by_cpuid(&cpuid);
-    let mut rates = Rates { tsc: 0, lapic: 0 };
-    for _ in 0..ATTEMPTS {
-        let Some((first, second)) = two_measurements(known_lapic.is_none()) else { continue };
-        rates = second;
-        if first.tsc.abs_diff(second.tsc) <= second.tsc / 256 && first.lapic.abs_diff(second.lapic) <= second.lapic / 256 {
-            break;
-        }
+/// A measurement under way.
+pub(super) struct Calibration {
+    start: Option<Look>,
+}
+
+impl Calibration {
+    /// Starts the countdown.
+    pub(super) fn start() -> Self {
+        Self { start: start_countdown() }
     }
-    apic::start_timer(0);
-    let known_tsc = cpuid.get_tsc_info().and_then(|info| info.tsc_frequency());
-    // Nothing but a broken timer gives 0; the kernel must not divide by it.
-    Rates { tsc: known_tsc.unwrap_or(rates.tsc).max(1_000_000), lapic: known_lapic.unwrap_or(rates.lapic).max(1_000_000) }
+
+    /// The rates. The local APIC is reachable.
+    pub(super) fn finish(self) -> Rates {
+        // A machine that is stopped in between (by its host, or by firmware) gives measurements that differ, and one that
+        // took longer to come here than the countdown lasts has none.
+        const ATTEMPTS: u32 = 5;
+        let cpuid = CpuId::new();
+        let known = cpuid.get_tsc_info().and_then(|info| info.tsc_frequency());
+        let tsc = known.or_else(|| {
+            let mut last = None;
+            let mut start = self.start;
+            for _ in 0..ATTEMPTS {
+                if let Some((half, whole)) = start.and_then(measure_since) {
+                    last = Some(whole);
+                    if half.abs_diff(whole) <= whole / 256 {
+                        break;
+                    }
+                }
+                start = start_countdown();
+            }
+            last
+        });
+        // Nothing but a broken timer gives 0; the kernel must not divide by it.
+        let tsc = tsc.unwrap_or(0).max(1_000_000);
+        Rates { tsc, lapic: lapic_by_cpuid(&cpuid).unwrap_or_else(|| measure_lapic(tsc)).max(1_000_000) }
+    }
 }
 
 /// The local APIC timer's rate, where it need not be measured: it runs on the crystal clock where CPUID names that (SDM
@@ -67,36 +84,49 @@ fn lapic_by_cpuid(cpuid: &CpuId<raw_cpuid::CpuIdReaderNative>) -> Option<u64> {
     crystal.or_else(|| emulated.then_some(1_000_000_000))
 }
 
-/// Two measurements in a row; the second one spans both. `None` if the countdown ended meanwhile, or never moved.
-fn two_measurements(with_lapic: bool) -> Option<(Rates, Rates)> {
+/// The local APIC timer's rate against the TSC's, over 2 ms.
+fn measure_lapic(tsc_hz: u64) -> u64 {
+    let look = || {
+        let before = timer::tsc();
+        let count = apic::timer_count();
+        (before + (timer::tsc() - before) / 2, count)
+    };
+    apic::prepare_calibration();
+    apic::start_timer(u32::MAX);
+    let from = look();
+    timer::poll_ticks(tsc_hz / 500, || false);
+    let to = look();
+    apic::start_timer(0);
+    u64::from(from.1 - to.1) * apic::TIMER_DIVIDER * tsc_hz / (to.0 - from.0)
+}
+
+/// Starts the interval timer's countdown. `None` if there is no such timer.
+fn start_countdown() -> Option<Look> {
     // SAFETY: the supervisor owns the interval timer; nobody else uses it, and its interrupt is never let through.
     unsafe {
         port::outb(PIT_COMMAND, COUNT_DOWN);
         port::outb(PIT_CHANNEL_0, PIT_START as u8);
         port::outb(PIT_CHANNEL_0, (PIT_START >> 8) as u8);
     }
-    apic::start_timer(u32::MAX);
-    let start = look(with_lapic)?;
-    let middle = look_after(start, PIT_COUNTS, with_lapic)?;
-    let end = look_after(middle, PIT_COUNTS, with_lapic)?;
-    Some((rates(start, middle), rates(start, end)))
+    look()
 }
 
-fn rates(from: Look, to: Look) -> Rates {
-    let counts = u64::from(from.pit - to.pit);
-    Rates {
-        tsc: (to.tsc - from.tsc) * PIT_HZ / counts,
-        lapic: u64::from(from.lapic - to.lapic) * apic::TIMER_DIVIDER * PIT_HZ / counts,
-    }
+/// The TSC's rate by two measurements that began together; the second one takes longer. `None` if the countdown ended
+/// meanwhile, or never moved.
+fn measure_since(start: Look) -> Option<(u64, u64)> {
+    let rate = |end: Look| (end.tsc - start.tsc) * PIT_HZ / u64::from(start.pit - end.pit);
+    let middle = look_after(start, PIT_COUNTS / 2)?;
+    let end = look_after(start, PIT_COUNTS.max((start.pit - middle.pit).saturating_add(PIT_COUNTS / 8)))?;
+    Some((rate(middle), rate(end)))
 }
 
 /// The first look at which the interval timer has counted so far.
-fn look_after(from: Look, counts: u16, with_lapic: bool) -> Option<Look> {
+fn look_after(from: Look, counts: u16) -> Option<Look> {
     // A quarter of a second and more: a machine without an interval timer must not hang here.
     const LIMIT_TICKS: u64 = 1_000_000_000;
     let mut last = None;
     timer::poll_ticks(LIMIT_TICKS, || {
-        last = look(with_lapic);
+        last = look();
         last.is_none_or(|look| from.pit.saturating_sub(look.pit) >= counts)
     });
     last.filter(|look| from.pit.saturating_sub(look.pit) >= counts)
@@ -104,21 +134,20 @@ fn look_after(from: Look, counts: u16, with_lapic: bool) -> Option<Look> {
 
 /// The counters, the TSC close to the moment the interval timer's count is latched. Of several looks, the one that took the
 /// least time.
-fn look(with_lapic: bool) -> Option<Look> {
+fn look() -> Option<Look> {
     const LOOKS: u32 = 4;
     let mut best: Option<(u64, Look)> = None;
     for _ in 0..LOOKS {
         let before = timer::tsc();
-        // SAFETY: as in `two_measurements`; reading has no effect but to end the latch.
+        // SAFETY: as in `start_countdown`; reading has no effect but to end the latch.
         unsafe { port::outb(PIT_COMMAND, READ_BACK) };
         let after = timer::tsc();
-        let lapic = if with_lapic { apic::timer_count() } else { 0 };
         // SAFETY: as above.
         let [status, low, high] = unsafe { [port::inb(PIT_CHANNEL_0), port::inb(PIT_CHANNEL_0), port::inb(PIT_CHANNEL_0)] };
         if status & OVER != 0 {
             return None;
         }
-        let look = Look { pit: u16::from_le_bytes([low, high]), tsc: before + (after - before) / 2, lapic };
+        let look = Look { pit: u16::from_le_bytes([low, high]), tsc: before + (after - before) / 2 };
         if best.is_none_or(|(took, _)| after - before < took) {
             best = Some((after - before, look));
         }

@@ -15,7 +15,7 @@ use arrayvec::ArrayVec;
 use raw_cpuid::CpuId;
 use zerocopy::FromZeros;
 
-use super::clock;
+use super::clock::{self, Calibration};
 use super::entry::{MULTIBOOT2, PVH};
 use super::info::BootInfo;
 use crate::arch::{apic, timer};
@@ -26,10 +26,8 @@ use crate::park;
 pub(super) struct Machine {
     /// The supervisor's descriptor, in the image.
     pub descriptor: &'static Descriptor,
-    /// All CPUs, by APIC id; the index is the number of the park slot. The first is this one.
-    pub apic_ids: ArrayVec<u32, MAX_CPUS>,
-    /// All CPUs but this one: slot and APIC id.
-    pub others: ArrayVec<(usize, u32), MAX_CPUS>,
+    /// Number of CPUs, which is the number of park slots. The first is this one.
+    pub cpus: usize,
     /// How to switch off.
     pub power: PowerOff,
 }
@@ -62,6 +60,7 @@ impl Memory for LowMemory {
 /// # Safety
 /// Called once, on the boot tables, by the entry code's call with what the loader passed.
 pub(super) unsafe fn describe(kind: u32, info: u32) -> Machine {
+    let calibration = Calibration::start();
     let info = match kind {
         PVH => BootInfo::from_pvh(&LowMemory, u64::from(info)),
         MULTIBOOT2 => BootInfo::from_multiboot2(&LowMemory, u64::from(info)),
@@ -136,7 +135,7 @@ pub(super) unsafe fn describe(kind: u32, info: u32) -> Machine {
     }
 
     describe_memory(descriptor, &info);
-    describe_clock(descriptor, &cpuid);
+    describe_clock(descriptor, &cpuid, calibration);
     descriptor.random_seed = seed();
     if let Err(error) = descriptor.validate() {
         panic!("the machine's description: {error}");
@@ -145,9 +144,8 @@ pub(super) unsafe fn describe(kind: u32, info: u32) -> Machine {
     assert!(info.memory.iter().any(usable), "no memory at {:#x} to start CPUs from", park::TRAMPOLINE);
     // SAFETY: on the boot tables, once; memory below 1 MiB is in nobody's descriptor.
     unsafe { park::install(&apic_ids, x2apic) };
-    let others = apic_ids.iter().copied().enumerate().skip(1).collect();
     let power = tables.map(|tables| tables.power()).unwrap_or_default();
-    Machine { descriptor, apic_ids, others, power }
+    Machine { descriptor, cpus: apic_ids.len(), power }
 }
 
 /// Memory from 1 MiB on, and what of it is in use.
@@ -210,13 +208,14 @@ fn reserve(descriptor: &mut Descriptor, bytes: Range<u64>, kind: u32) -> Option<
     Some(first_frame)
 }
 
-fn describe_clock(descriptor: &mut Descriptor, cpuid: &CpuId<raw_cpuid::CpuIdReaderNative>) {
-    let rates = clock::measure();
+fn describe_clock(descriptor: &mut Descriptor, cpuid: &CpuId<raw_cpuid::CpuIdReaderNative>, calibration: Calibration) {
+    let (unix_time, read_at) = (clock::unix_time(), timer::tsc());
+    let rates = calibration.finish();
     descriptor.tsc_hz = rates.tsc;
     descriptor.lapic_hz = rates.lapic;
     descriptor.tsc_base = crate::role::boot_tsc();
-    let since_boot = (timer::tsc() - descriptor.tsc_base) as u128 * 1_000_000_000 / u128::from(rates.tsc);
-    descriptor.wall_base_ns = (clock::unix_time() * 1_000_000_000).saturating_sub(since_boot as u64);
+    let since_boot = u128::from(read_at - descriptor.tsc_base) * 1_000_000_000 / u128::from(rates.tsc);
+    descriptor.wall_base_ns = (unix_time * 1_000_000_000).saturating_sub(since_boot as u64);
     if cpuid.get_feature_info().is_some_and(|f| f.has_tsc_deadline()) {
         descriptor.flags |= FLAG_TSC_DEADLINE;
     }

@@ -107,6 +107,7 @@ extern "C" fn start_machine(kind: u32, info: u32) -> ! {
     logging::use_com1();
     // SAFETY: this is the entry code's call.
     let machine = unsafe { machine::describe(kind, info) };
+
     let descriptor = machine.descriptor;
     role::adopt(descriptor);
     let frame_of = |va: usize| Frame(descriptor.image_frame + ((va - image().text.start) / PAGE_SIZE) as u64);
@@ -124,12 +125,9 @@ extern "C" fn start_machine(kind: u32, info: u32) -> ! {
     unsafe { mem::init(descriptor, Start::Boot { base: 0, reach: 4 << 30 }, &image(), &shared) };
     // SAFETY: the tables just loaded map it there.
     unsafe { role::adopt_mapped() };
+
     run(|| {
-        let parked = smp::bring_up(&machine.others);
-        crate::partition::init(machine.apic_ids.len(), descriptor.cpus().len(), &machine.others);
-        if parked < machine.others.len() {
-            log::warn!("{} of {} CPUs did not start", machine.others.len() - parked, machine.apic_ids.len());
-        }
+        smp::bring_up(machine.cpus);
         crate::power::init(machine.power);
     })
 }
@@ -145,6 +143,7 @@ pub(crate) fn start_instance() -> ! {
     }
     // SAFETY: the descriptor validated and is the supervisor's word; the tables are complete.
     unsafe { mem::init(role::descriptor(), Start::Loaded, &image(), &[]) };
+
     run(|| {})
 }
 
@@ -152,7 +151,9 @@ pub(crate) fn start_instance() -> ! {
 fn run(as_role: impl FnOnce()) -> ! {
     arch::init_cpu(CpuId(0));
     logging::init();
+
     as_role();
+
     skerry_kernel_main()
 }
 

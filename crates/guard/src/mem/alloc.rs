@@ -179,6 +179,15 @@ pub(super) unsafe fn donate(frames: core::ops::Range<u64>) {
     allocator.buddy.add_range(frames.start, frames.end - frames.start);
 }
 
+/// Makes a block of one frame that the allocator has not managed so far; dropping it gives it to the allocator.
+///
+/// # Safety
+/// As for [`donate`].
+pub(super) unsafe fn adopt(frame: Frame) -> Block {
+    allocator().lock().note(frame, 0, true);
+    Block { first: frame, order: 0 }
+}
+
 /// Number of whole granules that are free.
 pub(crate) fn free_granules() -> u64 {
     let mut allocator = allocator().lock();

@@ -66,21 +66,23 @@ pub(super) struct Bump {
 }
 
 impl Bump {
-    /// Takes the largest free run whose physical addresses are all below `reach`.
-    pub(super) fn new(ranges: &[MemRange], holes: &Holes, reach: u64) -> Self {
-        let mut best = 0..0;
+    /// Takes the lowest free run of at least `needed` frames whose physical addresses are all below `reach`; none if there is
+    /// no such run. The lowest, because the image is there and the allocator goes on from there: a kernel that keeps to
+    /// few large pages starts faster where memory is only made when it is first touched, as in every virtual machine.
+    pub(super) fn new(ranges: &[MemRange], holes: &Holes, reach: u64, needed: u64) -> Self {
+        let mut lowest = 0..0;
         for range in ranges {
             let below = reach.saturating_sub(range.phys) / PAGE_SIZE as u64;
             let end = range.first_frame + range.count.min(below);
             holes.between(range.first_frame..end, |run| {
-                if run.end - run.start > best.end - best.start {
-                    best = run;
+                if lowest.is_empty() && run.end - run.start >= needed {
+                    lowest = run;
                 }
             });
         }
         // The search stays within `MAX_RANGES` ranges, each physically contiguous, so the run is too.
         debug_assert!(ranges.len() <= MAX_RANGES);
-        Self { start: best.start, next: best.start, end: best.end }
+        Self { start: lowest.start, next: lowest.start, end: lowest.end }
     }
 
     /// `count` frames in a row.
@@ -126,18 +128,20 @@ mod tests {
     }
 
     #[test]
-    fn bump_takes_the_largest_run_in_reach() {
+    fn bump_takes_the_lowest_run_that_suffices_and_is_in_reach() {
         let ranges = [
             MemRange { first_frame: 0, phys: 0x20_0000, count: 512 },
             MemRange { first_frame: 512, phys: 0x4000_0000, count: 4096 },
         ];
-        let mut bump = Bump::new(&ranges, &holes(&[(100, 112)]), 0x4000_0000);
+        let mut bump = Bump::new(&ranges, &holes(&[(90, 112)]), 0x4000_0000, 100);
         assert_eq!(bump.take(3), Some(Frame(112)));
         assert_eq!(bump.take(398), None);
         assert_eq!(bump.take(397), Some(Frame(115)));
         assert_eq!(bump.taken(), 112..512);
-        assert_eq!(Bump::new(&ranges, &holes(&[]), u64::MAX).take(1), Some(Frame(512)));
-        assert_eq!(Bump::new(&ranges, &holes(&[]), 0x20_3000).take(4), None);
-        assert_eq!(Bump::new(&[], &holes(&[]), u64::MAX).take(1), None);
+        assert_eq!(Bump::new(&ranges, &holes(&[]), u64::MAX, 1).take(1), Some(Frame(0)));
+        assert_eq!(Bump::new(&ranges, &holes(&[]), u64::MAX, 513).take(1), Some(Frame(512)));
+        assert_eq!(Bump::new(&ranges, &holes(&[]), 0x4000_0000, 513).take(1), None);
+        assert_eq!(Bump::new(&ranges, &holes(&[]), 0x20_3000, 1).take(4), None);
+        assert_eq!(Bump::new(&[], &holes(&[]), u64::MAX, 1).take(1), None);
     }
 }

@@ -104,7 +104,10 @@ pub(crate) unsafe fn init(descriptor: &Descriptor, start: Start, image: &ImageLa
     let root = match start {
         Start::Loaded => Frame(descriptor.root_table_frame),
         Start::Boot { base, reach } => {
-            let mut bump = Bump::new(map.ranges(), &holes, reach);
+            let frames = map.ranges().iter().map(|r| r.count).sum();
+            let pages = (image.data.end - image.text.start) / PAGE_SIZE;
+            let needed = build::most_tables(frames, map.ranges().len(), pages) as u64;
+            let mut bump = Bump::new(map.ranges(), &holes, reach, needed);
             let mut runs = arrayvec::ArrayVec::<Run, { abi::descriptor::MAX_RANGES }>::new();
             runs.extend(map.ranges().iter().map(|r| Run { first: r.first_frame, at: Frame(r.first_frame), count: r.count }));
             let plan = Plan { runs: &runs, image_first: descriptor.image_frame, image, shared };
@@ -119,22 +122,21 @@ pub(crate) unsafe fn init(descriptor: &Descriptor, start: Start, image: &ImageLa
     };
     kernel::init(root);
 
-    // Everything is in the direct map now. The allocator's own memory comes from the largest free run.
+    // Everything is in the direct map now. The allocator's own memory: the references last, because they are long and all
+    // but the lowest frames' are not touched for a long time.
     let end = map.end();
-    let mut bump = Bump::new(map.ranges(), &holes, u64::MAX);
-    let mut table = |bytes: usize| {
-        let pages = bytes.div_ceil(PAGE_SIZE);
-        bump.take(pages as u64).unwrap_or_else(|| panic!("no {bytes} bytes for memory management"))
-    };
-    let references = table(meta::bytes(end));
     let (buddy_words, used_words) = (::frames::words_needed(end), alloc::used_words(end));
-    let words = table((buddy_words + used_words) * size_of::<u64>());
+    let word_pages = ((buddy_words + used_words) * size_of::<u64>()).div_ceil(PAGE_SIZE) as u64;
+    let reference_pages = meta::bytes(end).div_ceil(PAGE_SIZE) as u64;
+    let mut bump = Bump::new(map.ranges(), &holes, u64::MAX, word_pages + reference_pages);
+    let mut table = |pages| bump.take(pages).unwrap_or_else(|| panic!("no run of {pages} frames is free for memory management"));
+    let (words, references) = (table(word_pages), table(reference_pages));
     holes.add(bump.taken());
     // SAFETY: just taken, as long as asked for.
     unsafe { meta::init(references, end) };
     // SAFETY: as above; in the direct map, page-aligned, never used for anything else, and any bits are an `u64`.
     let words = unsafe {
-        direct::zero(direct::ptr(words), ((buddy_words + used_words) * size_of::<u64>()).div_ceil(PAGE_SIZE));
+        direct::zero(direct::ptr(words), word_pages as usize);
         core::slice::from_raw_parts_mut(direct::ptr(words).cast::<u64>(), buddy_words + used_words)
     };
     let (buddy_words, used_words) = words.split_at_mut(buddy_words);
@@ -190,6 +192,19 @@ impl Initramfs {
         let before = self.unread.start / PAGE_SIZE;
         self.unread.start = self.unread.end.min(self.unread.start.saturating_add(count));
         self.free_frames(before, self.unread.start / PAGE_SIZE);
+    }
+
+    /// Takes the next page of bytes where it lies, if the unread bytes begin on a page boundary and there is a whole page of
+    /// them.
+    pub fn take_page(&mut self) -> Option<Page> {
+        let at = self.unread.start;
+        if !at.is_multiple_of(PAGE_SIZE) || self.unread.len() < PAGE_SIZE {
+            return None;
+        }
+        self.unread.start += PAGE_SIZE;
+        // SAFETY: the frame was reserved for the archive; it is behind what is unread from here on, so neither `bytes` shows
+        // it nor `consume` or `drop` free it.
+        Some(Page::adopt(unsafe { alloc::adopt(self.first.add((at / PAGE_SIZE) as u64)) }))
     }
 
     fn free_frames(&mut self, from: usize, to: usize) {

@@ -34,7 +34,8 @@ impl Page {
         Some(Self::adopt(block))
     }
 
-    fn adopt(block: Block) -> Self {
+    /// Makes a page of a block of one frame, as it is.
+    pub(super) fn adopt(block: Block) -> Self {
         let frame = block.into_raw();
         meta::first_reference(frame);
         Self { frame }

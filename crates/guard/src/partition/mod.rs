@@ -46,24 +46,30 @@ struct Cpu {
 /// All CPUs of the machine, by park slot.
 static CPUS: Once<Mutex<Vec<Cpu>>> = Once::new();
 
-/// Takes stock of the machine's CPUs, once: `own` are the supervisor's, those of `others` that have parked are free.
-pub(crate) fn init(total: usize, own: usize, others: &[(usize, u32)]) {
-    let mut cpus = Vec::with_capacity(total);
-    for slot in 0..total {
-        let apic_id = park::slot(slot).apic_id.load(Ordering::Relaxed);
-        let came = slot == 0 || others.iter().any(|(s, _)| *s == slot) && smp::is_parked(slot);
-        let owner = match () {
-            () if !came => Owner::Lost,
-            () if slot < own => Owner::Supervisor,
-            () => Owner::Free,
+/// Takes stock of the machine's CPUs: the supervisor has its own, those of the others that have parked are free.
+fn take_stock() -> Mutex<Vec<Cpu>> {
+    let own = role::descriptor().cpus().len();
+    smp::wait_parked(own..smp::machine_cpus());
+    let cpu = |slot: usize| {
+        let owner = match slot {
+            _ if slot < own => Owner::Supervisor,
+            _ if smp::is_parked(slot) => Owner::Free,
+            _ => Owner::Lost,
         };
-        cpus.push(Cpu { apic_id, owner });
-    }
-    CPUS.call_once(|| Mutex::new(cpus));
+        Cpu { apic_id: park::slot(slot).apic_id.load(Ordering::Relaxed), owner }
+    };
+    Mutex::new((0..smp::machine_cpus()).map(cpu).collect())
 }
 
 fn cpus() -> &'static Mutex<Vec<Cpu>> {
-    CPUS.get().expect("partitions are the supervisor's business")
+    CPUS.call_once(take_stock)
+}
+
+/// Number of CPUs of the machine, whoever has them. Unlike [`resources`], it does not wait for CPUs that are still on their way
+/// into the park page.
+#[must_use]
+pub fn machine_cpus() -> usize {
+    smp::machine_cpus()
 }
 
 /// The machine's resources. Memory in bytes.

@@ -9,7 +9,12 @@ use crate::failure::{Context, Failure, Result};
 
 /// Bytes of a header.
 const HEADER: u64 = 110;
+/// Which field tells the length of the name.
+const NAME_SIZE: usize = 11;
 const TRAILER: &[u8] = b"TRAILER!!!";
+const PAGE: u64 = 4096;
+/// Longer names, with the zero, Linux passes over (`PATH_MAX`).
+const LONGEST_NAME: u64 = 4096;
 /// Archives end at a multiple of this.
 const BLOCK: u64 = 512;
 /// Bytes sent at a time.
@@ -97,7 +102,16 @@ impl Entry {
         }
     }
 
-    fn header(&self, len: u64) -> Vec<u8> {
+    /// Bytes of the name in the archive, for an entry that begins at `at`. Zeros behind the name move contents of a page and
+    /// more to a page boundary, where the instance takes the pages as they are instead of copying them.
+    fn name_size(&self, at: u64) -> u64 {
+        let plain = self.name.len() as u64 + 1;
+        let end = at + HEADER + plain;
+        let aligned = plain + end.next_multiple_of(PAGE) - end;
+        if self.len() >= PAGE && aligned <= LONGEST_NAME { aligned } else { plain }
+    }
+
+    fn header(&self, len: u64, name_size: u64) -> Vec<u8> {
         let fields = [
             self.inode,
             self.kind.bits() | (self.mode & 0o7777),
@@ -110,7 +124,7 @@ impl Entry {
             0,
             self.device.0,
             self.device.1,
-            self.name.len() as u32 + 1,
+            name_size as u32,
             0,
         ];
         header(fields, &self.name)
@@ -123,8 +137,7 @@ fn header(fields: [u32; 13], name: &[u8]) -> Vec<u8> {
         bytes.extend_from_slice(format!("{field:08x}").as_bytes());
     }
     bytes.extend_from_slice(name);
-    bytes.push(0);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes.resize((HEADER as usize + fields[NAME_SIZE] as usize).next_multiple_of(4), 0);
     bytes
 }
 
@@ -152,7 +165,7 @@ impl Archive {
                 self.add(self.directory(parent.to_vec(), 0o755))?;
             }
         }
-        self.len += (HEADER + entry.name.len() as u64 + 1).next_multiple_of(4) + entry.len().next_multiple_of(4);
+        self.len += (HEADER + entry.name_size(self.len)).next_multiple_of(4) + entry.len().next_multiple_of(4);
         self.names.insert(entry.name.clone());
         self.entries.push(entry);
         Ok(())
@@ -204,9 +217,12 @@ impl Archive {
     /// If a file cannot be read or has become shorter; the sink's.
     pub fn send(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let mut pieces = Pieces { held: Vec::with_capacity(PIECE), sink };
+        let mut at = 0;
         for entry in &self.entries {
             let len = entry.len();
-            pieces.put(&entry.header(len))?;
+            let header = entry.header(len, entry.name_size(at));
+            at += header.len() as u64 + len.next_multiple_of(4);
+            pieces.put(&header)?;
             match &entry.content {
                 Content::Empty => {}
                 Content::Bytes(bytes) => pieces.put(bytes)?,
@@ -214,6 +230,7 @@ impl Archive {
             }
             pieces.put(&[0; 3][..(len.next_multiple_of(4) - len) as usize])?;
         }
+        debug_assert_eq!(at, self.len, "what `add` reckoned");
         let end = header([0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, TRAILER.len() as u32 + 1, 0], TRAILER);
         let padding = self.len() - self.len - end.len() as u64;
         pieces.put(&end)?;
