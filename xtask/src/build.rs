@@ -75,6 +75,33 @@ pub fn bench_programs() -> Result<Tools> {
     programs(&["first-instruction"])
 }
 
+/// Builds the benchmark of `bench/micro`: the first process that measures, and the program that it executes.
+pub fn micro() -> Result<(PathBuf, PathBuf)> {
+    let (source, target) = (paths::root().join("bench/micro"), paths::target().join("machine"));
+    fs::create_dir_all(&target).with_context(|| format!("cannot make {}", target.display()))?;
+    let (program, nothing) = (target.join("micro"), target.join("nothing"));
+    let compile = |flags: &[&str], output: &PathBuf, files: &[PathBuf]| {
+        run(Command::new("cc")
+            .args(["-std=gnu17", "-O2", "-Wall", "-Wextra", "-static"])
+            .args(flags)
+            .arg("-o")
+            .arg(output)
+            .args(files))
+        .context("the C compiler (package gcc; `make setup` installs it)")
+    };
+    compile(&["-nostdlib"], &nothing, &[source.join("nothing.c")])?;
+    let mut files = Vec::new();
+    for entry in fs::read_dir(&source).with_context(|| format!("cannot read {}", source.display()))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "c") && !path.ends_with("nothing.c") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    compile(&["-pthread"], &program, &files)?;
+    Ok((program, nothing))
+}
+
 /// Builds the test program in Go; returns its path.
 pub fn go_test_program() -> Result<PathBuf> {
     let program = paths::target().join("machine/go-tests");

@@ -1,51 +1,28 @@
 //! From power-on, and from the kernel's entry, to the first instruction of the first process; and the image's size.
 
 use std::fs;
-use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use object::read::elf::{ElfFile64, ProgramHeader};
 
-use super::Table;
+use super::{Arguments, System, Table};
 use crate::build;
 use crate::vm::{Kernel, Machine};
 
-/// What `bench boot` measures, and how often.
-#[derive(clap::Args)]
-pub struct Arguments {
-    /// The Linux kernel to compare with [default: the newest in /boot]
-    #[arg(long, value_name = "VMLINUZ")]
-    linux: Option<PathBuf>,
-    /// How often each boot is measured
-    #[arg(long, default_value_t = 5, value_name = "N")]
-    pub runs: usize,
-    /// Measure Linux only, to try the benchmark itself
-    #[arg(long)]
-    pub only_linux: bool,
-}
-
 /// Measures boots of both kernels, one after the other in turn.
-pub fn measure(arguments: &Arguments, table: &mut Table) -> Result<()> {
-    let linux = match &arguments.linux {
-        Some(image) => image.clone(),
-        None => newest_linux()?,
-    };
-    let mut systems = vec![("Linux", Kernel::Linux(linux))];
-    if !arguments.only_linux {
-        systems.insert(0, ("Skerry", Kernel::Skerry));
-    }
+pub fn measure(arguments: &Arguments, systems: &[System], table: &mut Table) -> Result<()> {
     for (cpus, icount) in [(4, false), (1, true)] {
         // Counted instructions are the same every time.
-        let runs = if icount { 1 } else { arguments.runs };
+        let runs = if icount { 1 } else { arguments.runs.unwrap_or(5) };
         let mut samples: Vec<Vec<Boot>> = systems.iter().map(|_| Vec::new()).collect();
         for _ in 0..runs {
-            for ((_, kernel), samples) in systems.iter().zip(&mut samples) {
-                samples.push(boot(kernel, cpus, icount)?);
+            for (system, samples) in systems.iter().zip(&mut samples) {
+                samples.push(boot(&system.kernel, cpus, icount)?);
             }
         }
         let (unit, scale) = if icount { ("M instructions", 1e6) } else { ("ms", 1e6) };
-        for ((system, _), samples) in systems.iter().zip(&samples) {
-            let goal = (!icount && *system == "Skerry").then_some(20.0);
+        for (System { name: system, kernel }, samples) in systems.iter().zip(&samples) {
+            let goal = (!icount && *kernel == Kernel::Skerry).then_some(20.0);
             let from_entry = samples.iter().filter_map(|boot| Some(boot.from_entry? as f64 / scale)).collect();
             table.add(format!("kernel entry to first user instruction, {cpus} CPUs"), system, unit, goal, from_entry);
             let monotonic = samples.iter().map(|boot| boot.monotonic as f64 / scale).collect();
@@ -56,7 +33,7 @@ pub fn measure(arguments: &Arguments, table: &mut Table) -> Result<()> {
             }
         }
     }
-    for (system, kernel) in &systems {
+    for System { name: system, kernel } in systems {
         let (file, memory) = match kernel {
             Kernel::Skerry => skerry_size()?,
             Kernel::Linux(image) => (fs::metadata(image)?.len(), None),
@@ -92,7 +69,7 @@ fn boot(kernel: &Kernel, cpus: u32, icount: bool) -> Result<Boot> {
     };
     (machine.hardware.cpus, machine.hardware.icount) = (cpus, icount);
     let program = build::bench_programs()?.program("first-instruction");
-    let log = machine.run_without_agent(&program)?;
+    let log = machine.run_without_agent(&program, |_| Ok(()))?;
     let line = log.lines().find_map(|line| line.split_once("first-instruction: ")).context("the first process told nothing")?.1;
     let words: Vec<_> = line.split_whitespace().collect();
     ensure!(words.len() == 4, "the first process told {line:?}");
@@ -118,15 +95,4 @@ fn skerry_size() -> Result<(u64, Option<u64>)> {
         memory += segment.p_memsz(endian);
     }
     Ok((file, Some(memory)))
-}
-
-/// The newest Linux image of this machine.
-fn newest_linux() -> Result<PathBuf> {
-    let mut images: Vec<_> = fs::read_dir("/boot")
-        .context("cannot read /boot")?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-")))
-        .collect();
-    images.sort();
-    images.pop().context("no Linux kernel in /boot (package linux-image-amd64; `make setup` installs it)")
 }

@@ -7,7 +7,6 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::Table;
-use super::boot::Arguments;
 use crate::vm::{Ending, Machine, Streams, last_lines};
 
 /// Starts instances one after the other and shows each one's times; then finds the least memory.
@@ -37,11 +36,8 @@ const TIMES: [(&str, &str, Option<f64>); 3] = [
 ];
 
 /// Measures in one machine of four processors.
-pub fn measure(arguments: &Arguments, table: &mut Table) -> Result<()> {
-    if arguments.only_linux {
-        return Ok(());
-    }
-    let script = SCRIPT.replace("RUNS", &(4 * arguments.runs).to_string());
+pub fn measure(runs: usize, table: &mut Table) -> Result<()> {
+    let script = SCRIPT.replace("RUNS", &(4 * runs).to_string());
     let machine = Machine {
         append: "quiet".into(),
         timeout: Some(Duration::from_secs(300)),

@@ -134,15 +134,17 @@ impl Machine {
         terminal::run(self)
     }
 
-    /// Boots the machine with `init` as its first process and nothing else, and waits until it powers off; returns the log.
+    /// Boots the machine with `init` as its first process and nothing but what `more` adds beside it, and waits until it powers
+    /// off; returns the log.
     ///
     /// # Errors
     /// When the machine could not be started, or did not power off in time.
-    pub fn run_without_agent(&self, init: &Path) -> Result<String> {
+    pub fn run_without_agent(&self, init: &Path, more: impl FnOnce(&mut Archive) -> Result<()>) -> Result<String> {
         let directory = Directory::create().context("cannot make a temporary directory")?;
         let mut archive = Archive::new();
         archive.device("/dev/console", 0o600, 5, 1);
         archive.host(init, "/init")?;
+        more(&mut archive)?;
         let mut qemu = self.launch(&directory, &archive.finish())?;
         let ended = qemu.wait(self.timeout.unwrap_or(Duration::from_secs(3600)))?;
         ensure!(

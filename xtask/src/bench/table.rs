@@ -1,0 +1,144 @@
+//! The figures of a run, printed as a table and as JSON.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use serde::Serialize;
+
+/// One figure of one system.
+#[derive(Serialize)]
+pub struct Figure {
+    /// What was measured.
+    pub metric: String,
+    /// The system it was measured on.
+    pub system: &'static str,
+    /// The unit of the three values.
+    pub unit: &'static str,
+    /// The median of the runs; none if the system cannot run it.
+    pub median: Option<f64>,
+    /// The smallest.
+    pub min: Option<f64>,
+    /// The largest.
+    pub max: Option<f64>,
+    /// How often it was measured.
+    pub runs: usize,
+    /// What it is to be at most, if the design says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub goal: Option<f64>,
+    /// Why there are no values: the errno and the call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// The figures of a run.
+#[derive(Default)]
+pub struct Table {
+    figures: Vec<Figure>,
+}
+
+impl Table {
+    /// Adds what was measured some times; nothing if it was not.
+    pub fn add(
+        &mut self,
+        metric: impl Into<String>,
+        system: &'static str,
+        unit: &'static str,
+        goal: Option<f64>,
+        mut values: Vec<f64>,
+    ) {
+        values.sort_by(f64::total_cmp);
+        if values.is_empty() {
+            return;
+        }
+        let (median, min, max) = (values.get(values.len() / 2).copied(), values.first().copied(), values.last().copied());
+        self.figures.push(Figure {
+            metric: metric.into(),
+            system,
+            unit,
+            median,
+            min,
+            max,
+            runs: values.len(),
+            goal,
+            error: None,
+        });
+    }
+
+    /// Adds what the system cannot run.
+    pub fn add_not_available(
+        &mut self,
+        metric: &str,
+        system: &'static str,
+        unit: &'static str,
+        goal: Option<f64>,
+        error: String,
+    ) {
+        let (median, min, max) = (None, None, None);
+        self.figures.push(Figure { metric: metric.into(), system, unit, median, min, max, runs: 0, goal, error: Some(error) });
+    }
+
+    /// Prints a line for each metric: both systems' medians, how much of Linux's Skerry's is, the spread of each, the goal.
+    pub fn print(&self) {
+        println!(
+            "{:<56} {:<14} {:>14} {:>14} {:>7} {:>9} {:>9} {:>10}",
+            "metric", "unit", "Skerry", "Linux", "ratio", "spread", "spread", "goal"
+        );
+        let mut seen = BTreeSet::new();
+        for Figure { metric, unit, .. } in &self.figures {
+            if !seen.insert((metric, unit)) {
+                continue;
+            }
+            let of = |system: &str| {
+                self.figures.iter().find(|figure| figure.system == system && figure.metric == *metric && figure.unit == *unit)
+            };
+            let (skerry, linux) = (of("Skerry"), of("Linux"));
+            let ratio = ratio(skerry, linux).map(|ratio| format!("{ratio:.2}")).unwrap_or_default();
+            let goal = skerry.and_then(|figure| figure.goal).map(|goal| format!("{goal}")).unwrap_or_default();
+            let missed = skerry.is_some_and(|figure| figure.goal.is_some_and(|goal| figure.median.is_none_or(|is| is > goal)));
+            println!(
+                "{metric:<56} {unit:<14} {:>14} {:>14} {ratio:>7} {:>9} {:>9} {goal:>10}{}",
+                shown(skerry),
+                shown(linux),
+                spread(skerry),
+                spread(linux),
+                if missed { " missed" } else { "" }
+            );
+        }
+        for figure in &self.figures {
+            if let Some(error) = &figure.error {
+                println!("{} on {}: n/a: {error}", figure.metric, figure.system);
+            }
+        }
+    }
+
+    /// The same as JSON.
+    pub fn json(&self) -> Result<String> {
+        Ok(serde_json::to_string_pretty(&self.figures)?)
+    }
+}
+
+/// Skerry's median in Linux's.
+fn ratio(skerry: Option<&Figure>, linux: Option<&Figure>) -> Option<f64> {
+    let linux = linux?.median.filter(|&median| median > 0.0)?;
+    Some(skerry?.median? / linux)
+}
+
+/// The median, for people.
+fn shown(figure: Option<&Figure>) -> String {
+    match figure {
+        None => String::new(),
+        Some(Figure { median: Some(median), .. }) if *median < 1000.0 => format!("{median:.2}"),
+        Some(Figure { median: Some(median), .. }) => format!("{median:.0}"),
+        Some(_) => "n/a".into(),
+    }
+}
+
+/// From the least to the largest, in parts of the median.
+fn spread(figure: Option<&Figure>) -> String {
+    match figure {
+        Some(Figure { median: Some(median), min: Some(min), max: Some(max), .. }) if *median > 0.0 => {
+            format!("{:.1}%", (max - min) / median * 100.0)
+        }
+        _ => String::new(),
+    }
+}
