@@ -1,0 +1,458 @@
+//! Properties of the run queue, on a simulated CPU.
+
+extern crate std;
+
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::vec;
+use std::vec::Vec;
+
+use crate::{HYSTERESIS_NS, History, Policy, RR_QUANTUM_NS, Room, RunQueue, SLICE_NS};
+
+const SECOND: u64 = 1_000_000_000;
+const PERCENT: u64 = SECOND / 100;
+
+/// What a simulated thread does: runs for so long, sleeps for so long. A hog never sleeps.
+#[derive(Clone, Copy, Debug)]
+struct Habit {
+    policy: Policy,
+    burst_ns: u64,
+    sleep_ns: u64,
+}
+
+impl Habit {
+    fn hog(policy: Policy) -> Self {
+        Self { policy, burst_ns: u64::MAX, sleep_ns: 0 }
+    }
+
+    fn is_hog(&self) -> bool {
+        self.burst_ns == u64::MAX
+    }
+}
+
+struct Thread {
+    habit: Habit,
+    left_ns: u64,
+    history: History,
+    ran_ns: u64,
+    /// Since when it has waited for the CPU.
+    waits_from: Option<u64>,
+    longest_wait_ns: u64,
+}
+
+/// One CPU under the run queue, in virtual time. Every choice is recorded.
+struct Machine {
+    queue: RunQueue,
+    now: u64,
+    threads: Vec<Thread>,
+    /// Sleeping threads by the time they wake.
+    alarms: BTreeMap<(u64, u32), ()>,
+    since: u64,
+    /// Lengths of the runs that ended against the thread's will, with the policy of who ran.
+    cut_short: Vec<(Policy, u64)>,
+    choices: Vec<(u64, Option<u32>)>,
+}
+
+impl Machine {
+    fn new(queue: RunQueue, now: u64, habits: &[Habit]) -> Self {
+        let threads = habits
+            .iter()
+            .map(|&habit| Thread {
+                habit,
+                left_ns: habit.burst_ns,
+                history: History::default(),
+                ran_ns: 0,
+                waits_from: None,
+                longest_wait_ns: 0,
+            })
+            .collect();
+        let mut machine = Self {
+            queue,
+            now,
+            threads,
+            alarms: (0..habits.len() as u32).map(|id| ((now, id), ())).collect(),
+            since: now,
+            cut_short: vec![],
+            choices: vec![],
+        };
+        machine.queue.enlarge(&mut Room::new(habits.len()));
+        machine
+    }
+
+    fn run(&mut self, ns: u64) {
+        let end = self.now + ns;
+        while self.now < end {
+            self.step(end);
+        }
+    }
+
+    /// Goes on to the next thing that happens.
+    fn step(&mut self, end: u64) {
+        let current = self.queue.current();
+        let burst_end = current.map_or(u64::MAX, |id| self.now.saturating_add(self.threads[id as usize].left_ns));
+        let alarm = self.alarms.first_key_value().map_or(u64::MAX, |(&(at, _), ())| at);
+        let timer = self.queue.next_deadline().unwrap_or(u64::MAX);
+        assert!(current.is_none() || timer > self.now, "the timer is in the past: {timer} at {}", self.now);
+        let next = end.min(burst_end).min(alarm).min(timer).max(self.now);
+        if let Some(id) = current {
+            let thread = &mut self.threads[id as usize];
+            thread.ran_ns += next - self.now;
+            if !thread.habit.is_hog() {
+                thread.left_ns -= next - self.now;
+            }
+        }
+        self.now = next;
+        let mut before = current;
+        if let Some(id) = current.filter(|&id| self.threads[id as usize].left_ns == 0) {
+            let history = self.queue.block(next);
+            let thread = &mut self.threads[id as usize];
+            thread.history = history;
+            thread.left_ns = thread.habit.burst_ns;
+            self.alarms.insert((next + thread.habit.sleep_ns, id), ());
+            before = None;
+        }
+        while let Some(entry) = self.alarms.first_entry().filter(|entry| entry.key().0 <= next) {
+            let ((_, id), ()) = entry.remove_entry();
+            let thread = &mut self.threads[id as usize];
+            thread.waits_from = Some(next);
+            self.queue.wake(id, thread.habit.policy, &thread.history, next);
+        }
+        let chosen = self.queue.pick(next);
+        if chosen != current || before.is_none() {
+            self.choices.push((next, chosen));
+        }
+        if chosen != before {
+            if let Some(id) = before {
+                let thread = &mut self.threads[id as usize];
+                thread.waits_from = Some(next);
+                self.cut_short.push((thread.habit.policy, next - self.since));
+            }
+            self.since = next;
+            if let Some(id) = chosen {
+                let thread = &mut self.threads[id as usize];
+                let waited = thread.waits_from.take().map_or(0, |from| next - from);
+                thread.longest_wait_ns = thread.longest_wait_ns.max(waited);
+            }
+        }
+    }
+
+    /// What each thread ran in the next `ns`.
+    fn measure(&mut self, ns: u64) -> Vec<u64> {
+        let before: Vec<u64> = self.threads.iter().map(|thread| thread.ran_ns).collect();
+        self.run(ns);
+        self.threads.iter().zip(before).map(|(thread, before)| thread.ran_ns - before).collect()
+    }
+
+    fn weight(&self, wanted: impl Fn(&Habit) -> bool) -> u64 {
+        self.threads.iter().filter(|t| wanted(&t.habit)).map(|t| u64::from(t.habit.policy.weight())).sum()
+    }
+}
+
+fn fair_policy() -> impl Strategy<Value = Policy> {
+    prop_oneof![
+        6 => (-20i8..20).prop_map(Policy::Other),
+        2 => Just(Policy::Other(0)),
+        2 => (-20i8..20).prop_map(Policy::Batch),
+        1 => Just(Policy::Idle),
+    ]
+}
+
+fn hog() -> impl Strategy<Value = Habit> {
+    fair_policy().prop_map(Habit::hog)
+}
+
+fn sleeper() -> impl Strategy<Value = Habit> {
+    (fair_policy(), 1_000u64..30_000_000, 1_000u64..300_000_000).prop_map(|(policy, burst_ns, sleep_ns)| Habit {
+        policy,
+        burst_ns,
+        sleep_ns,
+    })
+}
+
+fn crowd() -> impl Strategy<Value = Vec<Habit>> {
+    (prop::collection::vec(hog(), 1..60), prop::collection::vec(sleeper(), 0..30)).prop_map(|(mut hogs, sleepers)| {
+        hogs.extend(sleepers);
+        hogs
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// Fairness within 1% over one second, from any moment on, among threads that always want the CPU.
+    #[test]
+    fn hogs_share_by_weight(habits in crowd(), warm_up in 0..2 * SECOND) {
+        let mut machine = Machine::new(RunQueue::new(0), 0, &habits);
+        machine.run(warm_up);
+        let ran = machine.measure(SECOND);
+        let weight = machine.weight(Habit::is_hog);
+        let hogs: Vec<_> = (0..habits.len()).filter(|&i| habits[i].is_hog()).collect();
+        let to_share: u64 = hogs.iter().map(|&i| ran[i]).sum();
+        for i in hogs {
+            let due = (u128::from(to_share) * u128::from(habits[i].policy.weight()) / u128::from(weight)) as u64;
+            prop_assert!(ran[i].abs_diff(due) <= PERCENT, "{:?} ran {} of {}", habits[i], ran[i], due);
+        }
+    }
+
+    /// Sleepers cannot take from a hog what its weight gives it.
+    #[test]
+    fn a_hog_gets_its_share_whatever_others_do(habits in crowd(), warm_up in 0..2 * SECOND) {
+        let mut machine = Machine::new(RunQueue::new(0), 0, &habits);
+        machine.run(warm_up);
+        let ran = machine.measure(SECOND);
+        let weight = machine.weight(|_| true);
+        for i in (0..habits.len()).filter(|&i| habits[i].is_hog()) {
+            let due = SECOND * u64::from(habits[i].policy.weight()) / weight;
+            prop_assert!(ran[i] + PERCENT >= due, "{:?} ran {} of {}", habits[i], ran[i], due);
+        }
+    }
+
+    #[test]
+    fn no_slice_is_shorter_than_the_hysteresis(habits in crowd()) {
+        let mut machine = Machine::new(RunQueue::new(0), 0, &habits);
+        machine.run(SECOND);
+        for &(policy, ran) in &machine.cut_short {
+            prop_assert!(ran >= HYSTERESIS_NS || policy == Policy::Idle, "{policy:?} ran {ran}");
+        }
+    }
+
+    #[test]
+    fn the_cpu_is_never_idle_while_somebody_waits(habits in crowd()) {
+        let mut machine = Machine::new(RunQueue::new(0), 0, &habits);
+        let ran = machine.measure(SECOND);
+        prop_assert_eq!(ran.iter().sum::<u64>(), SECOND);
+    }
+
+    /// Nobody waits longer than it takes to serve one slice to everybody at its own weight, and one to each other thread.
+    #[test]
+    fn nobody_starves(habits in prop::collection::vec(hog(), 2..30)) {
+        let mut machine = Machine::new(RunQueue::new(0), 0, &habits);
+        let weight = machine.weight(|_| true);
+        machine.run(60 * SECOND);
+        for thread in &machine.threads {
+            let turn = SLICE_NS * weight / u64::from(thread.habit.policy.weight());
+            let bound = 2 * turn + habits.len() as u64 * SLICE_NS;
+            let longest = thread.longest_wait_ns.max(thread.waits_from.map_or(0, |from| machine.now - from));
+            prop_assert!(longest <= bound, "{:?} waited {longest} of {bound}", thread.habit);
+        }
+    }
+
+    /// Decades of virtual time, the wrap-around of the counter, and years of clock change nothing.
+    #[test]
+    fn nothing_overflows(habits in crowd(), before_wrap in 0u64..1 << 50, years in 0u64..100) {
+        let start = years * 31_557_600 * SECOND;
+        let mut young = Machine::new(RunQueue::new(0), start, &habits);
+        let mut old = Machine::new(RunQueue::starting_at(0, before_wrap.wrapping_neg()), start, &habits);
+        young.run(SECOND);
+        old.run(SECOND);
+        prop_assert_eq!(young.choices, old.choices);
+    }
+
+    /// Moving between two CPUs loses no thread and no weight.
+    #[test]
+    fn migration_loses_nobody(policies in prop::collection::vec(fair_policy(), 3..12), moves in prop::collection::vec(any::<u32>(), 1..400)) {
+        let mut queues = [RunQueue::new(0), RunQueue::new(1)];
+        let mut now = 0;
+        for queue in &mut queues {
+            queue.enlarge(&mut Room::new(policies.len()));
+        }
+        for (id, &policy) in policies.iter().enumerate() {
+            queues[0].wake(id as u32, policy, &History::default(), now);
+        }
+        for step in moves {
+            now += u64::from(step % 7_000_000);
+            let from = (step & 1) as usize;
+            queues[0].pick(now);
+            queues[1].pick(now);
+            if let Some((id, history)) = queues[from].migrate_out(|_| true, now) {
+                queues[1 - from].migrate_in(id, policies[id as usize], &history, now);
+            }
+            let runnable: usize = queues.iter().map(|q| q.waiting() + usize::from(q.current().is_some())).sum();
+            prop_assert_eq!(runnable, policies.len());
+            let weight: u64 = queues.iter().map(RunQueue::weight).sum();
+            prop_assert_eq!(weight, policies.iter().map(|p| u64::from(p.weight())).sum::<u64>());
+        }
+    }
+
+    /// Whatever is done in whatever order, no thread is lost, and nothing is allocated within the room reserved.
+    #[test]
+    fn no_thread_is_lost(steps in prop::collection::vec((0u8..7, 0u32..16, fair_or_not(), 0u64..9_000_000), 1..400)) {
+        let mut queue = RunQueue::new(0);
+        queue.enlarge(&mut Room::new(16));
+        let room = queue.capacity();
+        let mut inside = std::collections::BTreeSet::new();
+        let mut now = 0;
+        for (what, id, policy, later) in steps {
+            now += later;
+            match what {
+                0 | 1 if inside.insert(id) => {
+                    let before = queue.current();
+                    let switches = queue.wake(id, policy, &History::default(), now);
+                    let after = queue.pick(now);
+                    prop_assert!(switches || after == before);
+                }
+                2 => {
+                    queue.current().map(|id| inside.remove(&id));
+                    queue.block(now);
+                }
+                3 => prop_assert_eq!(queue.remove(id, now).is_some(), inside.remove(&id)),
+                4 => {
+                    queue.set_policy(id, policy, now);
+                }
+                5 => {
+                    queue.pick_other(now);
+                }
+                _ => {}
+            }
+            prop_assert_eq!(queue.pick(now).is_some(), !inside.is_empty());
+            prop_assert_eq!(queue.waiting() + usize::from(queue.current().is_some()), inside.len());
+            prop_assert!(queue.next_deadline().is_none_or(|at| at > now));
+        }
+        prop_assert_eq!(queue.capacity(), room);
+    }
+}
+
+fn fair_or_not() -> impl Strategy<Value = Policy> {
+    prop_oneof![fair_policy(), (1u8..=99).prop_map(Policy::Fifo), (1u8..=99).prop_map(Policy::Rr)]
+}
+
+#[test]
+fn a_thread_that_mostly_sleeps_is_served_at_once() {
+    let mut habits = vec![Habit::hog(Policy::default()); 8];
+    habits.push(Habit { policy: Policy::default(), burst_ns: 100_000, sleep_ns: 20_000_000 });
+    let mut machine = Machine::new(RunQueue::new(0), 0, &habits);
+    machine.run(SECOND);
+    machine.threads[8].longest_wait_ns = 0;
+    machine.run(5 * SECOND);
+    assert!(machine.threads[8].longest_wait_ns <= HYSTERESIS_NS);
+}
+
+#[test]
+fn a_batch_thread_waits_for_the_end_of_the_slice() {
+    let mut queue = RunQueue::new(0);
+    queue.wake(1, Policy::default(), &History::default(), 0);
+    queue.pick(0);
+    let now = 10 * SECOND;
+    assert!(!queue.wake(2, Policy::Batch(0), &History::default(), now));
+    assert_eq!(queue.next_deadline(), Some(now + SLICE_NS));
+    // One that has rested claims the CPU.
+    let mut elsewhere = RunQueue::new(1);
+    elsewhere.wake(4, Policy::default(), &History::default(), 0);
+    elsewhere.pick(0);
+    let rested = elsewhere.block(0);
+    assert!(!queue.wake(3, Policy::Batch(0), &rested, now));
+    assert!(queue.wake(4, Policy::Other(0), &rested, now));
+    assert_eq!(queue.pick(now), Some(4));
+}
+
+#[test]
+fn an_idle_thread_gives_way_at_once() {
+    let mut queue = RunQueue::new(0);
+    queue.wake(1, Policy::Idle, &History::default(), 0);
+    queue.pick(0);
+    assert!(queue.wake(2, Policy::Batch(19), &History::default(), 10));
+    assert_eq!(queue.pick(10), Some(2));
+}
+
+#[test]
+fn one_thread_wants_no_timer() {
+    let mut queue = RunQueue::new(0);
+    assert_eq!(queue.next_deadline(), None);
+    for (id, policy) in [Policy::default(), Policy::Idle, Policy::Fifo(1), Policy::Rr(1)].into_iter().enumerate() {
+        queue.wake(id as u32, policy, &History::default(), 0);
+        assert_eq!(queue.pick(0), Some(id as u32));
+        assert_eq!(queue.next_deadline(), None);
+        queue.block(0);
+    }
+}
+
+#[test]
+fn what_a_thread_is_owed_moves_with_it() {
+    let mut queues = [RunQueue::new(0), RunQueue::starting_at(1, 1 << 60)];
+    for id in 0..6 {
+        queues[(id / 3) as usize].wake(id, Policy::Other(id as i8), &History::default(), 0);
+    }
+    for queue in &mut queues {
+        queue.pick(0);
+    }
+    // The first thread runs a slice, which the others are owed then.
+    let (id, left) = queues[0].migrate_out(|_| true, SLICE_NS).unwrap();
+    queues[1].migrate_in(id, Policy::Other(id as i8), &left, SLICE_NS);
+    let arrived = queues[1].remove(id, SLICE_NS).unwrap();
+    assert!(left.lag_ns() > 500_000);
+    assert!(left.lag_ns().abs_diff(arrived.lag_ns()) < 200, "{left:?} {arrived:?}");
+}
+
+#[test]
+fn equal_hogs_take_turns_by_slices() {
+    let mut machine = Machine::new(RunQueue::new(0), 0, &[Habit::hog(Policy::default()); 2]);
+    machine.run(SECOND);
+    assert!(machine.cut_short.iter().all(|&(_, ran)| ran == SLICE_NS));
+    assert_eq!(machine.cut_short.len() as u64, SECOND / SLICE_NS);
+}
+
+#[test]
+fn a_priority_runs_before_all_below_and_in_order_of_arrival() {
+    let mut queue = RunQueue::new(0);
+    for (id, policy) in [Policy::Other(-20), Policy::Fifo(5), Policy::Fifo(5), Policy::Fifo(9)].into_iter().enumerate() {
+        queue.wake(id as u32, policy, &History::default(), 0);
+    }
+    assert_eq!(queue.pick(0), Some(3));
+    queue.block(1);
+    assert_eq!(queue.pick(1), Some(1));
+    assert_eq!(queue.next_deadline(), None);
+    // Preempted by a higher priority, it stays before its equal.
+    assert!(queue.wake(4, Policy::Rr(7), &History::default(), 2));
+    assert_eq!(queue.pick(2), Some(4));
+    queue.block(3);
+    assert_eq!(queue.pick(3), Some(1));
+    // Yielding, it goes behind it, and a fair thread does not run in between.
+    assert_eq!(queue.pick_other(4), Some(2));
+    queue.block(5);
+    assert_eq!(queue.pick(5), Some(1));
+    queue.block(6);
+    assert_eq!(queue.pick(6), Some(0));
+}
+
+#[test]
+fn round_robin_takes_turns_by_quanta() {
+    let mut queue = RunQueue::new(0);
+    queue.wake(1, Policy::Rr(5), &History::default(), 0);
+    queue.pick(0);
+    let now = 3 * RR_QUANTUM_NS;
+    assert!(!queue.wake(2, Policy::Rr(5), &History::default(), now));
+    assert_eq!(queue.next_deadline(), Some(now + RR_QUANTUM_NS));
+    assert_eq!(queue.pick(now + RR_QUANTUM_NS - 1), Some(1));
+    assert_eq!(queue.pick(now + RR_QUANTUM_NS), Some(2));
+    assert_eq!(queue.pick(now + 2 * RR_QUANTUM_NS), Some(1));
+}
+
+#[test]
+fn a_thread_that_yields_lets_all_others_go_first() {
+    let mut queue = RunQueue::new(0);
+    for id in 0..4 {
+        queue.wake(id, Policy::default(), &History::default(), 0);
+    }
+    let order: Vec<_> = core::iter::once(queue.pick(0)).chain((1..8).map(|i| queue.pick_other(i * 1000))).flatten().collect();
+    assert_eq!(order, [0, 1, 2, 3, 0, 1, 2, 3]);
+}
+
+#[test]
+fn a_new_weight_holds_from_then_on() {
+    let mut machine = Machine::new(RunQueue::new(0), 0, &[Habit::hog(Policy::default()); 2]);
+    machine.run(SECOND);
+    machine.queue.set_policy(0, Policy::Other(19), machine.now);
+    machine.threads[0].habit.policy = Policy::Other(19);
+    let ran = machine.measure(SECOND);
+    assert!(ran[0].abs_diff(SECOND * 15 / 1039) < PERCENT, "{ran:?}");
+}
+
+#[test]
+fn a_light_thread_takes_nothing_from_a_heavy_one() {
+    // Choosing by least virtual time alone would give the hundred light threads a slice each, one after the other.
+    let mut habits = vec![Habit::hog(Policy::Other(19)); 100];
+    habits.push(Habit::hog(Policy::Other(-20)));
+    let mut machine = Machine::new(RunQueue::new(0), 0, &habits);
+    let ran = machine.measure(SECOND / 5);
+    assert!(ran[100] >= SECOND / 5 * 96 / 100, "{}", ran[100]);
+}
