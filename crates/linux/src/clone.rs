@@ -1,11 +1,10 @@
 //! Making threads and processes: `clone(2)`, `clone3(2)`, `fork(2)`, `vfork(2)`.
 
 use alloc::sync::Arc;
-use alloc::vec;
 
 use abi::errno::Errno;
 use core::sync::atomic::Ordering;
-use guard::fpu::{self, UserFpu};
+use guard::fpu::UserFpu;
 use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -55,13 +54,15 @@ impl Request {
     }
 }
 
-/// A copy of the calling thread's floating-point registers.
-fn copy_fpu(task: &Task) -> Option<UserFpu> {
-    let mut registers = vec![0; fpu::signal_frame_size()];
-    task.thread().with_fpu(|fpu| fpu.to_signal_frame(&mut registers))?;
-    let mut copy = UserFpu::new()?;
-    copy.from_signal_frame(&registers).ok()?;
-    Some(copy)
+/// A copy of those of the calling thread's registers that stay in the CPU, with what the child's thread-local storage is.
+fn copy_fpu(task: &Task, request: &Request) -> Result<UserFpu, Errno> {
+    let mut copy = UserFpu::new().ok_or(Errno::ENOMEM)?;
+    task.thread().with_fpu(|fpu| copy.copy_from(fpu));
+    if request.has(sys::CLONE_SETTLS) {
+        let [_, gs] = copy.bases();
+        copy.set_bases([request.tls, gs]).map_err(|_| Errno::EPERM)?;
+    }
+    Ok(copy)
 }
 
 fn inherited(task: &Task, request: &Request) -> Inherited {
@@ -103,16 +104,13 @@ fn new_process(task: &Task, request: &Request, pid: i32) -> Result<Arc<Process>,
 fn do_clone(task: &Task, regs: &UserRegs, request: &Request) -> SysResult {
     request.check()?;
     let is_thread = request.has(sys::CLONE_THREAD);
-    let fpu = copy_fpu(task).ok_or(Errno::ENOMEM)?;
+    let fpu = copy_fpu(task, request)?;
     let tid = processes::allocate().ok_or(Errno::EAGAIN)?;
     let process = if is_thread { task.process().clone() } else { new_process(task, request, tid)? };
     let child = Task::new(tid, process.clone(), inherited(task, request));
     let mut child_regs = UserRegs { rax: 0, orig_rax: u64::MAX, ..*regs };
     if request.stack != 0 {
         child_regs.rsp = request.stack;
-    }
-    if request.has(sys::CLONE_SETTLS) {
-        child_regs.fs_base = request.tls;
     }
     if request.has(sys::CLONE_PARENT_SETTID) {
         UserPtr::<i32>::new(request.parent_tid).write(&tid)?;

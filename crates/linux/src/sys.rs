@@ -5,7 +5,6 @@ use alloc::string::String;
 use ::task::{Mutex, now_ns};
 use abi::errno::Errno;
 use core::sync::atomic::Ordering;
-use guard::user::UserRegs;
 use linux_raw_sys::{general as sys, prctl as pr};
 use vm::AddressSpace;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
@@ -297,14 +296,20 @@ const ARCH_GET_FS: u32 = 0x1003;
 const ARCH_GET_GS: u32 = 0x1004;
 
 /// `arch_prctl(2)`
-pub fn sys_arch_prctl(_: &Task, regs: &mut UserRegs, code: u32, addr: u64) -> SysResult {
-    let base = || if addr < vm::USER_END as u64 { Ok(addr) } else { Err(Errno::EPERM) };
+pub fn sys_arch_prctl(task: &Task, code: u32, addr: u64) -> SysResult {
+    let thread = task.thread();
+    let bases = || thread.with_fpu(|fpu| fpu.bases()).ok_or(Errno::EPERM);
+    let set = |bases| match thread.with_fpu(|fpu| fpu.set_bases(bases)) {
+        Some(Ok(())) => Ok(()),
+        _ => Err(Errno::EPERM),
+    };
     let to = UserPtr::<u64>::new(addr as usize);
+    let [fs, gs] = bases()?;
     match code {
-        ARCH_SET_FS => regs.fs_base = base()?,
-        ARCH_SET_GS => regs.gs_base = base()?,
-        ARCH_GET_FS => to.write(&regs.fs_base)?,
-        ARCH_GET_GS => to.write(&regs.gs_base)?,
+        ARCH_SET_FS => set([addr, gs])?,
+        ARCH_SET_GS => set([fs, addr])?,
+        ARCH_GET_FS => to.write(&fs)?,
+        ARCH_GET_GS => to.write(&gs)?,
         _ => return Err(Errno::EINVAL),
     }
     Ok(0)

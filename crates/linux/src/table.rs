@@ -1,12 +1,13 @@
 //! The table of system calls: number, name, the kinds of the arguments (for tracing), the function.
 //!
 //! The function's own signature says what types the arguments have; [`Argument`] turns registers into them. A call marked `regs` also
-//! gets the program's registers, because it changes more of them than the result.
+//! gets the program's registers, because it changes more of them than the result, or copies all of them; all others are called right
+//! from the entry from ring 3 (`quick`).
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi::errno::Errno;
-use guard::user::UserRegs;
+use guard::user::{Answer, UserRegs};
 
 use crate::uaccess::Argument;
 use crate::{SysResult, Task, trace};
@@ -36,8 +37,17 @@ pub enum Kind {
     Sig,
 }
 
-/// A system call with the registers it finds its arguments in.
-type Handler = fn(&Task, &mut UserRegs) -> SysResult;
+/// A system call that needs its arguments only.
+type QuickCall = extern "sysv64" fn(&Task, &UserRegs) -> Answer;
+
+/// A system call by what it needs.
+#[derive(Clone, Copy)]
+enum Handler {
+    /// Its arguments.
+    Quick(QuickCall),
+    /// All registers.
+    Full(fn(&Task, &mut UserRegs) -> SysResult),
+}
 
 /// One system call.
 pub struct Call {
@@ -49,55 +59,65 @@ pub struct Call {
 }
 
 macro_rules! handler {
-    (() regs $f:path) => {
-        |task, regs| $f(task, regs)
+    (($($a:ident),*) regs $f:path) => {
+        Handler::Full(|task, regs| full!(task, regs, $f, $($a)*))
     };
-    (($a:ident) regs $f:path) => {
-        |task, regs| {
-            let a = arg(regs.rdi);
-            $f(task, regs, a)
+    (($($a:ident),*) $f:path) => {{
+        extern "sysv64" fn call(task: &Task, regs: &UserRegs) -> Answer {
+            answer(arguments!(task, regs, $f, $($a)*))
         }
+        Handler::Quick(call)
+    }};
+}
+
+/// Calls the function with as many arguments as there are kinds.
+macro_rules! arguments {
+    ($task:ident, $r:ident, $f:path,) => {{
+        let _ = $r;
+        $f($task)
+    }};
+    ($task:ident, $r:ident, $f:path, $a:ident) => {
+        $f($task, arg($r.rdi))
     };
-    (($a:ident, $b:ident) regs $f:path) => {
-        |task, regs| {
-            let (a, b) = (arg(regs.rdi), arg(regs.rsi));
-            $f(task, regs, a, b)
-        }
+    ($task:ident, $r:ident, $f:path, $a:ident $b:ident) => {
+        $f($task, arg($r.rdi), arg($r.rsi))
     };
-    (($a:ident, $b:ident, $c:ident) regs $f:path) => {
-        |task, regs| {
-            let (a, b, c) = (arg(regs.rdi), arg(regs.rsi), arg(regs.rdx));
-            $f(task, regs, a, b, c)
-        }
+    ($task:ident, $r:ident, $f:path, $a:ident $b:ident $c:ident) => {
+        $f($task, arg($r.rdi), arg($r.rsi), arg($r.rdx))
     };
-    (($a:ident, $b:ident, $c:ident, $d:ident, $e:ident) regs $f:path) => {
-        |task, regs| {
-            let (a, b, c) = (arg(regs.rdi), arg(regs.rsi), arg(regs.rdx));
-            let (d, e) = (arg(regs.r10), arg(regs.r8));
-            $f(task, regs, a, b, c, d, e)
-        }
+    ($task:ident, $r:ident, $f:path, $a:ident $b:ident $c:ident $d:ident) => {
+        $f($task, arg($r.rdi), arg($r.rsi), arg($r.rdx), arg($r.r10))
     };
-    (() $f:path) => {
-        |task, _| $f(task)
+    ($task:ident, $r:ident, $f:path, $a:ident $b:ident $c:ident $d:ident $e:ident) => {
+        $f($task, arg($r.rdi), arg($r.rsi), arg($r.rdx), arg($r.r10), arg($r.r8))
     };
-    (($a:ident) $f:path) => {
-        |task, r| $f(task, arg(r.rdi))
+    ($task:ident, $r:ident, $f:path, $a:ident $b:ident $c:ident $d:ident $e:ident $g:ident) => {
+        $f($task, arg($r.rdi), arg($r.rsi), arg($r.rdx), arg($r.r10), arg($r.r8), arg($r.r9))
     };
-    (($a:ident, $b:ident) $f:path) => {
-        |task, r| $f(task, arg(r.rdi), arg(r.rsi))
+}
+
+/// The same with the registers before the arguments.
+macro_rules! full {
+    ($task:ident, $r:ident, $f:path,) => {
+        $f($task, $r)
     };
-    (($a:ident, $b:ident, $c:ident) $f:path) => {
-        |task, r| $f(task, arg(r.rdi), arg(r.rsi), arg(r.rdx))
-    };
-    (($a:ident, $b:ident, $c:ident, $d:ident) $f:path) => {
-        |task, r| $f(task, arg(r.rdi), arg(r.rsi), arg(r.rdx), arg(r.r10))
-    };
-    (($a:ident, $b:ident, $c:ident, $d:ident, $e:ident) $f:path) => {
-        |task, r| $f(task, arg(r.rdi), arg(r.rsi), arg(r.rdx), arg(r.r10), arg(r.r8))
-    };
-    (($a:ident, $b:ident, $c:ident, $d:ident, $e:ident, $g:ident) $f:path) => {
-        |task, r| $f(task, arg(r.rdi), arg(r.rsi), arg(r.rdx), arg(r.r10), arg(r.r8), arg(r.r9))
-    };
+    ($task:ident, $r:ident, $f:path, $a:ident) => {{
+        let a = arg($r.rdi);
+        $f($task, $r, a)
+    }};
+    ($task:ident, $r:ident, $f:path, $a:ident $b:ident) => {{
+        let (a, b) = (arg($r.rdi), arg($r.rsi));
+        $f($task, $r, a, b)
+    }};
+    ($task:ident, $r:ident, $f:path, $a:ident $b:ident $c:ident) => {{
+        let (a, b, c) = (arg($r.rdi), arg($r.rsi), arg($r.rdx));
+        $f($task, $r, a, b, c)
+    }};
+    ($task:ident, $r:ident, $f:path, $a:ident $b:ident $c:ident $d:ident $e:ident) => {{
+        let (a, b, c) = (arg($r.rdi), arg($r.rsi), arg($r.rdx));
+        let (d, e) = (arg($r.r10), arg($r.r8));
+        $f($task, $r, a, b, c, d, e)
+    }};
 }
 
 macro_rules! calls {
@@ -122,12 +142,75 @@ fn arg<T: Argument>(register: u64) -> T {
     T::from_register(register)
 }
 
-/// Runs the system call that the registers ask for. The result is not yet in them.
-pub fn dispatch(task: &Task, regs: &mut UserRegs) -> SysResult {
+/// The word of an answer whose call has not been run.
+const NOT_RUN: u64 = 0;
+
+/// A result as the program gets it. The codes that say how to go on after a signal are for [`crate::run`].
+#[inline(always)]
+fn answer(result: SysResult) -> Answer {
+    match result {
+        Ok(value) => Answer::done(value as u64),
+        Err(e) => {
+            let value = i64::from(-e.raw()).cast_unsigned();
+            if e.is_restart() { Answer::full(value) } else { Answer::done(value) }
+        }
+    }
+}
+
+extern "sysv64" fn not_run(_: &Task, _: &UserRegs) -> Answer {
+    Answer::full(NOT_RUN)
+}
+
+/// What [`quick`] calls, by number.
+static QUICK: [QuickCall; SIZE] = {
+    let mut table: [QuickCall; SIZE] = [not_run; SIZE];
+    let mut number = 0;
+    while number < SIZE {
+        if let Some(Call { handler: Handler::Quick(call), .. }) = &CALLS[number] {
+            table[number] = *call;
+        }
+        number += 1;
+    }
+    table
+};
+
+/// Runs the system call that the registers ask for, if it is one that needs its arguments only.
+pub(crate) extern "sysv64" fn quick(task: &Task, regs: &UserRegs) -> Answer {
+    match QUICK.get(regs.orig_rax as usize) {
+        Some(call) => call(task, regs),
+        None => not_run(task, regs),
+    }
+}
+
+/// In place of [`quick`] for processes whose calls are traced.
+pub(crate) extern "sysv64" fn none_is_quick(task: &Task, regs: &UserRegs) -> Answer {
+    not_run(task, regs)
+}
+
+/// Runs the rest of a system call whose quick part left its word in `rax`. The result is not yet in the registers.
+pub(crate) fn finish(task: &Task, regs: &mut UserRegs) -> SysResult {
+    if regs.rax != NOT_RUN {
+        return Err(Errno::from_raw(-(regs.rax as i32)));
+    }
     match CALLS.get(regs.orig_rax as usize) {
-        Some(Some(call)) if !task.process().is_traced() => (call.handler)(task, regs),
-        Some(Some(call)) => trace::traced(task, regs, call, call.handler),
+        Some(Some(call)) if task.process().is_traced() => trace::traced(task, regs, call, |task, regs| call.run(task, regs)),
+        Some(Some(call)) => call.run(task, regs),
         _ => unknown(regs.orig_rax),
+    }
+}
+
+impl Call {
+    fn run(&self, task: &Task, regs: &mut UserRegs) -> SysResult {
+        match self.handler {
+            Handler::Full(call) => call(task, regs),
+            Handler::Quick(call) => match call(task, regs).parts() {
+                (value, false) if value.cast_signed() >= -4095 && value.cast_signed() < 0 => {
+                    Err(Errno::from_raw(-(value as i32)))
+                }
+                (value, false) => Ok(value as usize),
+                (word, true) => Err(Errno::from_raw(-(word as i32))),
+            },
+        }
     }
 }
 
@@ -274,7 +357,7 @@ calls! {
     152 munlockall() = [mm::sys_munlockall];
     153 vhangup() = [sys::sys_vhangup];
     157 prctl(Num, Ptr, Ptr, Ptr, Ptr) = [sys::sys_prctl];
-    158 arch_prctl(Hex, Ptr) = [regs sys::sys_arch_prctl];
+    158 arch_prctl(Hex, Ptr) = [sys::sys_arch_prctl];
     160 setrlimit(Num, Ptr) = [sys::sys_setrlimit];
     161 chroot(Str) = [path::sys_chroot];
     162 sync() = [file::sys_sync];

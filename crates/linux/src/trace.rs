@@ -13,7 +13,12 @@ const SHOWN: usize = 64;
 
 /// Runs a call and writes what it was and what came of it.
 #[cold]
-pub(crate) fn traced(task: &Task, regs: &mut UserRegs, call: &Call, handler: fn(&Task, &mut UserRegs) -> SysResult) -> SysResult {
+pub(crate) fn traced(
+    task: &Task,
+    regs: &mut UserRegs,
+    call: &Call,
+    handler: impl Fn(&Task, &mut UserRegs) -> SysResult,
+) -> SysResult {
     let text = describe(regs, call);
     let tid = task.tid();
     // These may not come back.

@@ -56,6 +56,8 @@ pub(crate) struct CpuArea {
     _unused: AtomicU32,
     /// Identity of the running context; 0 before the first one is adopted.
     pub(super) context: AtomicU64,
+    /// The `UserFpu` whose registers are loaded, by its address: compared only.
+    pub(super) fpu_area: AtomicUsize,
     /// When the timer handler is due, in nanoseconds; `u64::MAX` if the timer is not armed.
     pub(super) deadline: AtomicU64,
     /// Puts the stack pointer inside the task state segment, which is at 4 in it, on an 8-byte boundary.
@@ -107,6 +109,7 @@ impl CpuArea {
             irq_depth: AtomicU32::new(0),
             _unused: AtomicU32::new(0),
             context: AtomicU64::new(0),
+            fpu_area: AtomicUsize::new(0),
             deadline: AtomicU64::new(0),
             _tss_offset: AtomicU32::new(0),
             tss: UnsafeCell::new(Tss::new()),
@@ -157,6 +160,7 @@ pub(super) fn install_area(cpu: CpuId) -> &'static CpuArea {
     area.pinned.store(0, Ordering::Relaxed);
     area.irq_depth.store(0, Ordering::Relaxed);
     area.context.store(0, Ordering::Relaxed);
+    area.fpu_area.store(0, Ordering::Relaxed);
     area.deadline.store(u64::MAX, Ordering::Relaxed);
     set_gs_base(area);
     area

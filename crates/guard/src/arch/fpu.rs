@@ -1,8 +1,9 @@
-//! Floating-point and vector registers of programs.
+//! Registers of programs that the kernel does not use: floating point, vectors, the bases of FS and GS.
 //!
-//! The kernel is compiled without them, so they stay in the CPU across system calls and interrupts, and are saved and
-//! restored only when another program's thread runs. The save area has XSAVE's standard format, which is also what Linux
-//! puts into signal frames; without XSAVE it is FXSAVE's, its first 512 bytes.
+//! They stay in the CPU across system calls, interrupts and kernel threads. They are saved when their thread leaves the CPU,
+//! and loaded when it comes back only if another program's were loaded there since, or the thread comes from another CPU.
+//! The save area has XSAVE's standard format, which is also what Linux puts into signal frames; XSAVEOPT writes neither what
+//! is in its initial state nor what is unchanged. Without XSAVE the format is FXSAVE's, its first 512 bytes.
 
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
 use core::arch::asm;
@@ -11,6 +12,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::features::{self, Features};
+use super::{cpu, msr, user};
 
 /// Components we manage if the processor has them: x87, SSE, AVX, and the three of AVX-512.
 const COMPONENTS: u64 = 0b1110_0111;
@@ -88,10 +90,17 @@ pub fn signal_frame_size() -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadFrame;
 
-/// Saved floating-point and vector registers of one thread.
+/// Saved floating-point and vector registers of one thread, and its segment bases.
 pub struct UserFpu {
     area: NonNull<u8>,
+    /// Base addresses of FS and GS; canonical.
+    bases: [u64; 2],
+    /// The CPU that has these registers loaded, if it says so too (`CpuArea::fpu_area`), or [`NOWHERE`].
+    cpu: AtomicU32,
 }
+
+/// No CPU.
+const NOWHERE: u32 = u32::MAX;
 
 // SAFETY: exclusively owned memory, like a `Box<[u8]>`.
 unsafe impl Send for UserFpu {}
@@ -109,17 +118,16 @@ impl UserFpu {
         Some(fpu)
     }
 
-    /// A copy, for a new thread; `None` if memory is short.
-    #[must_use]
-    pub fn fork(&self) -> Option<Self> {
-        let mut fpu = Self::allocate()?;
-        fpu.bytes_mut().copy_from_slice(self.bytes());
-        Some(fpu)
+    /// Makes this the same state as `other`, which is that of no running thread or was just saved.
+    pub fn copy_from(&mut self, other: &Self) {
+        *self.cpu.get_mut() = NOWHERE;
+        self.bytes_mut().copy_from_slice(other.bytes());
+        self.bases = other.bases;
     }
 
     fn allocate() -> Option<Self> {
         // SAFETY: the layout's size is at least 512.
-        NonNull::new(unsafe { alloc_zeroed(layout()) }).map(|area| Self { area })
+        NonNull::new(unsafe { alloc_zeroed(layout()) }).map(|area| Self { area, bases: [0; 2], cpu: AtomicU32::new(NOWHERE) })
     }
 
     fn bytes(&self) -> &[u8] {
@@ -132,7 +140,26 @@ impl UserFpu {
         unsafe { core::slice::from_raw_parts_mut(self.area.as_ptr(), area_bytes()) }
     }
 
-    /// Saves this CPU's registers here.
+    /// Base addresses of FS and GS.
+    #[must_use]
+    pub fn bases(&self) -> [u64; 2] {
+        self.bases
+    }
+
+    /// Changes the base addresses of FS and GS.
+    ///
+    /// # Errors
+    /// [`BadFrame`] if one is not below `USER_END`.
+    pub fn set_bases(&mut self, bases: [u64; 2]) -> Result<(), BadFrame> {
+        if bases.iter().any(|&base| base >= user::USER_END as u64) {
+            return Err(BadFrame);
+        }
+        self.bases = bases;
+        *self.cpu.get_mut() = NOWHERE;
+        Ok(())
+    }
+
+    /// Saves this CPU's registers here, where they were loaded from. Interrupts are off.
     #[inline]
     pub fn save(&mut self) {
         let area = self.area.as_ptr();
@@ -148,12 +175,23 @@ impl UserFpu {
                 asm!("fxsave64 [{}]", in(reg) area, options(nostack, preserves_flags));
             }
         }
+        if features.contains(Features::FSGSBASE) {
+            // Without it a program cannot change them by itself.
+            self.bases = read_bases();
+        }
     }
 
-    /// Loads this CPU's registers from here. All of them: nothing of another program's stays.
+    /// Loads this CPU's registers from here, unless they are still there. All of them: nothing of another program's stays.
+    /// Interrupts are off.
     #[inline]
     pub fn restore(&self) {
         let area = self.area.as_ptr();
+        let (here, loaded) = (cpu::current().0, &cpu::area().fpu_area);
+        if loaded.load(Ordering::Relaxed) == area as usize && self.cpu.load(Ordering::Relaxed) == here {
+            return;
+        }
+        loaded.store(area as usize, Ordering::Relaxed);
+        self.cpu.store(here, Ordering::Relaxed);
         // SAFETY: the area is aligned and holds what `new`, `save` or `from_signal_frame` put there, none of which sets a
         // reserved bit, so this cannot fault.
         unsafe {
@@ -163,6 +201,7 @@ impl UserFpu {
                 asm!("fxrstor64 [{}]", in(reg) area, options(nostack, preserves_flags, readonly));
             }
         }
+        load_bases(self.bases);
     }
 
     /// Writes the state as Linux puts it into signal frames, at most [`signal_frame_size`] bytes; returns how many. The
@@ -207,6 +246,7 @@ impl UserFpu {
     pub fn from_signal_frame(&mut self, frame: &[u8]) -> Result<(), BadFrame> {
         let legacy = frame.get(..LEGACY_BYTES).ok_or(BadFrame)?;
         let extended = extended_part(frame, area_bytes());
+        *self.cpu.get_mut() = NOWHERE;
         let bytes = self.bytes_mut();
         bytes.fill(0);
         bytes[..SOFTWARE_BYTES].copy_from_slice(&legacy[..SOFTWARE_BYTES]);
@@ -225,6 +265,50 @@ impl UserFpu {
             bytes[XSTATE_BV..XSTATE_BV + 8].copy_from_slice(&present.to_le_bytes());
         }
         Ok(())
+    }
+}
+
+/// The program's bases of FS and GS, on a machine with FSGSBASE. Interrupts are off.
+#[inline]
+fn read_bases() -> [u64; 2] {
+    let (fs, gs): (u64, u64);
+    // SAFETY: CR4.FSGSBASE is set. Between the two SWAPGS interrupts are off, and NMI and machine check handlers do not rely
+    // on GS.
+    unsafe {
+        asm!(
+            "rdfsbase {}",
+            "swapgs",
+            "rdgsbase {}",
+            "swapgs",
+            out(reg) fs,
+            out(reg) gs,
+            options(nostack, preserves_flags)
+        );
+    }
+    [fs, gs]
+}
+
+/// Loads the bases of FS and GS for a program. They are canonical: user addresses, or what the processor took from the
+/// program before. Interrupts are off.
+#[inline]
+fn load_bases([fs, gs]: [u64; 2]) {
+    // SAFETY: the bases are canonical. As in `read_bases`; without FSGSBASE, KERNEL_GS_BASE holds the program's base
+    // while the kernel runs.
+    unsafe {
+        if features::has(Features::FSGSBASE) {
+            asm!(
+                "wrfsbase {}",
+                "swapgs",
+                "wrgsbase {}",
+                "swapgs",
+                in(reg) fs,
+                in(reg) gs,
+                options(nostack, preserves_flags)
+            );
+        } else {
+            msr::write(msr::FS_BASE, fs);
+            msr::write(msr::KERNEL_GS_BASE, gs);
+        }
     }
 }
 
@@ -259,7 +343,8 @@ mod tests {
         frame[MXCSR..MXCSR + 4].fill(0xff);
         frame[200] = 7;
         fpu.from_signal_frame(&frame).unwrap();
-        let bytes = fpu.fork().unwrap();
+        let mut bytes = UserFpu::new().unwrap();
+        bytes.copy_from(&fpu);
         assert_eq!(bytes.bytes()[MXCSR..MXCSR + 4], DEFAULT_MXCSR_MASK.to_le_bytes());
         assert_eq!(bytes.bytes()[200], 7);
         assert_eq!(fpu.from_signal_frame(&frame[1..]), Err(BadFrame));

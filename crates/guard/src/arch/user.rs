@@ -4,14 +4,18 @@
 //! (through the task state segment) and the system call entry continue, so a return to the kernel is a return from
 //! `enter`, whatever caused it. Everything above is ordinary Rust.
 //!
+//! Most system calls need no more than their arguments and change no more than the result. For these the entry calls a
+//! function ([`Quick`]) right away and goes back to ring 3: the registers that a function preserves are not even saved. Only
+//! if the function says so, or something else is to be done first, does `enter` return.
+//!
 //! A program cannot reach a segment of its choice: CS and SS are constants, DS, ES, FS and GS are null selectors, there is
 //! no compatibility mode. Debug registers are never set on a program's behalf, so no debug exception can hit the first
 //! instructions of the kernel.
 
 use core::arch::{asm, naked_asm};
 use core::mem::offset_of;
+use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::features::{self, Features};
 use super::{cpu, gdt, msr, trap};
 use crate::irq::{self, Hook};
 
@@ -62,10 +66,6 @@ pub struct UserRegs {
     pub rflags: u64,
     /// Stack pointer.
     pub rsp: u64,
-    /// Base address of FS (thread-local storage).
-    pub fs_base: u64,
-    /// Base address of GS.
-    pub gs_base: u64,
     /// Number of the system call the program made, or `u64::MAX` after any other trap.
     pub orig_rax: u64,
 }
@@ -80,7 +80,8 @@ impl UserRegs {
 /// Why a program stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trap {
-    /// It executed SYSCALL; the number is in `orig_rax`, the arguments in `rdi`, `rsi`, `rdx`, `r10`, `r8`, `r9`.
+    /// It executed SYSCALL, and the quick function said [`Answer::full`], with its word in `rax`; the number is in
+    /// `orig_rax`, the arguments in `rdi`, `rsi`, `rdx`, `r10`, `r8`, `r9`.
     Syscall,
     /// It touched memory that is not mapped as needed.
     PageFault {
@@ -100,8 +101,50 @@ pub enum Trap {
         /// Its error code, or 0.
         code: u64,
     },
-    /// An interrupt; it was handled. Time to look at signals and at the scheduler.
+    /// An interrupt, which was handled, or the flag to stop was set. Time to look at signals.
     Interrupt,
+}
+
+/// What becomes of a system call after its quick function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Answer {
+    value: u64,
+    full: u64,
+}
+
+impl Answer {
+    /// It is done, with this result.
+    #[inline]
+    #[must_use]
+    pub const fn done(result: u64) -> Self {
+        Self { value: result, full: 0 }
+    }
+
+    /// It needs all registers, or `enter`'s caller: [`Trap::Syscall`], with this word.
+    #[inline]
+    #[must_use]
+    pub const fn full(word: u64) -> Self {
+        Self { value: word, full: 1 }
+    }
+
+    /// The result or the word, and whether it is a word.
+    #[must_use]
+    pub const fn parts(self) -> (u64, bool) {
+        (self.value, self.full != 0)
+    }
+}
+
+/// How a program's system calls are answered without leaving [`enter`].
+pub struct Quick<'a, C> {
+    /// Called for every system call, in thread context with interrupts on. Of the registers, those that hold the number and
+    /// the arguments, `rip`, `rsp` and `rflags` are the program's; the others are stale.
+    pub call: extern "sysv64" fn(&C, &UserRegs) -> Answer,
+    /// Its first argument.
+    pub context: &'a C,
+    /// If it is true the program does not go on, and [`Trap::Interrupt`] is the answer. A flag that is set before an
+    /// interrupt to this CPU ends the program's run, so none is lost between looking and leaving.
+    pub stop: &'a AtomicBool,
 }
 
 /// Flags a program may set: CF, PF, AF, ZF, SF, TF, DF, OF, RF, AC, ID.
@@ -109,11 +152,13 @@ const FLAGS_ALLOWED: u64 = 0x0025_0dd5;
 /// Flags a program always has: the fixed bit, and interrupts on.
 const FLAGS_FORCED: u64 = 0x0202;
 /// Those of the allowed ones that SYSRET can load: not TF, which would trap in the kernel's last instruction, and not RF.
-const FLAGS_SYSRET: u64 = FLAGS_ALLOWED & !0x1_0100;
+const FLAGS_SYSRET: u64 = FLAGS_ALLOWED & !(FLAGS_SLOW as u64);
 /// Flags SYSCALL clears: TF, IF, DF, IOPL, NT, RF, AC.
 const SYSCALL_FLAG_MASK: u64 = 0x0005_7700;
 /// Bits of an address in the lower, canonical half, which is where a program's code and segment bases are.
 const USER_BITS: u32 = 47;
+/// Those with which the quick way out does not deal.
+const FLAGS_SLOW: u32 = 0x1_0100;
 /// What `run` reports for a system call, beyond all vectors.
 const SYSCALL: u64 = 0x100;
 
@@ -130,31 +175,22 @@ pub(super) fn init_cpu() {
     }
 }
 
-/// Runs the program with these registers in the active address space until something happens, and leaves its registers
-/// there. Interrupts are on at call and return.
+/// Runs the program with these registers in the active address space until something happens that `quick` does not deal with,
+/// and leaves its registers there. Interrupts are on at call and return. The registers that a `UserFpu` holds are loaded.
 ///
-/// Registers a program cannot have (a code address outside user space, a segment base that is not canonical) end in a
-/// general protection exception of the program, without running it.
+/// A code address that a program cannot have ends in a general protection exception of the program, without running it.
 ///
 /// # Panics
 /// Within `CpuLocal::with`.
 #[inline(always)]
-pub fn enter(regs: &mut UserRegs) -> Trap {
-    enter_unless(regs, || false)
-}
-
-/// Like [`enter`], but first asks `stop` with interrupts off: if it is true the program does not run and
-/// [`Trap::Interrupt`] is the answer. A signal or a wake-up that is announced by an interrupt after the question ends the
-/// program's run, so none is lost between looking and leaving.
-#[inline(always)]
-pub fn enter_unless(regs: &mut UserRegs, stop: impl FnOnce() -> bool) -> Trap {
+pub fn enter<C>(regs: &mut UserRegs, quick: &Quick<'_, C>) -> Trap {
     cpu::assert_not_pinned();
     cpu::irqs_off();
-    if stop() {
+    if quick.stop.load(Ordering::SeqCst) {
         cpu::irqs_on();
         return Trap::Interrupt;
     }
-    if (regs.rip | regs.fs_base | regs.gs_base) >> USER_BITS != 0 {
+    if regs.rip >> USER_BITS != 0 {
         cpu::irqs_on();
         return Trap::Exception { vector: trap::GENERAL_PROTECTION, code: 0 };
     }
@@ -163,15 +199,16 @@ pub fn enter_unless(regs: &mut UserRegs, stop: impl FnOnce() -> bool) -> Trap {
     if !sysret {
         regs.rflags = regs.rflags & FLAGS_ALLOWED | FLAGS_FORCED;
     }
-    set_bases(regs);
     // SAFETY: interrupts are off; this CPU's area, GDT, IDT and system call registers are set up since `init_cpu`; the
-    // registers are exclusively borrowed until the program is back; RIP is below the canonical limit, the bases are too,
-    // and flags and selectors are good ones, so neither IRETQ nor SYSRET can fault in the kernel.
-    let RawTrap { vector, code } = unsafe { run(regs, sysret) };
-    save_bases(regs);
+    // registers are exclusively borrowed until the program is back, but for the shared borrow that the quick function gets;
+    // RIP is below the canonical limit, and flags and selectors are good ones, so neither IRETQ nor SYSRET can fault in the
+    // kernel. The function gets the context of its own type.
+    let RawTrap { vector, code } = unsafe { run(regs, sysret, quick) };
     if vector == SYSCALL {
+        // As the instruction left them.
+        (regs.rcx, regs.r11) = (regs.rip, regs.rflags);
         cpu::irqs_on();
-        return Trap::Syscall;
+        return if code != 0 { Trap::Syscall } else { Trap::Interrupt };
     }
     trap::close_user_memory();
     let vector = vector as u8;
@@ -188,60 +225,39 @@ pub fn enter_unless(regs: &mut UserRegs, stop: impl FnOnce() -> bool) -> Trap {
     trap
 }
 
-/// Loads the program's FS and GS bases. With FSGSBASE a program changes them by itself, so nothing is remembered.
-#[inline]
-fn set_bases(regs: &UserRegs) {
-    if features::has(Features::FSGSBASE) {
-        // SAFETY: CR4.FSGSBASE is set, the bases are canonical. Between the two SWAPGS interrupts are off, and NMI and
-        // machine check handlers do not rely on GS.
-        unsafe {
-            asm!("wrfsbase {}", in(reg) regs.fs_base, options(nostack, preserves_flags));
-            asm!("swapgs", "wrgsbase {}", "swapgs", in(reg) regs.gs_base, options(nostack, preserves_flags));
-        }
-    } else {
-        // SAFETY: the registers exist, the bases are canonical; KERNEL_GS_BASE holds the user's while in the kernel.
-        unsafe {
-            msr::write(msr::FS_BASE, regs.fs_base);
-            msr::write(msr::KERNEL_GS_BASE, regs.gs_base);
-        }
-    }
-}
-
-/// Reads them back, where a program can have changed them.
-#[inline]
-fn save_bases(regs: &mut UserRegs) {
-    if features::has(Features::FSGSBASE) {
-        let (fs, gs): (u64, u64);
-        // SAFETY: as in `set_bases`.
-        unsafe {
-            asm!("rdfsbase {}", out(reg) fs, options(nostack, nomem, preserves_flags));
-            asm!("swapgs", "rdgsbase {}", "swapgs", out(reg) gs, options(nostack, preserves_flags));
-        }
-        regs.fs_base = fs;
-        regs.gs_base = gs;
-    }
-}
-
 struct RawTrap {
     vector: u64,
     code: u64,
 }
 
-/// Goes to ring 3. Every entry from there ends in a `ret` that continues here. In line, so that the caller saves only the registers it needs.
+/// What `run` leaves on the stack for the system call entry, from the stored stack pointer up: the return address, then
+/// these. With RBP, RBX and a word of padding that keeps the stack aligned for the call.
+const STACK_CALL: usize = 8;
+const STACK_CONTEXT: usize = 16;
+const STACK_STOP: usize = 24;
+const STACK_REGS: usize = 32;
+
+/// Goes to ring 3. Every entry from there ends in a `ret` that continues here, or goes back by itself. In line, so that the
+/// caller saves only the registers it needs.
 ///
 /// # Safety
-/// Interrupts off, the CPU set up, `regs.rip`, flags and segment bases checked; `sysret` only if RCX and R11 equal RIP and
-/// RFLAGS.
+/// Interrupts off, the CPU set up, `regs.rip` and flags checked; `sysret` only if RCX and R11 equal RIP and RFLAGS.
 #[inline(always)]
-unsafe fn run(regs: &mut UserRegs, sysret: bool) -> RawTrap {
+unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, quick: &Quick<'_, C>) -> RawTrap {
     let (vector, code);
     // SAFETY: the caller vouches for the registers. RBX and RBP are saved on the stack, all others are declared as lost, and
     // the stack pointer comes back as it was: the entries from ring 3 load it from where it is stored here, and
-    // return to the address on top of it, with the vector in RAX and the error code in RDX.
+    // return to the address on top of it, with the vector in RAX and the error code in RDX. The stack is aligned for a call,
+    // here and eight words further down.
     unsafe {
         asm!(
+            "push 0",
             "push rbx",
             "push rbp",
+            "push rdi",
+            "push r8",
+            "push rcx",
+            "push rdx",
             "lea rax, [rip + 3f]",
             "push rax",
             "mov gs:[{gs_user_regs}], rdi",
@@ -276,8 +292,10 @@ unsafe fn run(regs: &mut UserRegs, sysret: bool) -> RawTrap {
             "swapgs",
             "iretq",
             "3:",
+            "add rsp, 32",
             "pop rbp",
             "pop rbx",
+            "pop rcx",
             gs_user_regs = const cpu::GS_USER_REGS,
             gs_kernel_rsp = const cpu::GS_KERNEL_RSP,
             user_data = const gdt::USER_DATA,
@@ -303,9 +321,9 @@ unsafe fn run(regs: &mut UserRegs, sysret: bool) -> RawTrap {
             inout("rdi") core::ptr::from_mut(regs) => _,
             inout("rsi") u64::from(sysret) => _,
             out("rax") vector,
-            out("rdx") code,
-            out("rcx") _,
-            out("r8") _,
+            inout("rdx") quick.call => code,
+            inout("rcx") core::ptr::from_ref(quick.context) => _,
+            inout("r8") core::ptr::from_ref(quick.stop) => _,
             out("r9") _,
             out("r10") _,
             out("r11") _,
@@ -318,44 +336,76 @@ unsafe fn run(regs: &mut UserRegs, sysret: bool) -> RawTrap {
     RawTrap { vector, code }
 }
 
-/// Where SYSCALL goes: saves all registers into the `UserRegs` of the running `enter`, which the stack pointer names for
-/// the time being (interrupts are off, and NMI and machine checks have stacks of their own).
+/// Where SYSCALL goes: saves what a function may change into the `UserRegs` of the running `enter`, which the stack pointer
+/// names for the time being (interrupts are off, and NMI and machine checks have stacks of their own), and calls the quick
+/// function on the stack that `run` prepared. If that has dealt with the call and nothing else is to be done, back by SYSRET:
+/// RIP comes from an instruction that was executed, below `USER_END`, and is not the function's to change.
 #[unsafe(naked)]
 unsafe extern "sysv64" fn syscall_entry() {
     naked_asm!(
         "swapgs",
         "mov gs:[{gs_scratch}], rsp",
         "mov rsp, gs:[{gs_user_regs}]",
-        "mov [rsp + {rax}], rax",
         "mov [rsp + {orig_rax}], rax",
-        "mov [rsp + {rbx}], rbx",
-        "mov [rsp + {rcx}], rcx",
         "mov [rsp + {rip}], rcx",
+        "mov [rsp + {rflags}], r11",
         "mov [rsp + {rdx}], rdx",
         "mov [rsp + {rsi}], rsi",
         "mov [rsp + {rdi}], rdi",
-        "mov [rsp + {rbp}], rbp",
         "mov [rsp + {r8}], r8",
         "mov [rsp + {r9}], r9",
         "mov [rsp + {r10}], r10",
-        "mov [rsp + {r11}], r11",
-        "mov [rsp + {rflags}], r11",
-        "mov [rsp + {r12}], r12",
-        "mov [rsp + {r13}], r13",
-        "mov [rsp + {r14}], r14",
-        "mov [rsp + {r15}], r15",
         "mov rcx, gs:[{gs_scratch}]",
         "mov [rsp + {rsp}], rcx",
+        "mov rsi, rsp",
         "mov rsp, gs:[{gs_kernel_rsp}]",
+        "sti",
+        "mov rdi, [rsp + {context}]",
+        "call [rsp + {call}]",
+        "cli",
+        "mov rdi, [rsp + {stop}]",
+        "mov rcx, [rsp + {regs}]",
+        "test edx, edx",
+        "jnz 2f",
+        "cmp byte ptr [rdi], 0",
+        "jne 2f",
+        "mov r11, [rcx + {rflags}]",
+        "test r11d, {slow}",
+        "jnz 2f",
+        // The thread may have slept in between, and may be on another CPU now.
+        "mov gs:[{gs_user_regs}], rcx",
+        "mov gs:[{gs_kernel_rsp}], rsp",
+        "mov rdx, [rcx + {rdx}]",
+        "mov rsi, [rcx + {rsi}]",
+        "mov rdi, [rcx + {rdi}]",
+        "mov r8, [rcx + {r8}]",
+        "mov r9, [rcx + {r9}]",
+        "mov r10, [rcx + {r10}]",
+        "mov rsp, [rcx + {rsp}]",
+        "mov rcx, [rcx + {rip}]",
+        "swapgs",
+        "sysretq",
+        "2:",
+        "mov [rcx + {rax}], rax",
+        "mov [rcx + {rbx}], rbx",
+        "mov [rcx + {rbp}], rbp",
+        "mov [rcx + {r12}], r12",
+        "mov [rcx + {r13}], r13",
+        "mov [rcx + {r14}], r14",
+        "mov [rcx + {r15}], r15",
         "mov eax, {syscall}",
         "ret",
         syscall = const SYSCALL,
+        slow = const FLAGS_SLOW,
+        call = const STACK_CALL,
+        context = const STACK_CONTEXT,
+        stop = const STACK_STOP,
+        regs = const STACK_REGS,
         gs_scratch = const cpu::GS_SCRATCH,
         gs_user_regs = const cpu::GS_USER_REGS,
         gs_kernel_rsp = const cpu::GS_KERNEL_RSP,
         rax = const offset_of!(UserRegs, rax),
         rbx = const offset_of!(UserRegs, rbx),
-        rcx = const offset_of!(UserRegs, rcx),
         rdx = const offset_of!(UserRegs, rdx),
         rsi = const offset_of!(UserRegs, rsi),
         rdi = const offset_of!(UserRegs, rdi),
@@ -363,7 +413,6 @@ unsafe extern "sysv64" fn syscall_entry() {
         r8 = const offset_of!(UserRegs, r8),
         r9 = const offset_of!(UserRegs, r9),
         r10 = const offset_of!(UserRegs, r10),
-        r11 = const offset_of!(UserRegs, r11),
         r12 = const offset_of!(UserRegs, r12),
         r13 = const offset_of!(UserRegs, r13),
         r14 = const offset_of!(UserRegs, r14),

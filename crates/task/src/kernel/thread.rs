@@ -110,6 +110,12 @@ impl Thread {
         self.interrupted.load(Ordering::SeqCst)
     }
 
+    /// What [`Self::interrupted`] reads, for the way back to ring 3.
+    #[must_use]
+    pub fn interrupt_flag(&self) -> &AtomicBool {
+        &self.interrupted
+    }
+
     /// True once its closure has returned.
     #[must_use]
     pub fn is_dead(&self) -> bool {
