@@ -17,6 +17,10 @@ extern const struct metric call_metrics[], file_metrics[], memory_metrics[], pro
 /* Ends the metric: the system cannot run it. `what` is the call, `error` its errno. */
 _Noreturn void not_available(const char *what, int error);
 
+/* Marks the part of a run that bench/profile counts: a no-operation, known by its address. */
+#define MARK_START() __asm__ volatile("nopl 0x0152414d(%%rax)" ::: "memory")
+#define MARK_STOP() __asm__ volatile("nopl 0x0052414d(%%rax)" ::: "memory")
+
 /* A raw system call's or a library call's result, or the end of the metric. */
 #define CHECK(call)                                                                                                              \
     ({                                                                                                                           \

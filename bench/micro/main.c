@@ -2,7 +2,7 @@
  * The benchmark: the first process of a machine, the same file on every system. It reads /bench.conf (the clock, then the
  * metrics' names, one per line; none means all), runs each in a process of its own, and writes on the console
  *
- *     bench: NAME MEDIAN LEAST MOST BATCHES
+ *     bench: NAME MEDIAN LEAST MOST OPERATIONS-PER-BATCH
  *     bench: NAME n/a ERRNO-NAME CALL
  *
  * so that a metric that fails, ends by a signal or hangs does not lose the others. It powers off at the end.
@@ -61,6 +61,8 @@ struct timing timing_begin(uint64_t operations)
 
 int timing_next(struct timing *timing)
 {
+    if (timing->batch == BATCHES - 1 && current)
+        MARK_START();
     return timing->batch < BATCHES;
 }
 
@@ -72,6 +74,7 @@ static int ascending(const void *a, const void *b)
 
 void timing_end(struct timing *timing, uint64_t elapsed)
 {
+    MARK_STOP();
     if (timing->failed < 0)
         not_available("in the loop", (int)-timing->failed);
     if (timing->batch < -1) {
@@ -89,7 +92,8 @@ void timing_end(struct timing *timing, uint64_t elapsed)
     if (++timing->batch == BATCHES) {
         qsort(samples, BATCHES, sizeof *samples, ascending);
         if (current)
-            printf("bench: %s %.3f %.3f %.3f %d\n", current, samples[BATCHES / 2], samples[0], samples[BATCHES - 1], BATCHES);
+            printf("bench: %s %.3f %.3f %.3f %lu\n", current, samples[BATCHES / 2], samples[0], samples[BATCHES - 1],
+                   (unsigned long)timing->operations);
     }
 }
 

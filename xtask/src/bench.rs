@@ -4,6 +4,7 @@ mod boot;
 mod instance;
 mod metrics;
 mod micro;
+pub mod profile;
 mod table;
 
 use std::fs;
@@ -116,7 +117,7 @@ fn measure(arguments: &Arguments, systems: &[System], metrics: &[&'static Metric
             let (mut values, mut reason) = (Vec::new(), None);
             for outcome in outcomes {
                 match outcome {
-                    Outcome::Value(value) => values.push(*value),
+                    Outcome::Value { median, .. } => values.push(*median),
                     Outcome::NotAvailable(why) => reason = Some(why.clone()),
                 }
             }

@@ -102,6 +102,18 @@ pub fn micro() -> Result<(PathBuf, PathBuf)> {
     Ok((program, nothing))
 }
 
+/// Builds the plugin of `bench/profile`; returns its path.
+pub fn profile_plugin() -> Result<PathBuf> {
+    let target = paths::target().join("machine");
+    fs::create_dir_all(&target).with_context(|| format!("cannot make {}", target.display()))?;
+    let plugin = target.join("profile.so");
+    run(Command::new("cc")
+        .args(["-std=gnu17", "-O2", "-Wall", "-Wextra", "-fPIC", "-shared", "-o"])
+        .arg(&plugin)
+        .arg(paths::root().join("bench/profile/plugin.c")))?;
+    Ok(plugin)
+}
+
 /// Builds the test program in Go; returns its path.
 pub fn go_test_program() -> Result<PathBuf> {
     let program = paths::target().join("machine/go-tests");

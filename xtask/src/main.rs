@@ -41,6 +41,8 @@ enum Task {
     Test(test::Arguments),
     /// Measure, beside Linux
     Bench(bench::Arguments),
+    /// Show where the kernel's instructions go in one operation of a benchmark
+    Profile(bench::profile::Arguments),
     /// Check formatting, lints, the rules of the house and the documentation
     Check,
     /// Count the lines of each package, and those inside `unsafe`
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         }),
         Task::Test(arguments) => test::run(arguments),
         Task::Bench(arguments) => bench::run(&arguments),
+        Task::Profile(arguments) => bench::profile::run(&arguments),
         Task::Check => return check::run(),
         Task::Unsafe => check::report_unsafe().map(|()| ExitCode::SUCCESS),
     };

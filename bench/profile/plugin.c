@@ -1,0 +1,106 @@
+/*
+ * A plugin for QEMU that counts, between two marks in the benchmark, how often each instruction is executed. At the end it writes
+ * lines of `ADDRESS COUNT` to the file given as out=FILE.
+ *
+ * A mark is a no-operation with an address that means something here: nopl START(%rax) or nopl STOP(%rax); see bench/micro/bench.h.
+ * QEMU's header is not in its package, so the few functions used are declared here, as its documentation (docs/devel/tcg-plugins)
+ * has them.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct qemu_plugin_tb;
+struct qemu_plugin_insn;
+typedef uint64_t plugin_id;
+enum { NO_REGISTERS = 0 }; /* QEMU_PLUGIN_CB_NO_REGS */
+
+void qemu_plugin_register_vcpu_tb_trans_cb(plugin_id, void (*)(plugin_id, struct qemu_plugin_tb *));
+void qemu_plugin_register_atexit_cb(plugin_id, void (*)(plugin_id, void *), void *);
+size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *);
+struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *, size_t);
+uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *);
+size_t qemu_plugin_insn_data(const struct qemu_plugin_insn *, void *, size_t);
+void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *, void (*)(unsigned, void *), int, void *);
+
+#define EXPORT __attribute__((visibility("default")))
+EXPORT int qemu_plugin_version = 2;
+
+/* One instruction by its address; the same one may be translated many times. */
+struct count {
+    uint64_t address, executed;
+    struct count *next;
+};
+
+enum { BUCKETS = 1 << 16 };
+static struct count *buckets[BUCKETS];
+static int counting;
+static const char *out;
+
+static struct count *find(uint64_t address)
+{
+    struct count **bucket = &buckets[(address ^ address >> 16) % BUCKETS];
+    for (struct count *count = *bucket; count; count = count->next)
+        if (count->address == address)
+            return count;
+    struct count *count = calloc(1, sizeof *count);
+    if (!count)
+        abort();
+    *count = (struct count){.address = address, .next = *bucket};
+    return *bucket = count;
+}
+
+static void executed(unsigned vcpu, void *data)
+{
+    (void)vcpu;
+    struct count *count = data;
+    count->executed += counting;
+}
+
+static void marked(unsigned vcpu, void *data)
+{
+    (void)vcpu;
+    counting = data != NULL;
+}
+
+static void translated(plugin_id id, struct qemu_plugin_tb *tb)
+{
+    (void)id;
+    static const uint8_t mark[] = {0x0f, 0x1f, 0x80, 0x4d, 0x41, 0x52}; /* the address's last byte tells which */
+    for (size_t i = 0; i < qemu_plugin_tb_n_insns(tb); i++) {
+        struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
+        uint8_t bytes[7] = {0};
+        qemu_plugin_insn_data(insn, bytes, sizeof bytes);
+        if (memcmp(bytes, mark, sizeof mark) == 0)
+            qemu_plugin_register_vcpu_insn_exec_cb(insn, marked, NO_REGISTERS, bytes[6] ? &counting : NULL);
+        else
+            qemu_plugin_register_vcpu_insn_exec_cb(insn, executed, NO_REGISTERS, find(qemu_plugin_insn_vaddr(insn)));
+    }
+}
+
+static void finished(plugin_id id, void *data)
+{
+    (void)id, (void)data;
+    FILE *file = fopen(out, "w");
+    if (!file) {
+        perror(out);
+        return;
+    }
+    for (size_t bucket = 0; bucket < BUCKETS; bucket++)
+        for (struct count *count = buckets[bucket]; count; count = count->next)
+            if (count->executed)
+                fprintf(file, "%" PRIx64 " %" PRIu64 "\n", count->address, count->executed);
+    fclose(file);
+}
+
+EXPORT int qemu_plugin_install(plugin_id id, const void *info, int argc, char **argv)
+{
+    (void)info;
+    if (argc != 1 || strncmp(argv[0], "out=", 4) != 0)
+        return 1;
+    out = strdup(argv[0] + 4);
+    qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
+    qemu_plugin_register_atexit_cb(id, finished, NULL);
+    return 0;
+}

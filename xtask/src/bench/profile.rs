@@ -1,0 +1,165 @@
+//! `cargo xtask profile METRIC`: where the kernel's instructions go in one operation.
+//!
+//! The machine runs under a plugin (`bench/profile`) that counts how often each instruction is executed in the metric's last batch.
+//! The counts are added up by the kernel's symbols, and by the functions that were inlined into them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::ExitCode;
+
+use addr2line::Loader;
+use anyhow::{Context, Result, anyhow, bail};
+use clap::Args;
+use object::{Object, ObjectSymbol, SymbolKind};
+
+use super::micro::{self, Outcome, Setup};
+use crate::vm::Kernel;
+use crate::{build, paths};
+
+/// The kernel's half of the addresses begins here.
+const KERNEL_HALF: u64 = 1 << 63;
+
+/// Show where the kernel's instructions go in one operation of a benchmark.
+#[derive(Args)]
+pub struct Arguments {
+    /// The metric, as `cargo xtask bench` names it
+    metric: String,
+    /// Functions that take less than this part of the whole, in percent, are left out
+    #[arg(long, default_value_t = 0.5, value_name = "PERCENT")]
+    least: f64,
+    /// Show lines of the source, too
+    #[arg(long)]
+    lines: bool,
+}
+
+/// Instructions of one function, and how often it was entered.
+#[derive(Default)]
+struct Share {
+    instructions: u64,
+    entered: u64,
+}
+
+/// Carries out `cargo xtask profile`.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let metric = super::chosen(std::slice::from_ref(&arguments.metric))?.pop().context("`boot` has no profile")?.name;
+    let counts_file = paths::target().join("profile.counts");
+    // Nothing old may be taken for this run's.
+    drop(fs::remove_file(&counts_file));
+    let setup = Setup { cpus: 1, icount: true };
+    let mut machine = micro::machine(&Kernel::Skerry, setup);
+    let plugin = format!("{},out={}", build::profile_plugin()?.display(), counts_file.display());
+    machine.hardware.extra = vec!["-plugin".into(), plugin.into()];
+    let log = micro::boot(&machine, setup, &[metric])?;
+    let operations = match micro::outcome(&log, metric) {
+        Some(Outcome::Value { operations, .. }) => operations,
+        Some(Outcome::NotAvailable(why)) => bail!("{metric}: n/a: {why}"),
+        None => bail!("{metric} was not reported; the log is {}", machine.log.display()),
+    };
+    let counts = read_counts(&fs::read_to_string(&counts_file).with_context(|| format!("no {}", counts_file.display()))?)?;
+    report(arguments, &counts, operations)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Lines of `ADDRESS COUNT`, the address in hexadecimal.
+fn read_counts(text: &str) -> Result<BTreeMap<u64, u64>> {
+    text.lines()
+        .map(|line| {
+            let (address, count) = line.split_once(' ').with_context(|| format!("the plugin wrote {line:?}"))?;
+            Ok((u64::from_str_radix(address, 16)?, count.parse()?))
+        })
+        .collect()
+}
+
+fn report(arguments: &Arguments, counts: &BTreeMap<u64, u64>, operations: u64) -> Result<()> {
+    let user: u64 = counts.range(..KERNEL_HALF).map(|(_, count)| count).sum();
+    let kernel: u64 = counts.range(KERNEL_HALF..).map(|(_, count)| count).sum();
+    let each = |count: u64| count as f64 / operations as f64;
+    println!("{}: {:.1} instructions in the kernel, {:.1} in the program", arguments.metric, each(kernel), each(user));
+
+    let image = build::kernel()?;
+    let symbols = Symbols::read(&fs::read(&image)?)?;
+    let mut by_symbol: BTreeMap<&str, Share> = BTreeMap::new();
+    for (&address, &count) in counts.range(KERNEL_HALF..) {
+        let (name, start) = symbols.of(address);
+        let share = by_symbol.entry(name).or_default();
+        share.instructions += count;
+        share.entered += if start { count } else { 0 };
+    }
+    let least = kernel as f64 * arguments.least / 100.0;
+    println!(
+        "\nBy function as compiled (with what was inlined into it):\n{:>12} {:>7} {:>9}  function",
+        "instructions", "share", "entered"
+    );
+    for (name, share) in sorted(by_symbol, |share| share.instructions, least) {
+        let part = share.instructions as f64 / kernel as f64 * 100.0;
+        println!("{:>12.1} {part:>6.1}% {:>9.2}  {name}", each(share.instructions), each(share.entered));
+    }
+
+    let loader = Loader::new(&image).map_err(|error| anyhow!("{}: {error}", image.display()))?;
+    let (mut by_function, mut by_line): (BTreeMap<String, u64>, BTreeMap<String, u64>) = Default::default();
+    for (&address, &count) in counts.range(KERNEL_HALF..) {
+        let (function, line) = source(&loader, address).unwrap_or_else(|| (symbols.of(address).0.to_owned(), String::new()));
+        *by_function.entry(function).or_default() += count;
+        *by_line.entry(line).or_default() += count;
+    }
+    let root = format!("{}/", paths::root().display());
+    let print = |title: &str, shares: BTreeMap<String, u64>| {
+        println!("\n{title}:\n{:>12} {:>7}", "instructions", "share");
+        for (name, count) in sorted(shares, |&count| count, least) {
+            println!("{:>12.1} {:>6.1}%  {}", each(count), count as f64 / kernel as f64 * 100.0, name.replace(&root, ""));
+        }
+    };
+    print("By function as written (inlined ones by themselves, the libraries' counted for who calls them)", by_function);
+    if arguments.lines {
+        print("By line", by_line);
+    }
+    Ok(())
+}
+
+/// The function at the address, and its line. What a library's inlined functions do there is counted for the one that calls them:
+/// the innermost that is the repository's own, if there is one.
+fn source(loader: &Loader, address: u64) -> Option<(String, String)> {
+    let mut frames = loader.find_frames(address).ok()?;
+    let mut innermost = None;
+    while let Ok(Some(frame)) = frames.next() {
+        let Some(function) = frame.function else { continue };
+        let place = frame.location.and_then(|location| Some((location.file?, location.line?)));
+        let own = place
+            .is_some_and(|(file, _)| !file.starts_with("/rustc/") && !file.contains("/registry/") && !file.contains("/rustlib/"));
+        if own || innermost.is_none() {
+            let line = place.map(|(file, line)| format!("{file}:{line}")).unwrap_or_default();
+            innermost = Some((function.demangle().ok()?.into_owned(), line));
+        }
+        if own {
+            break;
+        }
+    }
+    innermost
+}
+
+/// By falling size, without those below `least`.
+fn sorted<K, V>(shares: BTreeMap<K, V>, size: impl Fn(&V) -> u64, least: f64) -> Vec<(K, V)> {
+    let mut shares: Vec<_> = shares.into_iter().filter(|(_, share)| size(share) as f64 >= least).collect();
+    shares.sort_by_key(|(_, share)| std::cmp::Reverse(size(share)));
+    shares
+}
+
+/// The kernel's functions by address.
+struct Symbols(BTreeMap<u64, String>);
+
+impl Symbols {
+    fn read(image: &[u8]) -> Result<Self> {
+        let file = object::File::parse(image)?;
+        let functions = file.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.is_definition());
+        Ok(Self(
+            functions
+                .filter_map(|symbol| Some((symbol.address(), format!("{:#}", rustc_demangle::demangle(symbol.name().ok()?)))))
+                .collect(),
+        ))
+    }
+
+    /// The function at the address, and whether it begins there.
+    fn of(&self, address: u64) -> (&str, bool) {
+        self.0.range(..=address).next_back().map_or(("?", false), |(start, name)| (name, *start == address))
+    }
+}
