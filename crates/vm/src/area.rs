@@ -63,7 +63,7 @@ impl Area {
     }
 
     /// The part behind the first `bytes`.
-    fn tail(&self, bytes: usize) -> Self {
+    pub(crate) fn tail(&self, bytes: usize) -> Self {
         let mut tail = self.clone();
         if let Some(source) = &mut tail.source {
             source.first += (bytes / PAGE_SIZE) as u64;

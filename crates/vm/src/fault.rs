@@ -1,11 +1,14 @@
 //! What happens when a program touches memory that is not there, or not like that.
 
-use abi::errno::Errno;
+use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
-use crate::area::{Area, AreaFlags, Prot, Source};
-use crate::space::{AddressSpace, State};
-use crate::{PAGE_SIZE, Page, Perm, USER_END, USER_START, page_down};
+use abi::errno::Errno;
+
+use crate::area::{Area, AreaFlags, Prot};
+use crate::object::Object;
+use crate::space::AddressSpace;
+use crate::{Insert, MapError, PAGE_SIZE, Page, Perm, USER_END, USER_START, page_down, zero};
 
 /// How memory is touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +45,30 @@ pub enum FaultError {
     NoMemory,
 }
 
+/// What came of an attempt to bring a page in.
+enum Outcome {
+    /// It is there.
+    Usable,
+    /// Something has changed, look again.
+    Again,
+    /// This page of this object is to be fetched first.
+    Absent((Arc<Object>, u64)),
+}
+
+/// What stands against mapping a page.
+enum Missing {
+    Memory,
+    /// The object does not have this page at hand.
+    Page(u64),
+}
+
+impl From<MapError> for Missing {
+    /// Addresses are checked before.
+    fn from(_: MapError) -> Self {
+        Self::Memory
+    }
+}
+
 /// How far below a stack an area may end when the stack grows towards it (Linux' `stack_guard_gap`).
 const STACK_GUARD: usize = 256 * PAGE_SIZE;
 
@@ -54,57 +81,121 @@ impl AddressSpace {
         if !(USER_START..USER_END).contains(&addr) {
             return Err(FaultError::NotMapped);
         }
-        self.resolve(&mut self.state.lock(), page_down(addr), access)
+        self.with_page(page_down(addr), access, || ())
     }
 
-    fn resolve(&self, state: &mut State, va: usize, access: Access) -> Result<(), FaultError> {
-        if state.areas.find(va).is_none() {
-            self.grow_stack(state, va)?;
+    /// Makes the page at `va` usable for `access`, and calls `then` while nobody changes the areas.
+    fn with_page<R>(&self, va: usize, access: Access, then: impl FnOnce() -> R) -> Result<R, FaultError> {
+        loop {
+            let state = self.look(&(va..va + PAGE_SIZE));
+            let missing = match state.areas.find(va) {
+                Some((start, area)) => match self.resolve(area, va - start, va, access)? {
+                    Outcome::Usable => return Ok(then()),
+                    Outcome::Again => continue,
+                    Outcome::Absent(source) => Some(source),
+                },
+                None => None,
+            };
+            drop(state);
+            // Both may take their time, and what is mapped may be something else afterwards.
+            match missing {
+                Some((object, index)) => fetch(&object, index)?,
+                None => self.grow_stack(va)?,
+            }
         }
-        let State { areas, parked, .. } = &mut *state;
-        let (start, area) = areas.find(va).ok_or(FaultError::NotMapped)?;
+    }
+
+    /// Brings in the page at `va`, `offset` bytes into its area, which stays as it is meanwhile.
+    fn resolve(&self, area: &Area, offset: usize, va: usize, access: Access) -> Result<Outcome, FaultError> {
         if !access.allowed(area.prot) {
             return Err(FaultError::Forbidden);
         }
         let perm = |write: bool| Perm { write: write && area.prot.contains(Prot::WRITE), exec: area.prot.contains(Prot::EXEC) };
-        if let Some((page, present, _)) = self.table.get(va) {
-            if access != Access::Write || present.write {
-                // Another thread was faster, or a CPU remembered what was before.
-                return Ok(());
-            }
-            // Two references: the table's and `page`. Nobody else can get at the page, so nobody can become the third.
-            if area.shared() || page.refs() == 2 {
-                self.table.protect(va..va + PAGE_SIZE, perm(true));
-                return Ok(());
-            }
-            let copy = page.duplicate().ok_or(FaultError::NoMemory)?;
-            drop(page);
-            return self.table.map(va, copy, perm(true)).map(drop).map_err(|_| FaultError::NoMemory);
-        }
-        let (page, writable) = match (parked.remove(&va), &area.source) {
-            (Some(page), _) => {
-                // Exclusive if this is the only reference; else the next write sorts it out.
+        let write = access == Access::Write;
+        let (mut resident, mut written) = (true, write);
+        let make = || {
+            if let Some(page) = self.parked.take(va) {
+                // Exclusive if this is the only reference; else the write sorts it out.
                 let exclusive = page.refs() == 1;
-                (page, exclusive)
+                written &= exclusive;
+                return Ok((page, perm(exclusive)));
             }
-            (None, None) => (Page::zeroed().ok_or(FaultError::NoMemory)?, true),
-            (None, Some(source)) => from_object(source, area, va - start, access)?,
+            match &area.source {
+                None if write => Ok((Page::zeroed().ok_or(Missing::Memory)?, perm(true))),
+                None => {
+                    resident = false;
+                    Ok((zero::page().ok_or(Missing::Memory)?, perm(false)))
+                }
+                Some(source) => {
+                    let index = source.first + (offset / PAGE_SIZE) as u64;
+                    let page = source.object.backing.cached(index).ok_or(Missing::Page(index))?;
+                    if area.shared() {
+                        Ok((page, perm(true)))
+                    } else if write {
+                        Ok((page.duplicate().ok_or(Missing::Memory)?, perm(true)))
+                    } else {
+                        Ok((page, perm(false)))
+                    }
+                }
+            }
         };
-        let shared = area.shared();
-        self.table.map(va, page, perm(writable)).map_err(|_| FaultError::NoMemory)?;
-        self.present(shared).fetch_add(1, Ordering::Relaxed);
-        if access == Access::Write && !writable {
-            return self.resolve(state, va, access);
+        match self.table.insert_with(va, make) {
+            Ok(Insert::Done) => {
+                if resident {
+                    self.present(area.shared()).fetch_add(1, Ordering::Relaxed);
+                }
+                // A parked page may still be shared with a child.
+                Ok(if write && !written { Outcome::Again } else { Outcome::Usable })
+            }
+            // Another thread was faster, or a CPU remembered what was before.
+            Ok(Insert::Occupied(now)) if !write || now.write => Ok(Outcome::Usable),
+            Ok(Insert::Occupied(_)) => self.make_writable(va, area.shared(), perm(true)),
+            Err(Missing::Memory) => Err(FaultError::NoMemory),
+            Err(Missing::Page(index)) => match &area.source {
+                Some(source) => Ok(Outcome::Absent((source.object.clone(), index))),
+                None => Err(FaultError::NoMemory),
+            },
         }
-        Ok(())
+    }
+
+    /// Lets the program write to the page at `va`: to this one if nobody else has it, or to a copy.
+    fn make_writable(&self, va: usize, shared: bool, perm: Perm) -> Result<Outcome, FaultError> {
+        let Some((page, now, _)) = self.table.get(va) else { return Ok(Outcome::Again) };
+        if now.write {
+            return Ok(Outcome::Usable);
+        }
+        // Two references: the table's and `page`. Others could come from this entry only, whose every user holds another one or
+        // finds it changed by then; `fork` waits for faults.
+        let done = if shared || page.refs() == 2 {
+            self.table.allow(va, &page, perm)
+        } else if zero::is(&page) {
+            let fresh = Page::zeroed().ok_or(FaultError::NoMemory)?;
+            let replaced = self.table.replace(va, &page, fresh, perm);
+            if replaced {
+                self.present(shared).fetch_add(1, Ordering::Relaxed);
+            }
+            replaced
+        } else {
+            let copy = page.duplicate().ok_or(FaultError::NoMemory)?;
+            self.table.replace(va, &page, copy, perm)
+        };
+        Ok(if done { Outcome::Usable } else { Outcome::Again })
     }
 
     /// Extends the stack that begins above `va` down to it.
-    fn grow_stack(&self, state: &mut State, va: usize) -> Result<(), FaultError> {
+    fn grow_stack(&self, va: usize) -> Result<(), FaultError> {
+        let mut state = self.change(&(va..va + PAGE_SIZE));
+        if state.areas.find(va).is_some() {
+            return Ok(());
+        }
         let (start, area) = state.areas.above(va).ok_or(FaultError::NotMapped)?;
         let (end, more) = (area.end, start - va);
         let room = va.saturating_sub(state.areas.end_below(va)) >= STACK_GUARD;
-        if !area.flags.contains(AreaFlags::GROWSDOWN) || end - va > self.stack_limit() || !room || !self.has_room(state, more) {
+        if !area.flags.contains(AreaFlags::GROWSDOWN) || end - va > self.stack_limit() || !room || !self.has_room(&state, more) {
+            return Err(FaultError::NotMapped);
+        }
+        // Its pages would keep their numbers in what they come from.
+        if area.source.is_some() {
             return Err(FaultError::NotMapped);
         }
         state.areas.grow_down(start, va);
@@ -121,17 +212,19 @@ impl AddressSpace {
         mut each: impl FnMut(&Page, usize, core::ops::Range<usize>),
     ) -> Result<(), Errno> {
         let range = Self::user_range(addr, len).map_err(|_| Errno::EFAULT)?;
-        let mut state = self.state.lock();
         let mut at = range.start;
         while at < range.end {
             let va = page_down(at);
             let next = (va + PAGE_SIZE).min(range.end);
-            self.resolve(&mut state, va, access).map_err(|e| match e {
+            let mut visit = || {
+                let Some((page, ..)) = self.table.get(va) else { return };
+                each(&page, at - va, at - range.start..next - range.start);
+            };
+            // While nobody changes the areas no child can come to share the page.
+            self.with_page(va, access, &mut visit).map_err(|e| match e {
                 FaultError::NoMemory => Errno::ENOMEM,
                 _ => Errno::EFAULT,
             })?;
-            let (page, ..) = self.table.get(va).ok_or(Errno::EFAULT)?;
-            each(&page, at - va, at - range.start..next - range.start);
             at = next;
         }
         Ok(())
@@ -163,19 +256,13 @@ impl AddressSpace {
     }
 }
 
-/// The page for an area of an object, and whether it may be written to as it is.
-fn from_object(source: &Source, area: &Area, offset: usize, access: Access) -> Result<(Page, bool), FaultError> {
-    let page = source.object.backing.page(source.first + (offset / PAGE_SIZE) as u64).map_err(|e| match e {
+/// Has a page made or read that an object does not have at hand.
+#[cold]
+fn fetch(object: &Object, index: u64) -> Result<(), FaultError> {
+    object.backing.page(index).map(drop).map_err(|e| match e {
         Errno::ENOMEM | Errno::ENOSPC => FaultError::NoMemory,
         _ => FaultError::BehindEnd,
-    })?;
-    if area.shared() {
-        return Ok((page, true));
-    }
-    if access == Access::Write {
-        return Ok((page.duplicate().ok_or(FaultError::NoMemory)?, true));
-    }
-    Ok((page, false))
+    })
 }
 
 #[cfg(test)]

@@ -33,6 +33,11 @@ impl Page {
         self.0.lock().unwrap()[offset..offset + buf.len()].copy_from_slice(buf);
     }
 
+    /// Which page it is.
+    pub(crate) fn frame(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
     /// Number of references, this one included.
     #[must_use]
     pub fn refs(&self) -> u32 {
@@ -51,6 +56,13 @@ pub(crate) struct Perm {
 #[derive(Debug)]
 pub(crate) struct MapError;
 
+/// As `guard::paging::Insert`.
+#[derive(Debug)]
+pub(crate) enum Insert {
+    Done,
+    Occupied(Perm),
+}
+
 /// As `guard::paging::PageTable`.
 #[derive(Default)]
 pub(crate) struct PageTable(Mutex<BTreeMap<usize, (Page, Perm)>>);
@@ -62,6 +74,35 @@ impl PageTable {
 
     pub(crate) fn map(&self, va: usize, page: Page, perm: Perm) -> Result<Option<Page>, MapError> {
         Ok(self.0.lock().unwrap().insert(va, (page, perm)).map(|(page, _)| page))
+    }
+
+    pub(crate) fn insert_with<E>(&self, va: usize, make: impl FnOnce() -> Result<(Page, Perm), E>) -> Result<Insert, E> {
+        let mut map = self.0.lock().unwrap();
+        if let Some((_, perm)) = map.get(&va) {
+            return Ok(Insert::Occupied(*perm));
+        }
+        map.insert(va, make()?);
+        Ok(Insert::Done)
+    }
+
+    pub(crate) fn replace(&self, va: usize, old: &Page, new: Page, perm: Perm) -> bool {
+        match self.0.lock().unwrap().get_mut(&va) {
+            Some(entry) if entry.0.frame() == old.frame() && !entry.1.write => {
+                *entry = (new, perm);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(crate) fn allow(&self, va: usize, page: &Page, perm: Perm) -> bool {
+        match self.0.lock().unwrap().get_mut(&va) {
+            Some(entry) if entry.0.frame() == page.frame() && !entry.1.write => {
+                entry.1 = perm;
+                true
+            }
+            _ => false,
+        }
     }
 
     pub(crate) fn unmap_range(&self, range: Range<usize>, each: &mut dyn FnMut(usize, Page)) {

@@ -1,12 +1,14 @@
-//! Address spaces of programs (see `docs/linux-personality.md`, "Memory").
+//! Address spaces of programs (`docs/address-spaces.md`).
 //!
 //! | file | subject |
 //! |---|---|
 //! | `area` | what is mapped where: pure interval arithmetic |
+//! | `claim` | range locks: who may change or fault what at the same time |
 //! | `space` | an address space: the areas, the page table, and the calls that change both |
 //! | `fault` | what happens when a program touches a page: demand paging, copy on write, stack growth |
 //! | `remap` | moving and growing what is mapped |
 //! | `object` | where the pages of a mapping come from |
+//! | `zero` | the page of zeros |
 //! | `host` | pages and page tables of unit tests |
 //!
 //! Nothing here knows of processes or signals. The page table is the guard's; its entries hold the references to pages, this crate
@@ -17,12 +19,16 @@
 extern crate alloc;
 
 mod area;
+mod claim;
 mod fault;
 #[cfg(not(target_os = "none"))]
 mod host;
 mod object;
+#[cfg(test)]
+mod parallel;
 mod remap;
 mod space;
+mod zero;
 
 #[cfg(target_os = "none")]
 pub use guard::mem::Page;
@@ -30,9 +36,9 @@ pub use guard::mem::Page;
 pub use host::Page;
 
 #[cfg(target_os = "none")]
-pub(crate) use guard::paging::{MapError, PageTable, Perm};
+pub(crate) use guard::paging::{Insert, MapError, PageTable, Perm};
 #[cfg(not(target_os = "none"))]
-pub(crate) use host::{MapError, PageTable, Perm};
+pub(crate) use host::{Insert, MapError, PageTable, Perm};
 
 pub use area::{AreaFlags, Prot};
 pub use fault::{Access, FaultError};

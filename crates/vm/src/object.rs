@@ -16,6 +16,9 @@ pub trait Backing: Send + Sync {
     /// # Errors
     /// `EFAULT` behind the end (`SIGBUS` for whoever touched it); `ENOMEM` or `ENOSPC` if memory is short.
     fn page(&self, index: u64) -> Result<Page, Errno>;
+
+    /// The same page if it is at hand: without waiting for a device, without making it, and not behind the end.
+    fn cached(&self, index: u64) -> Option<Page>;
 }
 
 /// A backing as mappings refer to it, with what `/proc/<pid>/maps` shows.
@@ -57,5 +60,9 @@ impl Backing for SharedMemory {
         let page = Page::zeroed().ok_or(Errno::ENOMEM)?;
         pages.insert(index, page.clone());
         Ok(page)
+    }
+
+    fn cached(&self, index: u64) -> Option<Page> {
+        self.pages.lock().get(&index).cloned()
     }
 }

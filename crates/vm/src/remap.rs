@@ -5,10 +5,12 @@ use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
+use task::WriteGuard;
 
-use crate::area::{Area, Prot};
+use crate::area::{Area, AreaFlags, Prot};
+use crate::claim::Claim;
 use crate::space::{AddressSpace, State};
-use crate::{PAGE_SIZE, Page, Perm, page_up};
+use crate::{PAGE_SIZE, Page, Perm, page_up, zero};
 
 /// How `mremap` may go about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,84 +34,114 @@ impl AddressSpace {
             return Err(Errno::EINVAL);
         }
         let from = Self::user_range(old, old_len).map_err(|_| Errno::EFAULT)?;
-        let mut state = self.state.lock();
-        let state = &mut *state;
+        let target = match how.to {
+            None => None,
+            Some(to) => {
+                let target = Self::user_range(to, new_len).map_err(|_| Errno::EINVAL)?;
+                if !to.is_multiple_of(PAGE_SIZE) || (target.start < from.end && from.start < target.end) {
+                    return Err(Errno::EINVAL);
+                }
+                Some(target)
+            }
+        };
+        let mut state = self.change_both(&from, target.as_ref());
         match state.areas.find(from.start) {
             Some((_, area)) if area.end >= from.end => {}
             _ => return Err(Errno::EFAULT),
         }
-        if let Some(to) = how.to {
-            let target = Self::user_range(to, new_len).map_err(|_| Errno::EINVAL)?;
-            if !to.is_multiple_of(PAGE_SIZE) || (target.start < from.end && from.start < target.end) {
-                return Err(Errno::EINVAL);
-            }
-            self.clear(state, target);
-            return self.relocate(state, from, to, new_len, how.keep);
-        }
-        if how.keep {
-            let to = self.place(state, 0, new_len)?;
-            return self.relocate(state, from, to, new_len, true);
-        }
-        if new_len <= old_len {
-            self.clear(state, old + new_len..from.end);
-            return Ok(old);
-        }
-        let more = new_len - old_len;
-        if !self.has_room(state, more) {
+        let more = if how.keep { new_len } else { new_len.saturating_sub(old_len) };
+        if !self.has_room(&state, more) {
             return Err(Errno::ENOMEM);
         }
-        if let Ok(room) = Self::user_range(from.end, more)
-            && state.areas.is_free(room.clone())
-        {
-            let mut areas = state.areas.remove(from.clone());
-            if let Some((start, mut area)) = areas.pop() {
-                area.end = room.end;
-                state.areas.insert(start, area);
-                state.size += more;
+        if target.is_none() && !how.keep {
+            if new_len <= old_len {
+                let rest = old + new_len..from.end;
+                if !rest.is_empty() {
+                    self.clear(state, rest, |_| ());
+                }
                 return Ok(old);
             }
+            if let Ok(room) = Self::user_range(from.end, more)
+                && state.areas.is_free(room.clone())
+            {
+                if let Some((start, mut area)) = state.areas.remove(from).pop() {
+                    area.end = room.end;
+                    state.areas.insert(start, area);
+                    state.size += more;
+                }
+                return Ok(old);
+            }
+            if !how.may_move {
+                return Err(Errno::ENOMEM);
+            }
         }
-        if !how.may_move {
-            return Err(Errno::ENOMEM);
+        let (to, parts) = match target {
+            Some(target) => (target.start, state.parts(&target)),
+            None => (self.place(&state, 0, new_len)?, Vec::new()),
+        };
+        let claims = [self.claim(&mut state, from.clone()), self.claim(&mut state, to..to + new_len)];
+        if parts.is_empty() {
+            // Keeps others from placing something there.
+            state.areas.insert(to, Area { end: to + new_len, prot: Prot::empty(), flags: AreaFlags::empty(), source: None });
+            state.size += new_len;
         }
-        let to = self.place(state, 0, new_len)?;
-        self.relocate(state, from, to, new_len, false)
+        drop(state);
+        for (part, shared) in parts {
+            self.drop_pages(part, shared);
+        }
+        self.relocate(claims, from, to..to + new_len, how.keep);
+        Ok(to)
     }
 
-    /// Moves what is in `from`, a part of one area, to `to`, where nothing is.
-    fn relocate(&self, state: &mut State, mut from: Range<usize>, to: usize, new_len: usize, keep: bool) -> Result<usize, Errno> {
-        if new_len < from.len() {
-            self.clear(state, from.start + new_len..from.end);
-            from.end = from.start + new_len;
+    /// The areas, to change them in two ranges that do not overlap.
+    fn change_both(&self, from: &Range<usize>, target: Option<&Range<usize>>) -> WriteGuard<'_, State> {
+        loop {
+            let state = self.change(from);
+            match target {
+                Some(target) if state.claims.overlap(target) => {
+                    drop(state);
+                    self.settle(target);
+                }
+                _ => return state,
+            }
         }
-        let Some((_, area)) = state.areas.remove(from.clone()).pop() else { return Err(Errno::EFAULT) };
+    }
+
+    /// Moves what is in `from`, a part of one area, to `to`, where no page is. Both are claimed.
+    fn relocate(&self, [source, target]: [Claim<'_>; 2], from: Range<usize>, to: Range<usize>, keep: bool) {
+        let moved = from.start..from.start + from.len().min(to.len());
+        let there = |va: usize| va - from.start + to.start;
+        let Some(area) = self.state.read().areas.find(from.start).map(|(start, area)| area.tail(from.start - start)) else {
+            return;
+        };
         let shared = area.shared();
         let mut pages: Vec<(usize, Page)> = Vec::new();
-        self.table.unmap_range(from.clone(), &mut |va, page| pages.push((va, page)));
-        self.present(shared).fetch_sub(pages.len(), Ordering::Relaxed);
-        let mut parked = state.parked.split_off(&from.start);
-        state.parked.append(&mut parked.split_off(&from.end));
-        state.parked.extend(parked.into_iter().map(|(va, page)| (va - from.start + to, page)));
+        self.table.unmap_range(moved.clone(), &mut |va, page| pages.push((va, page)));
+        self.drop_pages(moved.end..from.end, shared);
+        for (va, page) in self.parked.take_range(&moved) {
+            self.parked.insert(there(va), page);
+        }
         for (va, page) in pages {
-            let va = va - from.start + to;
             let write = area.prot.contains(Prot::WRITE) && (shared || page.refs() == 1);
             let perm = Perm { write, exec: area.prot.contains(Prot::EXEC) };
             let spare = page.clone();
-            if self.table.map(va, page, perm).is_ok() {
-                self.present(shared).fetch_add(1, Ordering::Relaxed);
-            } else if !shared {
-                // No table: the page waits for the fault that asks for it.
-                state.parked.insert(va, spare);
+            if self.table.map(there(va), page, perm).is_err() && !zero::is(&spare) {
+                self.present(shared).fetch_sub(1, Ordering::Relaxed);
+                if !shared {
+                    // No table: the page waits for the fault that asks for it.
+                    self.parked.insert(there(va), spare);
+                }
             }
         }
-        state.size += new_len;
-        if keep {
-            let empty = Area { end: from.end, source: area.source.clone(), ..area.clone() };
-            state.areas.insert(from.start, empty);
-        } else {
-            state.size -= from.len();
-        }
-        state.areas.insert(to, Area { end: to + new_len, ..area });
-        Ok(to)
+        target.finish(|state| {
+            state.forget(to.clone());
+            state.areas.insert(to.start, Area { end: to.end, ..area });
+            state.size += to.len();
+        });
+        source.finish(|state| {
+            if !keep {
+                state.forget(from);
+            }
+        });
     }
 }

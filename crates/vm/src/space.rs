@@ -1,7 +1,6 @@
 //! An address space: which areas there are, and the page table that shows what of them is present.
 //!
-//! One mutex guards the areas of a space; it is held while pages are fetched from a [`Backing`], so a backing never touches the
-//! memory of programs. The page table has a lock of its own below that.
+//! Who may do what at the same time is said in `claim`.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -10,11 +9,12 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use abi::errno::Errno;
-use task::Mutex;
+use task::{Mutex, RwLock, WaitQueue, WriteGuard};
 
 use crate::area::{Area, AreaFlags, Areas, Prot, Source};
+use crate::claim::Claims;
 use crate::object::{Backing, Object};
-use crate::{MapError, PAGE_SIZE, Page, PageTable, Perm, USER_END, USER_START, page_up};
+use crate::{MapError, PAGE_SIZE, Page, PageTable, Perm, USER_END, USER_START, page_up, zero};
 
 /// Where a new mapping goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,27 +116,97 @@ impl PartialEq for FutexKey {
     }
 }
 
-/// What the mutex guards.
+/// What there is, and who is changing it.
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) areas: Areas,
-    /// Pages of private areas that the table does not show: those of inaccessible areas (the processor has no unreadable
-    /// user page), and those a move found no table for.
-    pub(crate) parked: BTreeMap<usize, Page>,
+    pub(crate) claims: Claims,
     /// The heap: where it begins, and where it ends now.
-    heap: Range<usize>,
+    pub(crate) heap: Range<usize>,
     /// Bytes mapped.
     pub(crate) size: usize,
+}
+
+impl State {
+    /// Takes out the areas in `range`, whose pages are gone.
+    pub(crate) fn forget(&mut self, range: Range<usize>) -> Option<(usize, Area)> {
+        let mut gone = self.areas.remove(range);
+        self.size -= gone.iter().map(|(start, area)| area.end - start).sum::<usize>();
+        gone.pop()
+    }
+
+    /// The parts of areas in `range`, and whether each is shared.
+    pub(crate) fn parts(&self, range: &Range<usize>) -> Vec<(Range<usize>, bool)> {
+        self.areas.within(range.clone()).map(|(part, area)| (part, area.shared())).collect()
+    }
+}
+
+/// Pages of private areas that the table does not show: those of inaccessible areas (the processor has no unreadable user page),
+/// and those a move found no table for.
+#[derive(Default)]
+pub(crate) struct Parked {
+    /// How many, so that faults need not lock to see that there are none.
+    count: AtomicUsize,
+    pages: Mutex<BTreeMap<usize, Page>>,
+}
+
+impl Parked {
+    pub(crate) fn insert(&self, va: usize, page: Page) {
+        let mut pages = self.pages.lock();
+        pages.insert(va, page);
+        self.count.store(pages.len(), Ordering::Relaxed);
+    }
+
+    fn none(&self) -> bool {
+        // A page is parked with its range claimed, and claims begin and end under the lock of the areas.
+        self.count.load(Ordering::Relaxed) == 0
+    }
+
+    /// Takes out the page at `va`.
+    pub(crate) fn take(&self, va: usize) -> Option<Page> {
+        if self.none() {
+            return None;
+        }
+        let mut pages = self.pages.lock();
+        let page = pages.remove(&va);
+        self.count.store(pages.len(), Ordering::Relaxed);
+        page
+    }
+
+    /// Takes out all in `range`.
+    pub(crate) fn take_range(&self, range: &Range<usize>) -> BTreeMap<usize, Page> {
+        if self.none() {
+            return BTreeMap::new();
+        }
+        let mut pages = self.pages.lock();
+        let mut taken = pages.split_off(&range.start);
+        pages.append(&mut taken.split_off(&range.end));
+        self.count.store(pages.len(), Ordering::Relaxed);
+        taken
+    }
+
+    fn contains(&self, va: usize) -> bool {
+        !self.none() && self.pages.lock().contains_key(&va)
+    }
+
+    fn copy_to(&self, other: &Self, range: &Range<usize>) {
+        if !self.none() {
+            self.pages.lock().range(range.clone()).for_each(|(&va, page)| other.insert(va, page.clone()));
+        }
+    }
 }
 
 /// A program's memory.
 pub struct AddressSpace {
     id: u64,
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: RwLock<State>,
+    /// Where threads wait for the end of a claim.
+    pub(crate) settled: WaitQueue,
+    pub(crate) parked: Parked,
     pub(crate) table: PageTable,
     /// Below this, mappings without an address of their own are placed.
     top: usize,
-    /// Pages present in private and in shared areas.
+    /// Pages present in private and in shared areas, without the zero page.
     pub(crate) private_pages: AtomicUsize,
     pub(crate) shared_pages: AtomicUsize,
     /// The most bytes that may be mapped (`RLIMIT_AS`).
@@ -152,7 +222,9 @@ impl AddressSpace {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Some(Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            state: Mutex::default(),
+            state: RwLock::default(),
+            settled: WaitQueue::new(),
+            parked: Parked::default(),
             table: PageTable::new()?,
             top: top.min(USER_END),
             private_pages: AtomicUsize::new(0),
@@ -206,26 +278,45 @@ impl AddressSpace {
         {
             return Err(Errno::EACCES);
         }
-        let mut state = self.state.lock();
-        let start = match request.place {
-            Placement::Anywhere(hint) => self.place(&state, crate::page_down(hint), len)?,
-            Placement::Fixed(addr) | Placement::FixedIfFree(addr) => {
-                if !addr.is_multiple_of(PAGE_SIZE) {
-                    return Err(Errno::EINVAL);
-                }
-                let range = Self::user_range(addr, len)?;
-                if matches!(request.place, Placement::FixedIfFree(_)) && !state.areas.is_free(range) {
-                    return Err(Errno::EEXIST);
-                }
-                addr
+        let source = request.object.map(|(object, first)| Source { object, first });
+        let area = |end: usize| Area { end, prot: request.prot, flags: request.flags, source };
+        let (start, replace) = match request.place {
+            Placement::Anywhere(hint) => {
+                let mut state = self.state.write();
+                let start = self.place(&state, crate::page_down(hint), len)?;
+                return self.add(&mut state, start, area(start + len));
             }
+            Placement::Fixed(addr) => (addr, true),
+            Placement::FixedIfFree(addr) => (addr, false),
         };
+        if !start.is_multiple_of(PAGE_SIZE) {
+            return Err(Errno::EINVAL);
+        }
+        let range = Self::user_range(start, len)?;
+        let mut state = self.change(&range);
+        if state.areas.is_free(range.clone()) {
+            return self.add(&mut state, start, area(range.end));
+        }
+        if !replace {
+            return Err(Errno::EEXIST);
+        }
         if !self.has_room(&state, len) {
             return Err(Errno::ENOMEM);
         }
-        self.clear(&mut state, start..start + len);
-        let source = request.object.map(|(object, first)| Source { object, first });
-        state.areas.insert(start, Area { end: start + len, prot: request.prot, flags: request.flags, source });
+        self.clear(state, range.clone(), |state| {
+            state.areas.insert(start, area(range.end));
+            state.size += len;
+        });
+        Ok(start)
+    }
+
+    /// Puts an area where nothing is, if there is room.
+    fn add(&self, state: &mut State, start: usize, area: Area) -> Result<usize, Errno> {
+        let len = area.end - start;
+        if !self.has_room(state, len) {
+            return Err(Errno::ENOMEM);
+        }
+        state.areas.insert(start, area);
         state.size += len;
         Ok(start)
     }
@@ -241,24 +332,26 @@ impl AddressSpace {
         state.areas.gap_below(len, self.top).or_else(|| state.areas.gap_below(len, USER_END)).ok_or(Errno::ENOMEM)
     }
 
-    /// Takes everything out of `range`.
-    pub(crate) fn clear(&self, state: &mut State, range: Range<usize>) {
-        for (start, area) in state.areas.remove(range) {
-            self.drop_pages(state, start..area.end, area.shared());
-            state.size -= area.end - start;
+    /// Takes everything out of `range`, which is nobody's claim; `then` is done in the same moment as the areas go.
+    pub(crate) fn clear(&self, mut state: WriteGuard<'_, State>, range: Range<usize>, then: impl FnOnce(&mut State)) {
+        let parts = state.parts(&range);
+        let claim = self.claim(&mut state, range.clone());
+        drop(state);
+        for (part, shared) in parts {
+            self.drop_pages(part, shared);
         }
+        claim.finish(|state| {
+            state.forget(range);
+            then(state);
+        });
     }
 
-    /// Gives back the pages of `range`, a part of one area.
-    fn drop_pages(&self, state: &mut State, range: Range<usize>, shared: bool) {
+    /// Gives back the pages of `range`, a part of one area that the caller has claimed.
+    pub(crate) fn drop_pages(&self, range: Range<usize>, shared: bool) {
         let mut pages = 0;
-        self.table.unmap_range(range.clone(), &mut |_, _| pages += 1);
+        self.table.unmap_range(range.clone(), &mut |_, page| pages += usize::from(!zero::is(&page)));
         self.present(shared).fetch_sub(pages, Ordering::Relaxed);
-        if !state.parked.is_empty() {
-            let mut tail = state.parked.split_off(&range.start);
-            let mut behind = tail.split_off(&range.end);
-            state.parked.append(&mut behind);
-        }
+        drop(self.parked.take_range(&range));
     }
 
     pub(crate) fn present(&self, shared: bool) -> &AtomicUsize {
@@ -274,7 +367,10 @@ impl AddressSpace {
         if range.is_empty() {
             return Err(Errno::EINVAL);
         }
-        self.clear(&mut self.state.lock(), range);
+        let state = self.change(&range);
+        if !state.areas.is_free(range.clone()) {
+            self.clear(state, range, |_| ());
+        }
         Ok(())
     }
 
@@ -284,8 +380,7 @@ impl AddressSpace {
     /// `ENOMEM` if something there is not mapped, `EACCES`, `EINVAL`.
     pub fn mprotect(&self, addr: usize, len: usize, prot: Prot) -> Result<(), Errno> {
         let range = Self::range(addr, len)?;
-        let mut state = self.state.lock();
-        let state = &mut *state;
+        let mut state = self.change(&range);
         if !state.areas.covers(range.clone()) {
             return Err(Errno::ENOMEM);
         }
@@ -293,28 +388,34 @@ impl AddressSpace {
         if prot.contains(Prot::WRITE) && state.areas.within(range.clone()).any(|(_, area)| forbidden(area)) {
             return Err(Errno::EACCES);
         }
-        for (part, area) in state.areas.within(range.clone()) {
-            let shared = area.shared();
-            if area.prot == prot {
-                continue;
-            }
+        let changing = state.areas.within(range.clone()).filter(|(_, area)| area.prot != prot);
+        let parts: Vec<_> = changing.map(|(part, area)| (part, area.shared())).collect();
+        let claim = self.claim(&mut state, range.clone());
+        drop(state);
+        for (part, shared) in parts {
             if prot.is_empty() {
-                let mut pages = 0;
-                self.table.unmap_range(part, &mut |va, page| {
-                    pages += 1;
-                    // The object still has a shared page.
-                    if !shared {
-                        state.parked.insert(va, page);
-                    }
-                });
-                self.present(shared).fetch_sub(pages, Ordering::Relaxed);
+                self.park_pages(part, shared);
             } else {
                 // A private page may be shared with a child or a file: writing to it is granted page by page, by faults.
                 self.table.protect(part, Perm { write: shared && prot.contains(Prot::WRITE), exec: prot.contains(Prot::EXEC) });
             }
         }
-        state.areas.update(range, |area| area.prot = prot);
+        claim.finish(|state| state.areas.update(range, |area| area.prot = prot));
         Ok(())
+    }
+
+    /// Takes the pages of a part of an area out of the table, and keeps what is only there.
+    fn park_pages(&self, part: Range<usize>, shared: bool) {
+        let mut pages = 0;
+        self.table.unmap_range(part, &mut |va, page| {
+            let zero = zero::is(&page);
+            pages += usize::from(!zero);
+            // The object still has a shared page, and zeros are found again.
+            if !shared && !zero {
+                self.parked.insert(va, page);
+            }
+        });
+        self.present(shared).fetch_sub(pages, Ordering::Relaxed);
     }
 
     /// Takes advice about a range.
@@ -323,19 +424,22 @@ impl AddressSpace {
     /// `ENOMEM` if something there is not mapped (the rest is done), `EINVAL`.
     pub fn madvise(&self, addr: usize, len: usize, advice: Advice) -> Result<(), Errno> {
         let range = Self::range(addr, len)?;
-        let mut state = self.state.lock();
+        let mut state = self.change(&range);
+        let whole = state.areas.covers(range.clone());
         match advice {
             Advice::Drop => {
-                let parts: Vec<_> = state.areas.within(range.clone()).map(|(part, area)| (part, area.shared())).collect();
+                let parts = state.parts(&range);
+                let _claim = self.claim(&mut state, range);
+                drop(state);
                 for (part, shared) in parts {
-                    self.drop_pages(&mut state, part, shared);
+                    self.drop_pages(part, shared);
                 }
             }
             Advice::Flags(set, clear) => {
-                state.areas.update(range.clone(), |area| area.flags = (area.flags | set) - clear);
+                state.areas.update(range, |area| area.flags = (area.flags | set) - clear);
             }
         }
-        if state.areas.covers(range) { Ok(()) } else { Err(Errno::ENOMEM) }
+        if whole { Ok(()) } else { Err(Errno::ENOMEM) }
     }
 
     /// Whether everything in a range is mapped; the range must be page-aligned.
@@ -344,7 +448,7 @@ impl AddressSpace {
     /// `ENOMEM` if not, `EINVAL`.
     pub fn check_mapped(&self, addr: usize, len: usize) -> Result<(), Errno> {
         let range = Self::range(addr, len)?;
-        if self.state.lock().areas.covers(range) { Ok(()) } else { Err(Errno::ENOMEM) }
+        if self.state.read().areas.covers(range) { Ok(()) } else { Err(Errno::ENOMEM) }
     }
 
     /// For each page of a range, whether it is present (`mincore(2)`).
@@ -353,40 +457,46 @@ impl AddressSpace {
     /// `ENOMEM` if something there is not mapped, `EINVAL`.
     pub fn present_pages(&self, addr: usize, len: usize) -> Result<Vec<u8>, Errno> {
         let range = Self::range(addr, len).map_err(|e| if addr.is_multiple_of(PAGE_SIZE) { Errno::ENOMEM } else { e })?;
-        let state = self.state.lock();
+        let state = self.look(&range);
         if !state.areas.covers(range.clone()) {
             return Err(Errno::ENOMEM);
         }
-        let there = |va: usize| self.table.get(va).is_some() || state.parked.contains_key(&va);
+        let there = |va: usize| self.table.get(va).is_some() || self.parked.contains(va);
         Ok(range.step_by(PAGE_SIZE).map(|va| u8::from(there(va))).collect())
     }
 
     /// Sets where the heap begins; it is empty then.
     pub fn set_heap(&self, start: usize) {
-        self.state.lock().heap = start..start;
+        self.state.write().heap = start..start;
     }
 
     /// Moves the end of the heap to `end`, if that is possible; returns where it is (`brk(2)`).
     pub fn brk(&self, end: usize) -> usize {
-        let mut state = self.state.lock();
-        let Range { start, end: old } = state.heap.clone();
-        let (Some(new_top), Some(old_top)) = (page_up(end), page_up(old)) else { return old };
-        if end < start || new_top > USER_END {
-            return old;
-        }
-        if new_top < old_top {
-            self.clear(&mut state, new_top..old_top);
-        } else if new_top > old_top {
-            let more = new_top - old_top;
-            if !self.has_room(&state, more) || !state.areas.is_free(old_top..new_top) {
+        loop {
+            let Range { start, end: old } = self.state.read().heap.clone();
+            let (Some(new_top), Some(old_top)) = (page_up(end), page_up(old)) else { return old };
+            if end < start || new_top > USER_END {
                 return old;
             }
-            let prot = Prot::READ | Prot::WRITE;
-            state.areas.insert(old_top, Area { end: new_top, prot, flags: AreaFlags::empty(), source: None });
-            state.size += more;
+            let range = new_top.min(old_top)..new_top.max(old_top);
+            let mut state = self.change(&range);
+            if state.heap.end != old {
+                continue;
+            }
+            if new_top < old_top {
+                self.clear(state, range, |state| state.heap.end = end);
+                return end;
+            }
+            if new_top > old_top {
+                let prot = Prot::READ | Prot::WRITE;
+                let area = Area { end: new_top, prot, flags: AreaFlags::empty(), source: None };
+                if !state.areas.is_free(range) || self.add(&mut state, old_top, area).is_err() {
+                    return old;
+                }
+            }
+            state.heap.end = end;
+            return end;
         }
-        state.heap.end = end;
-        end
     }
 
     /// A copy as `fork(2)` makes it: private pages are shared until somebody writes to them.
@@ -396,38 +506,38 @@ impl AddressSpace {
     pub fn fork(&self) -> Result<Arc<Self>, Errno> {
         let child = Self::new(self.top).ok_or(Errno::ENOMEM)?;
         child.set_limits(self.size_limit.load(Ordering::Relaxed), self.stack_limit());
-        let state = self.state.lock();
-        let mut copy = State { heap: state.heap.clone(), parked: state.parked.clone(), ..State::default() };
+        // Nobody faults, and nobody is in the middle of a change.
+        let state = self.change(&(0..usize::MAX));
+        let mut copy = State { heap: state.heap.clone(), ..State::default() };
         let mut pages = self.private_pages.load(Ordering::Relaxed);
         for (start, area) in state.areas.iter() {
-            let absent = area.flags.intersects(AreaFlags::DONTFORK | AreaFlags::WIPEONFORK);
-            if absent && !area.shared() {
-                pages -= (start..area.end).step_by(PAGE_SIZE).filter(|&va| self.table.get(va).is_some()).count();
-                let mut behind = copy.parked.split_off(&start);
-                copy.parked.append(&mut behind.split_off(&area.end));
+            let range = start..area.end;
+            if area.flags.intersects(AreaFlags::DONTFORK | AreaFlags::WIPEONFORK) && !area.shared() {
+                let own = |va: &usize| self.table.get(*va).is_some_and(|(page, ..)| !zero::is(&page));
+                pages -= range.clone().step_by(PAGE_SIZE).filter(own).count();
+            } else if !area.shared() {
+                self.table.share_cow(&child.table, range.clone()).map_err(no_memory)?;
+                self.parked.copy_to(&child.parked, &range);
             }
             if area.flags.contains(AreaFlags::DONTFORK) {
                 continue;
             }
-            if !absent && !area.shared() {
-                self.table.share_cow(&child.table, start..area.end).map_err(no_memory)?;
-            }
             let mut area = area.clone();
             // Locks are not inherited.
             area.flags -= AreaFlags::LOCKED;
-            copy.size += area.end - start;
+            copy.size += range.len();
             copy.areas.insert(start, area);
         }
         drop(state);
         child.private_pages.store(pages, Ordering::Relaxed);
-        *child.state.lock() = copy;
+        *child.state.write() = copy;
         Ok(child)
     }
 
     /// Its size.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let state = self.state.lock();
+        let state = self.state.read();
         let sum = |which: &dyn Fn(&Area) -> bool| state.areas.iter().filter(|(_, a)| which(a)).map(|(s, a)| a.end - s).sum();
         let shared = self.shared_pages.load(Ordering::Relaxed) * PAGE_SIZE;
         Stats {
@@ -444,7 +554,7 @@ impl AddressSpace {
     /// All areas, ascending, for `/proc/<pid>/maps`.
     #[must_use]
     pub fn listing(&self) -> Vec<AreaInfo> {
-        let state = self.state.lock();
+        let state = self.state.read();
         let describe = |(start, area): (usize, &Area)| {
             let source = area.source.as_ref();
             let name = match source {
@@ -475,7 +585,7 @@ impl AddressSpace {
         if private {
             return Ok(own);
         }
-        let state = self.state.lock();
+        let state = self.state.read();
         let (start, area) = state.areas.find(addr).ok_or(Errno::EFAULT)?;
         match &area.source {
             Some(source) if area.shared() => {

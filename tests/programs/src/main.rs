@@ -8,6 +8,7 @@ mod files;
 mod memory;
 mod processes;
 mod signals;
+mod spaces;
 mod threads;
 mod time;
 
@@ -19,7 +20,7 @@ use anyhow::Result;
 type Check = fn() -> Result<()>;
 
 fn checks() -> Vec<(&'static str, Check)> {
-    [threads::CHECKS, signals::CHECKS, memory::CHECKS, files::CHECKS, processes::CHECKS, time::CHECKS].concat()
+    [threads::CHECKS, signals::CHECKS, memory::CHECKS, spaces::CHECKS, files::CHECKS, processes::CHECKS, time::CHECKS].concat()
 }
 
 fn main() -> ExitCode {

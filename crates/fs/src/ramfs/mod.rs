@@ -542,6 +542,10 @@ impl vm::Backing for RamInode {
     fn page(&self, index: u64) -> core::result::Result<vm::Page, Errno> {
         self.contents()?.page(index)
     }
+
+    fn cached(&self, index: u64) -> Option<vm::Page> {
+        self.contents().ok()?.cached(index)
+    }
 }
 
 impl Drop for RamInode {

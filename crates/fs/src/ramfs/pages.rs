@@ -205,6 +205,12 @@ impl Contents {
         }
         data.page(index, &self.shared).cloned()
     }
+
+    /// The same page if there is one.
+    pub(super) fn cached(&self, index: u64) -> Option<Page> {
+        let data = self.data.lock();
+        if index < data.size.div_ceil(PAGE) { data.pages.get(&index).cloned() } else { None }
+    }
 }
 
 impl Drop for Contents {

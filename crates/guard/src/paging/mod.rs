@@ -17,7 +17,7 @@ mod user;
 
 pub(crate) use table::View;
 pub use tlb::shootdowns;
-pub use user::{Flags, PageTable, Perm};
+pub use user::{Flags, Insert, PageTable, Perm};
 
 /// Why a page could not be mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -28,9 +28,14 @@ pub(crate) const fn span(level: usize) -> usize {
 pub(crate) struct Table([AtomicU64; ENTRIES]);
 
 impl Table {
-    /// Reads an entry.
+    /// Reads an entry. Acquire: a table that another CPU has just made is read after its content was.
     pub(crate) fn get(&self, slot: usize) -> Entry {
-        Entry(self.0[slot].load(Ordering::Relaxed))
+        Entry(self.0[slot].load(Ordering::Acquire))
+    }
+
+    /// Fills an empty entry, or returns what is there.
+    pub(crate) fn fill(&self, slot: usize, entry: Entry) -> Result<(), Entry> {
+        self.0[slot].compare_exchange(0, entry.0, Ordering::AcqRel, Ordering::Acquire).map(drop).map_err(Entry)
     }
 
     /// Overwrites an entry. Release: the processor must find the content of a new table in memory before the pointer to

@@ -11,7 +11,7 @@ use core::ops::Range;
 
 use abi::layout::{PAGE_SIZE, USER_END, USER_START};
 use arrayvec::ArrayVec;
-use lfmutex::Mutex;
+use lfmutex::{Mutex, MutexGuard};
 
 use super::entry::{Entry, Flags as Bits};
 use super::table::{ENTRIES, KERNEL_HALF, Table, View, index, span};
@@ -38,6 +38,10 @@ impl Perm {
         bits.set(Bits::NO_EXECUTE, !self.exec);
         bits
     }
+
+    fn of(bits: Bits) -> Self {
+        Self { write: bits.contains(Bits::WRITE), exec: !bits.contains(Bits::NO_EXECUTE) }
+    }
 }
 
 /// What the processor noted about a page since it was mapped.
@@ -61,14 +65,29 @@ const NOTED: Bits = Bits::ACCESSED.union(Bits::DIRTY);
 /// How many removals share one shootdown.
 const BATCH: usize = 128;
 
+/// Locks over the 2 MiB spans of a table; more threads than this seldom change one table at a time.
+const SPAN_LOCKS: usize = 16;
+
+/// What [`PageTable::insert_with`] found or did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Insert {
+    /// The new page is mapped.
+    Done,
+    /// A page was there already, with these rights.
+    Occupied(Perm),
+}
+
 /// The user half of an address space. The kernel half is the same in all.
 ///
 /// All methods may sleep, but for [`PageTable::activate`] and [`PageTable::deactivate`], which the scheduler calls.
 /// Dropping a table takes it off all CPUs and drops the pages it maps.
+///
+/// Changes of different 2 MiB spans do not wait for each other: a span's page table, and the entry of level 2 that leads to it,
+/// belong to the holder of one of a few locks. The tables above are made once, by compare and exchange, and stay.
 pub struct PageTable {
     root: Frame,
-    /// Held while entries are changed; short, and uncontended if the caller has a lock of its own.
-    edit: Mutex<()>,
+    /// Which lock is whose: [`PageTable::edit`].
+    edits: [Mutex<()>; SPAN_LOCKS],
     /// Boxed: CPUs hold its address while the table is active there.
     active: Box<Active>,
 }
@@ -80,7 +99,13 @@ impl PageTable {
         let root = Block::zeroed(0)?.into_raw();
         // SAFETY: a fresh frame that is a table from now on.
         kernel::link(unsafe { View::Direct.table(root) });
-        Some(Self { root, edit: Mutex::new(()), active: Box::new(Active::new(phys::of(root))) })
+        let edits = [const { Mutex::new(()) }; SPAN_LOCKS];
+        Some(Self { root, edits, active: Box::new(Active::new(phys::of(root))) })
+    }
+
+    /// The right to change the page table that covers `va`, and the entry that leads to it.
+    fn edit(&self, va: usize) -> MutexGuard<'_, ()> {
+        self.edits[va / span(2) % SPAN_LOCKS].lock()
     }
 
     /// Maps a page at `va`. Returns the page that was mapped there before, which no CPU uses any more.
@@ -91,7 +116,7 @@ impl PageTable {
     pub fn map(&self, va: usize, page: Page, perm: Perm) -> Result<Option<Page>, MapError> {
         check(&(va..va.saturating_add(PAGE_SIZE)))?;
         let before = {
-            let _edit = self.edit.lock();
+            let _edit = self.edit(va);
             let table = self.page_table(va)?;
             let at = phys::of(page.into_frame());
             table.swap(index(va, 1), Entry::page(at, perm.bits()))
@@ -99,11 +124,63 @@ impl PageTable {
         Ok(self.removed(va, before))
     }
 
+    /// Maps what `make` gives (a page, and what the program may do with it) at `va`, unless a page is there already.
+    ///
+    /// `make` runs with the span locked: it must not use this table. No CPU can remember that nothing was mapped, so there is no
+    /// shootdown.
+    ///
+    /// # Errors
+    /// `make`'s; a [`MapError`] as with [`PageTable::map`]. Nothing is changed then.
+    pub fn insert_with<E: From<MapError>>(&self, va: usize, make: impl FnOnce() -> Result<(Page, Perm), E>) -> Result<Insert, E> {
+        check(&(va..va.saturating_add(PAGE_SIZE)))?;
+        let _edit = self.edit(va);
+        let table = self.page_table(va)?;
+        let slot = index(va, 1);
+        let entry = table.get(slot);
+        if entry.present() {
+            return Ok(Insert::Occupied(Perm::of(entry.flags())));
+        }
+        let (page, perm) = make()?;
+        table.set(slot, Entry::page(phys::of(page.into_frame()), perm.bits()));
+        Ok(Insert::Done)
+    }
+
+    /// Replaces the page at `va` by `new`, if it is still `old` and not writable; true if it was. `old` is dropped by the table
+    /// when no CPU uses it any more.
+    pub fn replace(&self, va: usize, old: &Page, new: Page, perm: Perm) -> bool {
+        let before = {
+            let _edit = self.edit(va);
+            let Some((table, _)) = self.holds(va, old) else { return false };
+            let at = phys::of(new.into_frame());
+            table.swap(index(va, 1), Entry::page(at, perm.bits()))
+        };
+        drop(self.removed(va, before));
+        true
+    }
+
+    /// Gives the program more rights to the page at `va`, if it is still `page` and not writable; true if it was. A CPU may
+    /// still fault once for what was added.
+    pub fn allow(&self, va: usize, page: &Page, perm: Perm) -> bool {
+        let _edit = self.edit(va);
+        let Some((table, _)) = self.holds(va, page) else { return false };
+        table.update(index(va, 1), |entry| entry.with(entry.flags() & NOTED | perm.bits()));
+        true
+    }
+
+    /// The entry for `va` and its table, if it maps `page` and does not let the program write; with the span locked.
+    fn holds(&self, va: usize, page: &Page) -> Option<(&'static Table, Entry)> {
+        check(&(va..va.saturating_add(PAGE_SIZE))).ok()?;
+        let table = self.find(va)?;
+        let entry = table.get(index(va, 1));
+        let same = mapped(entry) == Some(page.frame()) && !entry.flags().contains(Bits::WRITE);
+        same.then_some((table, entry))
+    }
+
     /// Unmaps the page at `va` and returns it; no CPU uses it any more.
     pub fn unmap(&self, va: usize) -> Option<Page> {
         check(&(va..va.saturating_add(PAGE_SIZE))).ok()?;
         let before = {
-            let _edit = self.edit.lock();
+            let _edit = self.edit(va);
             self.find(va)?.swap(index(va, 1), Entry::NONE)
         };
         self.removed(va, before)
@@ -117,10 +194,7 @@ impl PageTable {
         let mut batch = ArrayVec::<Removed, BATCH>::new();
         while next < end {
             let start = next;
-            next = {
-                let _edit = self.edit.lock();
-                self.collect(first, start..end, &mut batch)
-            };
+            next = self.collect(first, start..end, &mut batch);
             if batch.is_empty() {
                 continue;
             }
@@ -138,10 +212,11 @@ impl PageTable {
     }
 
     /// Moves entries of `range`, what is left of a request from `first` on, into `batch` until it is full. Returns where
-    /// to go on. With `edit` held.
+    /// to go on.
     fn collect(&self, first: usize, range: Range<usize>, batch: &mut ArrayVec<Removed, BATCH>) -> usize {
         let mut va = range.start;
         while va < range.end {
+            let _edit = self.edit(va);
             let (upper, lower) = match self.walk(va) {
                 Ok(tables) => tables,
                 Err(skip) => {
@@ -177,19 +252,16 @@ impl PageTable {
     pub fn protect(&self, range: Range<usize>, perm: Perm) {
         let Range { start, end } = user_pages(&range);
         let mut reduced = false;
-        {
-            let _edit = self.edit.lock();
-            let Ok(()) = self.for_each_table(start..end, |_, table, slots| {
-                for slot in slots {
-                    if table.get(slot).present() {
-                        let before = table.update(slot, |entry| entry.with(entry.flags() & NOTED | perm.bits())).flags();
-                        reduced |= before.contains(Bits::WRITE) && !perm.write;
-                        reduced |= !before.contains(Bits::NO_EXECUTE) && !perm.exec;
-                    }
+        let Ok(()) = self.for_each_table(start..end, |_, table, slots| {
+            for slot in slots {
+                if table.get(slot).present() {
+                    let before = table.update(slot, |entry| entry.with(entry.flags() & NOTED | perm.bits())).flags();
+                    reduced |= before.contains(Bits::WRITE) && !perm.write;
+                    reduced |= !before.contains(Bits::NO_EXECUTE) && !perm.exec;
                 }
-                Ok::<(), Infallible>(())
-            });
-        }
+            }
+            Ok::<(), Infallible>(())
+        });
         if reduced {
             tlb::flush(&self.active, start..end);
         }
@@ -200,14 +272,13 @@ impl PageTable {
     #[must_use]
     pub fn get(&self, va: usize) -> Option<(Page, Perm, Flags)> {
         check(&(va..va.saturating_add(PAGE_SIZE))).ok()?;
-        let _edit = self.edit.lock();
+        let _edit = self.edit(va);
         let entry = self.find(va)?.get(index(va, 1));
         let frame = mapped(entry)?;
-        // SAFETY: the entry holds a reference, and stays while `edit` is held.
+        // SAFETY: the entry holds a reference, and stays while the span is locked.
         let page = unsafe { Page::share_frame(frame) };
         let bits = entry.flags();
-        let perm = Perm { write: bits.contains(Bits::WRITE), exec: !bits.contains(Bits::NO_EXECUTE) };
-        Some((page, perm, Flags { accessed: bits.contains(Bits::ACCESSED), dirty: bits.contains(Bits::DIRTY) }))
+        Some((page, Perm::of(bits), Flags { accessed: bits.contains(Bits::ACCESSED), dirty: bits.contains(Bits::DIRTY) }))
     }
 
     /// For fork: every page mapped in `range` (page-aligned) is mapped read-only in both tables, so that the next write in
@@ -219,33 +290,31 @@ impl PageTable {
     pub fn share_cow(&self, child: &Self, range: Range<usize>) -> Result<(), MapError> {
         let Range { start, end } = user_pages(&range);
         let mut reduced = false;
-        let result = {
-            let _edit = self.edit.lock();
-            let _edit_child = child.edit.lock();
-            self.for_each_table(start..end, |va, table, slots| {
-                let mut lower = None;
-                for slot in slots {
-                    if !table.get(slot).present() {
-                        continue;
-                    }
-                    let lower = match lower {
-                        Some(lower) => lower,
-                        None => *lower.insert(child.page_table(va)?),
-                    };
-                    if lower.get(slot).present() {
-                        continue;
-                    }
-                    let before = table.update(slot, |entry| entry.with(entry.flags() - Bits::WRITE));
-                    reduced |= before.flags().contains(Bits::WRITE);
-                    if let Some(frame) = mapped(before) {
-                        // SAFETY: the parent's entry holds a reference, and stays while `edit` is held.
-                        unsafe { Page::share_frame(frame) }.into_frame();
-                        lower.set(slot, before.with(before.flags() - (NOTED | Bits::WRITE)));
-                    }
+        let result = self.for_each_table(start..end, |va, table, slots| {
+            // The child's after the parent's: nobody takes two spans of one pair of tables the other way round.
+            let _edit_child = child.edit(va);
+            let mut lower = None;
+            for slot in slots {
+                if !table.get(slot).present() {
+                    continue;
                 }
-                Ok(())
-            })
-        };
+                let lower = match lower {
+                    Some(lower) => lower,
+                    None => *lower.insert(child.page_table(va)?),
+                };
+                if lower.get(slot).present() {
+                    continue;
+                }
+                let before = table.update(slot, |entry| entry.with(entry.flags() - Bits::WRITE));
+                reduced |= before.flags().contains(Bits::WRITE);
+                if let Some(frame) = mapped(before) {
+                    // SAFETY: the parent's entry holds a reference, and stays while its span is locked.
+                    unsafe { Page::share_frame(frame) }.into_frame();
+                    lower.set(slot, before.with(before.flags() - (NOTED | Bits::WRITE)));
+                }
+            }
+            Ok(())
+        });
         if reduced {
             tlb::flush(&self.active, start..end);
         }
@@ -291,25 +360,20 @@ impl PageTable {
         self.walk(va).ok().map(|(_, table)| table)
     }
 
-    /// The page table that covers `va`, made if need be; with `edit` held.
+    /// The page table that covers `va`, made if need be; with the span locked.
     fn page_table(&self, va: usize) -> Result<&'static Table, MapError> {
         let mut lower = self.root_table();
         for level in [4, 3, 2] {
-            let next = match lower.get(index(va, level)).table() {
-                Some(next) => next,
-                None => {
-                    let next = phys::of(Block::zeroed(0).ok_or(MapError::NoMemory)?.into_raw());
-                    lower.set(index(va, level), Entry::user_table(next));
-                    next
-                }
+            lower = match lower.get(index(va, level)).table() {
+                Some(next) => table(next),
+                None => new_table(lower, index(va, level))?,
             };
-            lower = table(next);
         }
         Ok(lower)
     }
 
     /// Calls `each` with every page table that covers some of `range`, the address of its first page within, and the slots
-    /// of `range` in it, until it fails; with `edit` held.
+    /// of `range` in it, until it fails. Each is locked meanwhile.
     fn for_each_table<E>(
         &self,
         range: Range<usize>,
@@ -317,6 +381,7 @@ impl PageTable {
     ) -> Result<(), E> {
         let mut va = range.start;
         while va < range.end {
+            let _edit = self.edit(va);
             let found = self.walk(va);
             let covered = found.as_ref().map_or_else(|skip| *skip, |_| span(2));
             let next = (va | (covered - 1)) + 1;
@@ -332,8 +397,23 @@ impl PageTable {
 /// A table of the user half, by its address from the entry above it.
 fn table(at: PhysAddr) -> &'static Table {
     let frame = phys::frame_at(at).expect("user table outside the instance's memory");
-    // SAFETY: `page_table` put only tables there, and they live until the entry is cleared under `edit`.
+    // SAFETY: `page_table` put only tables there, and they live until the entry is cleared with their span locked.
     unsafe { View::Direct.table(frame) }
+}
+
+/// Makes the table that `slot` of `upper` leads to, or finds the one that another thread has made meanwhile for another span.
+#[cold]
+fn new_table(upper: &Table, slot: usize) -> Result<&'static Table, MapError> {
+    let fresh = Block::zeroed(0).ok_or(MapError::NoMemory)?.into_raw();
+    let at = phys::of(fresh);
+    match upper.fill(slot, Entry::user_table(at)) {
+        Ok(()) => Ok(table(at)),
+        Err(other) => {
+            // SAFETY: taken apart above, and no entry leads to it.
+            drop(unsafe { Block::from_raw(fresh, 0) });
+            other.table().map(table).ok_or(MapError::Address)
+        }
+    }
 }
 
 /// The frame of the page that an entry of level 1 maps.
@@ -428,6 +508,45 @@ mod tests {
         let second = table.unmap(VA).unwrap();
         assert_eq!((mark(&second), second.refs()), (2, 1));
         assert!(table.unmap(VA).is_none() && table.get(VA).is_none());
+    }
+
+    #[test]
+    fn faults_of_several_threads_agree_on_one_page() {
+        let table = empty();
+        let fresh = |byte| move || Ok::<_, MapError>((page(byte), RW));
+        assert_eq!(table.insert_with(VA, fresh(1)), Ok(Insert::Done));
+        assert_eq!(table.insert_with(VA, fresh(2)), Ok(Insert::Occupied(RW)));
+        assert!(table.insert_with(VA + PAGE_SIZE, || Err(MapError::NoMemory)).is_err());
+        assert!(table.get(VA + PAGE_SIZE).is_none());
+        let (mine, ..) = table.get(VA).unwrap();
+        // Another thread may write to it by now: a copy made meanwhile is out of date.
+        assert!(!table.replace(VA, &mine, page(3), RW) && !table.allow(VA, &mine, RX));
+        table.protect(VA..VA + PAGE_SIZE, Perm::default());
+        assert!(!table.allow(VA, &page(1), RW));
+        assert!(table.allow(VA, &mine, RW) && table.get(VA).unwrap().1 == RW);
+        table.protect(VA..VA + PAGE_SIZE, Perm::default());
+        assert!(table.replace(VA, &mine, page(3), RW) && !table.replace(VA, &mine, page(4), RW));
+        assert_eq!((mark(&table.get(VA).unwrap().0), mine.refs()), (3, 1));
+    }
+
+    #[test]
+    fn spans_are_changed_by_several_threads() {
+        let table = empty();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let table = &table;
+                scope.spawn(move || {
+                    for round in 0..200 {
+                        let va = VA + (thread * 5 + round % 5) * span(2) + round * PAGE_SIZE;
+                        assert_eq!(table.insert_with(va, || Ok::<_, MapError>((page(thread as u8), RW))), Ok(Insert::Done));
+                        let mut marks = Vec::new();
+                        let start = va & !(span(2) - 1);
+                        table.unmap_range(start..start + span(2), &mut |_, page| marks.push(mark(&page)));
+                        assert_eq!(marks, [thread as u8]);
+                    }
+                });
+            }
+        });
     }
 
     #[test]

@@ -1,0 +1,23 @@
+//! The page of zeros that memory shows which was read before it was written to.
+
+use task::Once;
+
+use crate::Page;
+
+static ZERO: Once<Page> = Once::new();
+
+/// The zero page; `None` if memory is short.
+///
+/// The reference kept here makes every mapping of it look shared, so it is never written to.
+pub(crate) fn page() -> Option<Page> {
+    if let Some(page) = ZERO.get() {
+        return Some(page.clone());
+    }
+    let fresh = Page::zeroed()?;
+    Some(ZERO.call_once(|| fresh).clone())
+}
+
+/// Whether a page is the zero page.
+pub(crate) fn is(page: &Page) -> bool {
+    ZERO.get().is_some_and(|zero| zero.frame() == page.frame())
+}
