@@ -2,7 +2,9 @@
 
 use core::hint::black_box;
 use core::ptr;
+use core::sync::atomic::{AtomicBool, Ordering};
 
+use crate::arch::apic;
 use crate::{cpu, role};
 
 /// A way for a kernel to fail.
@@ -14,6 +16,8 @@ pub enum Fault {
     Wild,
     /// Stops this CPU with interrupts off, for ever.
     Hang,
+    /// The same, deaf to NMIs as well: only a reset gets the CPU back.
+    Deaf,
     /// Runs out of kernel stack.
     Overflow,
 }
@@ -26,11 +30,15 @@ impl Fault {
             "panic" => Self::Panic,
             "wild" => Self::Wild,
             "hang" => Self::Hang,
+            "deaf" => Self::Deaf,
             "overflow" => Self::Overflow,
             _ => return None,
         })
     }
 }
+
+/// This instance's NMIs are not to be answered.
+static DEAF: AtomicBool = AtomicBool::new(false);
 
 /// Fails as told. Returns only in the supervisor, where it does nothing.
 pub fn inject(fault: Fault) {
@@ -45,15 +53,29 @@ pub fn inject(fault: Fault) {
             // SAFETY: not sound, and not meant to be: the read faults, which ends this instance before its result exists.
             black_box(unsafe { ptr::read_volatile(nowhere as *const u64) });
         }
-        Fault::Hang => {
-            cpu::irqs_off();
-            loop {
-                black_box(());
-            }
+        Fault::Hang => hang(),
+        Fault::Deaf => {
+            DEAF.store(true, Ordering::SeqCst);
+            apic::send_nmi(apic::id());
+            hang();
         }
         Fault::Overflow => {
             black_box(dig(1));
         }
+    }
+}
+
+/// Called by the NMI handler first of all: stays there, where no other NMI is taken, if that is the fault.
+pub(crate) fn on_nmi() {
+    if DEAF.load(Ordering::Relaxed) {
+        hang();
+    }
+}
+
+fn hang() -> ! {
+    cpu::irqs_off();
+    loop {
+        black_box(());
     }
 }
 

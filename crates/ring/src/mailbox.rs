@@ -1,10 +1,14 @@
 //! The park mailbox: the publisher's side, and the protocol it follows (described at [`abi::park`]).
 //!
-//! The parked side is assembly in the guard's park page; [`claim`] says in Rust what it does, and the tests run that
-//! against the publisher.
+//! The parked side is assembly in the guard's park page; [`claim`] says in Rust what it does. The tests run that against the
+//! publisher, on real threads and in all interleavings (loom, with a slot of loom's atomics).
 
-use abi::park::{EMPTY, RIP_STAY, Slot, ticket};
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
+#[cfg(not(loom))]
+use abi::park::Slot;
+use abi::park::{EMPTY, RIP_STAY, ticket};
+#[cfg(loom)]
+use model::Slot;
 
 /// What a parked CPU is told to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,5 +132,92 @@ mod tests {
         }
         done.store(1, Ordering::Release);
         assert_eq!(parked.join().unwrap(), sent);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod tests {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    fn order(arg: u64) -> Order {
+        Order { cr3: arg + 10, rip: arg + 20, arg }
+    }
+
+    /// Looks into the slot so often, and checks that what it finds was published as it is.
+    fn parked(slot: &Slot, looks: usize) -> Vec<u64> {
+        let claimed = (0..looks).filter_map(|_| claim(slot));
+        claimed.map(|found| (found == order(found.arg)).then_some(found.arg).expect("a torn order")).collect()
+    }
+
+    /// An order is taken once or revoked, and none is taken for another: with a `ready` that is only ever 1 the CPU could copy
+    /// the first order, and claim the second.
+    #[test]
+    fn what_is_revoked_is_not_obeyed() {
+        loom::model(|| {
+            let slot = Arc::new(Slot::new());
+            let cpu = thread::spawn({
+                let slot = slot.clone();
+                move || parked(&slot, 2)
+            });
+            let mut publisher = Publisher::new(&slot);
+            assert!(publisher.publish(order(1)));
+            let revoked = publisher.revoke();
+            let second = publisher.publish(order(2));
+            assert!(second, "revoked or claimed, the slot is empty");
+            let mut obeyed = cpu.join().unwrap();
+            obeyed.extend(parked(&slot, 1));
+            assert_eq!(obeyed, if revoked { vec![2] } else { vec![1, 2] });
+            assert!(publisher.is_claimed());
+        });
+    }
+
+    /// A claim that the publisher sees comes after everything the CPU did before it.
+    #[test]
+    fn a_claim_is_a_proof() {
+        loom::model(|| {
+            let slot = Arc::new(Slot::new());
+            let work = Arc::new(AtomicU64::new(0));
+            let cpu = thread::spawn({
+                let (slot, work) = (slot.clone(), work.clone());
+                move || {
+                    work.store(1, Ordering::Relaxed);
+                    claim(&slot).is_some()
+                }
+            });
+            let mut publisher = Publisher::new(&slot);
+            assert!(publisher.ask_for_proof());
+            if publisher.is_claimed() {
+                assert_eq!(work.load(Ordering::Relaxed), 1);
+            }
+            assert_eq!(cpu.join().unwrap(), publisher.is_claimed());
+        });
+    }
+}
+
+/// The slot in loom's atomics.
+#[cfg(loom)]
+mod model {
+    use super::EMPTY;
+    use crate::sync::{AtomicU32, AtomicU64};
+
+    /// The words of [`abi::park::Slot`] that the protocol uses.
+    #[derive(Debug)]
+    pub struct Slot {
+        pub ready: AtomicU32,
+        pub cr3: AtomicU64,
+        pub rip: AtomicU64,
+        pub arg: AtomicU64,
+        pub epoch: AtomicU64,
+        pub claimed: AtomicU64,
+    }
+
+    impl Slot {
+        #[cfg(test)]
+        pub fn new() -> Self {
+            let word = || AtomicU64::new(0);
+            Self { ready: AtomicU32::new(EMPTY), cr3: word(), rip: word(), arg: word(), epoch: word(), claimed: word() }
+        }
     }
 }

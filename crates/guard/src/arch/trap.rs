@@ -282,6 +282,7 @@ extern "C" fn special_trap(frame: &mut KernelFrame) {
     close_user_memory();
     match frame.vector as u8 {
         NMI => {
+            crate::faults::on_nmi();
             let area = cpu::area();
             area.interrupts[usize::from(NMI)].fetch_add(1, Ordering::Relaxed);
             if let Some(window) = role::window() {

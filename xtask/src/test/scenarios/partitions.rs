@@ -134,7 +134,9 @@ sleep 3
 after=$(rounds)
 echo "== rounds"; echo "$before $after"
 skerry logs neighbour | grep -c wrong
+skerry stop --force victim >/dev/null 2>&1
 echo "== ls"; skerry ls --json
+echo "== inspected"; skerry inspect victim --json
 echo "== log"; skerry logs --kernel victim 2>&1 | tail -n 40
 skerry rm --force victim >/dev/null
 echo "== again"; skerry run --cpus 1 --mem 64M -- echo works
@@ -169,6 +171,16 @@ pub fn faults(setting: &Setting) -> Result<Vec<Check>> {
             "(sleep 2; echo hang > /proc/skerry/fault) & sleep 100",
             |printed| {
                 contained(printed, "")?;
+                went_on(printed)
+            },
+        ),
+        fault(
+            "an instance is deaf to NMIs too: its processor is reset, and used again",
+            "(sleep 2; echo deaf > /proc/skerry/fault) & sleep 100",
+            |printed| {
+                contained(printed, "")?;
+                let victim = serde_json::from_str::<serde_json::Value>(part(printed, "inspected")?)?;
+                ensure!(victim["reclaim"]["reset_cpus"] == 1, "no processor was reset: {}", victim["reclaim"]);
                 went_on(printed)
             },
         ),
