@@ -7,8 +7,10 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 
 use abi::errno::Errno;
+use fs::Inode;
 use fs::pseudo::{self, Attr, StaticDir};
 use guard::faults::{self, Fault};
+use task::Mutex;
 
 /// Adds the directory to procfs.
 pub(crate) fn add(dir: &Arc<StaticDir>, dev: u64) {
@@ -21,8 +23,28 @@ pub(crate) fn add(dir: &Arc<StaticDir>, dev: u64) {
             faults::inject(Fault::from_name(name.trim()).ok_or(Errno::EINVAL)?);
             Ok(())
         };
+        dir.add("search", search(dev));
         dir.add("fault", pseudo::writable_file(Attr::new(dev, 0o200), || Ok(Vec::new()), write));
     }
+}
+
+/// Writing a product (see `faults::search`) in hexadecimal starts a search; reading gives the last one's result.
+fn search(dev: u64) -> Arc<dyn Inode> {
+    let last = Arc::new(Mutex::new((0, 0)));
+    let show = {
+        let last = last.clone();
+        move || {
+            let (found, all) = *last.lock();
+            Ok(format!("found in {found} of {all} frames\n").into_bytes())
+        }
+    };
+    let store = move |text: &[u8]| {
+        let product = core::str::from_utf8(text).ok().and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+        let result = faults::search(product.ok_or(Errno::EINVAL)?);
+        *last.lock() = result;
+        Ok(())
+    };
+    pseudo::writable_file(Attr::new(dev, 0o600), show, store)
 }
 
 fn role() -> Vec<u8> {

@@ -1,10 +1,14 @@
-//! Faults on purpose: what the tests of isolation between instances use. The supervisor refuses.
+//! What the tests of isolation between instances use: faults on purpose, and a look at memory as it is. The supervisor refuses.
 
 use core::hint::black_box;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use abi::layout::PAGE_SIZE;
+
 use crate::arch::apic;
+use crate::mem::direct;
+use crate::mem::frame::Frame;
 use crate::{cpu, role};
 
 /// A way for a kernel to fail.
@@ -49,7 +53,7 @@ pub fn inject(fault: Fault) {
         Fault::Panic => panic!("on purpose"),
         Fault::Wild => {
             // The far end of the area for stacks: never handed out, so never mapped.
-            let nowhere = abi::layout::MMIO - 2 * abi::layout::PAGE_SIZE;
+            let nowhere = abi::layout::MMIO - 2 * PAGE_SIZE;
             // SAFETY: not sound, and not meant to be: the read faults, which ends this instance before its result exists.
             black_box(unsafe { ptr::read_volatile(nowhere as *const u64) });
         }
@@ -63,6 +67,29 @@ pub fn inject(fault: Fault) {
             black_box(dig(1));
         }
     }
+}
+
+/// What a word is multiplied by in [`search`]; odd, so different words have different products.
+pub const SEARCH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Looks at all memory of this instance as it is, free frames included, for an aligned word whose product with
+/// [`SEARCH_FACTOR`] is `product`; returns in how many frames there is one, and in how many it looked. (A product, because the
+/// word itself would be found in the memory of whoever asks.) In the supervisor it looks nowhere.
+#[must_use]
+pub fn search(product: u64) -> (u64, u64) {
+    const WORDS: usize = PAGE_SIZE / size_of::<u64>();
+    if role::is_supervisor() {
+        return (0, 0);
+    }
+    let ranges = role::descriptor().ranges().iter();
+    let frames = ranges.flat_map(|range| (range.first_frame..range.first_frame + range.count).map(Frame));
+    let holds = |frame: Frame| {
+        let words = direct::ptr(frame).cast::<u64>();
+        // SAFETY: all memory of an instance is in its direct map, whole frames of it; it may change meanwhile, so the reads
+        // are volatile, and any bits are an `u64`.
+        (0..WORDS).any(|index| unsafe { words.add(index).read_volatile() }.wrapping_mul(SEARCH_FACTOR) == product)
+    };
+    frames.fold((0, 0), |(found, all), frame| (found + u64::from(holds(frame)), all + 1))
 }
 
 /// Called by the NMI handler first of all: stays there, where no other NMI is taken, if that is the fault.

@@ -226,7 +226,7 @@ pub fn churn(setting: &Setting) -> Result<Vec<Check>> {
             ensure!(!printed.contains("another status"), "a status was wrong");
             Ok(String::new())
         })).limit(240),
-        Step::new("what one instance wrote, the next does not find", "skerry run --rm --cpus 3 --mem 512M -- machine-tests canary write; for i in 1 2 3; do skerry run --rm --cpus 3 --mem 512M -- machine-tests canary scan; done", Text("written\nno trace\nno trace\nno trace")).limit(120),
+        Step::new("what one instance wrote, the next does not find", "skerry run --rm --cpus 3 --mem 512M -- machine-tests canary write; for i in 1 2 3; do skerry run --rm --cpus 3 --mem 512M -- machine-tests canary scan; done", Text("written, and found by the kernel\nno trace\nno trace\nno trace")).limit(120),
     ];
     batch::run(machine(setting, "churn", 4, 420)?, &steps)
 }
