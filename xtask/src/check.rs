@@ -13,7 +13,7 @@ use crate::{build, paths};
 /// Packages that only build for bare metal: everything that calls the guard.
 pub const KERNEL_ONLY: &[&str] = &["guard", "drivers", "link", "linux", "node", "skerry-kernel"];
 /// Packages whose lock-free parts are model-checked.
-pub const LOOM_TESTED: &[&str] = &["ring", "lfmutex"];
+pub const LOOM_TESTED: &[&str] = &["ring", "lfmutex", "frames"];
 /// The packages that may hold `unsafe`: the guard, the building blocks below it, the tool (for its ioctl calls), and programs
 /// that test or measure the raw interface.
 const MAY_BE_UNSAFE: &[&str] = &["guard", "abi", "ring", "lfmutex", "frames", "skerry", "machine-tests", "first-instruction"];

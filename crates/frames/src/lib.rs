@@ -1,59 +1,99 @@
-//! A buddy allocator over frame numbers, as pure logic: it touches no memory but the words its caller lends it.
+//! A lock-free allocator of frames, as pure logic: it touches no memory but the words its caller lends it.
 //!
-//! Each order has a set of its free blocks, kept as a bit tree: one bit for a block, and above it levels in which a bit says
-//! that the word below is not empty. Finding, inserting and removing a block look at one word a level (four levels reach
-//! 64 GiB), the lowest free block is taken first, and nothing is ever written into free memory: a frame that was
-//! scrubbed stays so. The words cost 1/128 of a per cent of the memory managed times two, and only they need to be cleared
-//! at start, whatever the memory's size.
-#![cfg_attr(not(test), no_std)]
+//! The design follows `LLFree` (Wrenger, Rommel, Halbuer, Dietrich, Lohmann: "LLFree: Scalable and Optionally-Persistent
+//! Page-Frame Allocation", USENIX ATC 2023): memory is cut into *areas* of 2 MiB. An area is one cache line of bits, one a
+//! frame, and one word with the number of its free frames. Whoever takes frames first lowers the number, which reserves
+//! them, and then looks for their bits; whoever gives frames back sets the bits first and then raises the number. So the
+//! number never promises what is not there, and 512 means that the whole area is free and nobody is about to take any of it.
+//! A 2 MiB block is an area whose number went from 512 to 0 in one step. There is nothing to split and nothing to merge.
+//!
+//! Each CPU *reserves* an area, as a hint to the others to look elsewhere first; its single frames come from there, by two
+//! atomic operations on lines that no other CPU touches. Nothing is held back in caches: what is free can be seen and taken
+//! by everybody, and the counts are exact whenever nobody is between two of the steps above.
+//!
+//! Where we differ from the paper: instead of trees of areas with counters of their own, two bits an area say "perhaps partly
+//! free" and "perhaps wholly free". They are hints, rewritten only when an area passes from one class to another, and what
+//! they miss a last pass over all areas finds. A caller's CPU number is a hint too: nothing goes wrong if a thread has
+//! moved meanwhile.
+//!
+//! [`Stash`] is the other building block here: a small per-CPU store of free things that anyone may take from.
+#![cfg_attr(not(any(test, loom)), no_std)]
 #![forbid(unsafe_code)]
 
-mod bits;
+mod area;
+mod hints;
+mod search;
+mod stash;
+mod sync;
 
-use bits::BitTree;
+#[cfg(all(test, loom))]
+mod model;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
+pub use stash::Stash;
+pub use sync::AtomicU64;
+
+use area::{Area, FRAMES_BITS};
+use hints::Hints;
+use sync::Ordering;
+
+/// Frames of an area: 2 MiB.
+pub const AREA_FRAMES: u64 = 512;
+/// The order of a block of one area.
+pub const AREA_ORDER: u8 = 9;
 /// The largest block is `2^MAX_ORDER` frames: 1 GiB.
 pub const MAX_ORDER: u8 = 18;
 
-const ORDERS: usize = MAX_ORDER as usize + 1;
+/// Words of an area's bits.
+const AREA_WORDS: usize = 8;
+/// Words of a CPU: one cache line.
+const CPU_WORDS: usize = 8;
 
-/// Number of 64-bit words that a [`Buddy`] over `frames` frames needs.
+/// The CPU's reserved area plus one, or 0.
+const RESERVED: usize = 0;
+/// Frames freed minus frames taken by way of this CPU, modulo 2^64.
+const BALANCE: usize = 1;
+/// Its memory node.
+const NODE: usize = 2;
+/// The area where its last search ended.
+const POSITION: usize = 3;
+
+/// Number of 64-bit words that [`Frames`] over `frames` frames and `cpus` CPUs needs: 72 bytes and two bits per area, one
+/// cache line per CPU.
 #[must_use]
-pub const fn words_needed(frames: u64) -> usize {
-    let mut words = 0;
-    let mut order = 0;
-    while order < ORDERS {
-        words += BitTree::words_needed(frames >> order);
-        order += 1;
-    }
-    words
+pub const fn words_needed(frames: u64, cpus: usize) -> usize {
+    let areas = frames.div_ceil(AREA_FRAMES) as usize;
+    areas * (AREA_WORDS + 1) + 2 * areas.div_ceil(64) + cpus * CPU_WORDS
 }
 
 /// The allocator. Blocks are named by their first frame and their order (`2^order` frames, aligned to their size).
 #[derive(Debug)]
-pub struct Buddy<'a> {
-    words: &'a mut [u64],
-    free_blocks: [BitTree; ORDERS],
+pub struct Frames<'a> {
+    bits: &'a [AtomicU64],
+    entries: &'a [AtomicU64],
+    partial: Hints<'a>,
+    whole: Hints<'a>,
+    cpus: &'a [AtomicU64],
     frames: u64,
-    free: u64,
 }
 
-impl<'a> Buddy<'a> {
-    /// An allocator for the frames `0..frames` of which none is free yet. The content of `words` does not matter.
+impl<'a> Frames<'a> {
+    /// An allocator for the frames `0..frames`, of which none is free yet, used by CPUs `0..cpus`. `words` are all 0, and begin
+    /// at a cache line.
     ///
     /// # Panics
-    /// If `words` is shorter than [`words_needed`] says.
+    /// If `words` is shorter than [`words_needed`] says, or `cpus` is 0.
     #[must_use]
-    pub fn new(frames: u64, words: &'a mut [u64]) -> Self {
-        let needed = words_needed(frames);
-        words[..needed].fill(0);
-        let mut next = 0;
-        let free_blocks = core::array::from_fn(|order| {
-            let tree = BitTree::new(frames >> order, next);
-            next += BitTree::words_needed(frames >> order);
-            tree
-        });
-        Self { words, free_blocks, frames, free: 0 }
+    pub fn new(frames: u64, cpus: usize, words: &'a [AtomicU64]) -> Self {
+        assert!(cpus > 0, "no CPU");
+        let areas = frames.div_ceil(AREA_FRAMES) as usize;
+        let (bits, rest) = words.split_at(areas * AREA_WORDS);
+        let (cpus, rest) = rest.split_at(cpus * CPU_WORDS);
+        let (entries, rest) = rest.split_at(areas);
+        let (partial, rest) = rest.split_at(areas.div_ceil(64));
+        let whole = &rest[..areas.div_ceil(64)];
+        Self { bits, entries, partial: Hints(partial), whole: Hints(whole), cpus, frames }
     }
 
     /// Number of frames that can be named, free or not.
@@ -62,252 +102,154 @@ impl<'a> Buddy<'a> {
         self.frames
     }
 
-    /// Number of free frames.
+    /// Number of free frames. Exact while nobody allocates or frees.
     #[must_use]
     pub fn free_frames(&self) -> u64 {
-        self.free
+        let sum = (0..self.cpus.len() / CPU_WORDS)
+            .fold(0u64, |sum, cpu| sum.wrapping_add(self.cpu(cpu)[BALANCE].load(Ordering::Relaxed)));
+        // Read one after another, the balances may sum to less than nothing for a moment.
+        if sum > self.frames { 0 } else { sum }
     }
 
-    /// Number of free blocks of exactly this order. Slow: for statistics.
+    /// Number of free frames of a memory node. Looks at every area.
     #[must_use]
-    pub fn free_blocks(&self, order: u8) -> u64 {
-        self.free_blocks[usize::from(order)].count(self.words)
+    pub fn free_frames_of(&self, node: u8) -> u64 {
+        (0..self.entries.len()).map(|index| self.area(index).load()).filter(|e| e.node() == node).map(|e| e.free()).sum()
     }
 
-    /// Takes the lowest suitable block; `None` if there is no block of that size.
-    pub fn alloc(&mut self, order: u8) -> Option<u64> {
-        let found =
-            (order..=MAX_ORDER).find_map(|o| self.free_blocks[usize::from(o)].first(self.words).map(|index| (o, index << o)));
-        let (from, first) = found?;
-        self.take(first, from, first, order);
+    /// Number of areas that are wholly free. Looks at every area.
+    #[must_use]
+    pub fn free_areas(&self) -> u64 {
+        (0..self.entries.len()).filter(|index| self.area(*index).load().free() == AREA_FRAMES).count() as u64
+    }
+
+    /// Says which memory node a CPU is nearest to; 0 at first.
+    pub fn set_node(&self, cpu: usize, node: u8) {
+        self.cpu(cpu)[NODE].store(u64::from(node), Ordering::Relaxed);
+    }
+
+    /// Takes a block; `None` if there is none of that size. It counts as touched from now on.
+    #[must_use]
+    #[inline]
+    pub fn alloc(&self, cpu: usize, order: u8) -> Option<u64> {
+        let local = self.cpu(cpu);
+        let reserved = local[RESERVED].load(Ordering::Relaxed);
+        let taken = match reserved.checked_sub(1) {
+            Some(area) if order < AREA_ORDER => self.area(area as usize).take(order, true).map(|n| area * AREA_FRAMES + n),
+            _ => None,
+        };
+        let first = match taken {
+            Some(first) => first,
+            None => self.search(cpu, order, true)?,
+        };
+        local[BALANCE].fetch_sub(1 << order, Ordering::Relaxed);
         Some(first)
     }
 
-    /// Takes this very block; false (and no change) if not all of it is free.
-    pub fn alloc_at(&mut self, first: u64, order: u8) -> bool {
-        if !self.is_block(first, order) {
-            return false;
-        }
-        if let Some(from) = (order..=MAX_ORDER).find(|&o| self.has(first >> o << o, o)) {
-            self.take(first >> from << from, from, first, order);
-            return true;
-        }
-        false
-    }
-
-    /// Gives a block back, and merges it with its free neighbours.
+    /// Takes a block of whole areas that does not count as touched by that.
     ///
     /// # Panics
-    /// If it is no block, or is free already.
-    pub fn free(&mut self, first: u64, order: u8) {
-        assert!(self.is_block(first, order), "freed what is no block: {first:#x}, order {order}");
-        assert!(!(order..=MAX_ORDER).any(|o| self.has(first >> o << o, o)), "freed twice: frame {first:#x}");
-        let (mut first, mut order) = (first, order);
-        self.free += 1 << order;
-        while order < MAX_ORDER {
-            let buddy = first ^ (1 << order);
-            if !self.has(buddy, order) {
-                break;
-            }
-            self.free_blocks[usize::from(order)].remove(self.words, buddy >> order);
-            first &= !(1 << order);
-            order += 1;
-        }
-        self.free_blocks[usize::from(order)].insert(self.words, first >> order);
-    }
-
-    /// Makes frames free that were not managed so far (or taken out by [`Self::remove_range`]).
-    ///
-    /// # Panics
-    /// If the range reaches beyond [`Self::frames`], or some of it is free.
-    pub fn add_range(&mut self, first: u64, count: u64) {
-        for_each_block(first, count, |block, order| self.free(block, order));
-    }
-
-    /// Takes a range out: all of it, or nothing if some of it is not free.
-    pub fn remove_range(&mut self, first: u64, count: u64) -> bool {
-        let Some(end) = first.checked_add(count) else { return false };
-        if end > self.frames {
-            return false;
-        }
-        let mut all = true;
-        for_each_block(first, count, |block, order| all &= self.is_free(block, order));
-        if all {
-            for_each_block(first, count, |block, order| {
-                let taken = self.alloc_at(block, order);
-                debug_assert!(taken, "checked to be free");
-            });
-        }
-        all
-    }
-
-    /// True if every frame of the block is free.
+    /// If the order is less than [`AREA_ORDER`].
     #[must_use]
-    pub fn is_free(&self, first: u64, order: u8) -> bool {
-        // Free neighbours are always merged, so what is free as a whole is in one block.
-        (order..=MAX_ORDER).any(|o| self.has(first >> o << o, o))
+    pub fn alloc_untouched(&self, cpu: usize, order: u8) -> Option<u64> {
+        assert!(order >= AREA_ORDER, "only whole areas can be untouched");
+        let first = self.search(cpu, order, false)?;
+        self.cpu(cpu)[BALANCE].fetch_sub(1 << order, Ordering::Relaxed);
+        Some(first)
     }
 
-    fn is_block(&self, first: u64, order: u8) -> bool {
-        order <= MAX_ORDER
-            && first & ((1 << order) - 1) == 0
-            && first.checked_add(1 << order).is_some_and(|end| end <= self.frames)
+    /// Gives a block back. It need not be one that was taken as such: all that matters is that none of it is free.
+    ///
+    /// # Panics
+    /// If it is no block, or some of it is free already.
+    #[inline]
+    pub fn free(&self, cpu: usize, first: u64, order: u8) {
+        assert!(first & ((1 << order) - 1) == 0, "freed what is no block: {first:#x}, order {order}");
+        self.give(cpu, first, 1 << order);
     }
 
-    fn has(&self, first: u64, order: u8) -> bool {
-        self.free_blocks[usize::from(order)].contains(self.words, first >> order)
-    }
-
-    /// Takes `(want, order)` out of the free block `(block, from)` and frees the rest of that.
-    fn take(&mut self, block: u64, from: u8, want: u64, order: u8) {
-        self.free_blocks[usize::from(from)].remove(self.words, block >> from);
-        for o in (order..from).rev() {
-            // The half that holds `want` is split further; the other one is free.
-            let other = (want >> o << o) ^ (1 << o);
-            self.free_blocks[usize::from(o)].insert(self.words, other >> o);
+    /// Adds a run of frames of a memory node, which were not managed so far or were taken out by [`Self::remove`]. An area that
+    /// has frames of two nodes belongs to the one added last.
+    ///
+    /// # Panics
+    /// If the run reaches beyond [`Self::frames`], or some of it is free.
+    pub fn add(&self, first: u64, count: u64, node: u8) {
+        for (area, _, _) in pieces(first, count) {
+            self.area(area).set_node(node);
         }
-        self.free -= 1 << order;
+        self.give(0, first, count);
+    }
+
+    /// Takes a run of frames out: all of it, or (`false`) nothing if some of it is not free.
+    #[must_use]
+    pub fn remove(&self, cpu: usize, first: u64, count: u64) -> bool {
+        if first.checked_add(count).is_none_or(|end| end > self.frames) {
+            return false;
+        }
+        for (area, from, n) in pieces(first, count) {
+            let taken = self.area(area).take_run(from, n);
+            self.rehint(area);
+            if !taken {
+                let done = area as u64 * AREA_FRAMES + from - first;
+                self.give_back(first, done);
+                return false;
+            }
+        }
+        self.cpu(cpu)[BALANCE].fetch_sub(count, Ordering::Relaxed);
+        true
+    }
+
+    /// Whether some of an area was handed out since it last was marked as untouched.
+    #[must_use]
+    pub fn is_touched(&self, first: u64) -> bool {
+        self.area((first / AREA_FRAMES) as usize).load().touched()
+    }
+
+    /// Marks the areas of a block of whole areas, which is the caller's.
+    pub fn set_touched(&self, first: u64, order: u8, touched: bool) {
+        for (area, _, _) in pieces(first, 1 << order) {
+            self.area(area).set_touched(touched);
+        }
+    }
+
+    fn give(&self, cpu: usize, first: u64, count: u64) {
+        assert!(first.checked_add(count).is_some_and(|end| end <= self.frames), "freed what is not there: {first:#x}");
+        self.give_back(first, count);
+        self.cpu(cpu)[BALANCE].fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Without changing the balance.
+    fn give_back(&self, first: u64, count: u64) {
+        for (area, from, n) in pieces(first, count) {
+            if self.area(area).give_run(from, n) {
+                self.rehint(area);
+            }
+        }
+    }
+
+    fn cpu(&self, cpu: usize) -> &[AtomicU64] {
+        // A CPU that nobody counted with shares what another one has.
+        let cpu = if (cpu + 1) * CPU_WORDS <= self.cpus.len() { cpu } else { 0 };
+        &self.cpus[cpu * CPU_WORDS..(cpu + 1) * CPU_WORDS]
+    }
+
+    #[inline]
+    fn area(&self, index: usize) -> Area<'_> {
+        Area { entry: &self.entries[index], bits: &self.bits[index * AREA_WORDS..(index + 1) * AREA_WORDS] }
     }
 }
 
-/// Cuts a range into the largest aligned blocks.
-fn for_each_block(mut first: u64, mut count: u64, mut f: impl FnMut(u64, u8)) {
-    while count > 0 {
-        let aligned = if first == 0 { MAX_ORDER } else { first.trailing_zeros().min(u32::from(MAX_ORDER)) as u8 };
-        let order = aligned.min(count.ilog2() as u8).min(MAX_ORDER);
-        f(first, order);
-        first += 1 << order;
-        count -= 1 << order;
-    }
+/// Cuts a run into what lies in one area each: its index, the first frame within, and how many.
+fn pieces(first: u64, count: u64) -> impl Iterator<Item = (usize, u64, u64)> {
+    let end = first + count;
+    let mut next = first;
+    core::iter::from_fn(move || {
+        (next < end).then(|| {
+            let from = next;
+            next = end.min((from / AREA_FRAMES + 1) * AREA_FRAMES);
+            ((from / AREA_FRAMES) as usize, from % AREA_FRAMES, next - from)
+        })
+    })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::BTreeMap;
-
-    const FRAMES: u64 = 5000;
-
-    #[derive(Clone, Debug)]
-    enum Step {
-        Alloc(u8),
-        AllocAt(u64, u8),
-        Free(prop::sample::Index),
-        Remove(u64, u64),
-    }
-
-    fn step() -> impl Strategy<Value = Step> {
-        prop_oneof![
-            4 => (0u8..8).prop_map(Step::Alloc),
-            1 => (0..FRAMES + 50, 0u8..8).prop_map(|(f, o)| Step::AllocAt(f >> o << o, o)),
-            4 => any::<prop::sample::Index>().prop_map(Step::Free),
-            1 => (0..FRAMES, 1u64..300).prop_map(|(f, n)| Step::Remove(f, n)),
-        ]
-    }
-
-    /// What is free, frame by frame.
-    struct Model(Vec<bool>);
-
-    impl Model {
-        fn all_free(&self, first: u64, count: u64) -> bool {
-            (first..first + count).all(|f| self.0.get(f as usize) == Some(&true))
-        }
-        fn set(&mut self, first: u64, count: u64, free: bool) {
-            for f in first..first + count {
-                assert_ne!(self.0[f as usize], free, "frame {f} handed out or freed twice");
-                self.0[f as usize] = free;
-            }
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn behaves_as_a_set_of_frames(holes in prop::collection::vec((0..FRAMES, 1u64..40), 0..6), steps in prop::collection::vec(step(), 1..300)) {
-            let mut words = vec![!0; words_needed(FRAMES)];
-            let mut buddy = Buddy::new(FRAMES, &mut words);
-            let mut model = Model(vec![false; FRAMES as usize]);
-            buddy.add_range(0, FRAMES);
-            model.set(0, FRAMES, true);
-            for (first, count) in holes {
-                let count = count.min(FRAMES - first);
-                if model.all_free(first, count) {
-                    assert!(buddy.remove_range(first, count));
-                    model.set(first, count, false);
-                }
-            }
-            let mut held: BTreeMap<u64, u8> = BTreeMap::new();
-            for s in steps {
-                match s {
-                    Step::Alloc(order) => {
-                        let size = 1u64 << order;
-                        match buddy.alloc(order) {
-                            Some(first) => {
-                                prop_assert_eq!(first % size, 0);
-                                model.set(first, size, false);
-                                held.insert(first, order);
-                            }
-                            None => prop_assert!((0..FRAMES / size).all(|i| !model.all_free(i * size, size))),
-                        }
-                    }
-                    Step::AllocAt(first, order) => {
-                        let could = model.all_free(first, 1 << order);
-                        prop_assert_eq!(buddy.alloc_at(first, order), could);
-                        if could {
-                            model.set(first, 1 << order, false);
-                            held.insert(first, order);
-                        }
-                    }
-                    Step::Free(index) => if !held.is_empty() {
-                        let first = *held.keys().nth(index.index(held.len())).unwrap();
-                        let order = held.remove(&first).unwrap();
-                        buddy.free(first, order);
-                        model.set(first, 1 << order, true);
-                    },
-                    Step::Remove(first, count) => {
-                        let could = first + count <= FRAMES && model.all_free(first, count);
-                        prop_assert_eq!(buddy.remove_range(first, count), could);
-                        if could {
-                            buddy.add_range(first, count);
-                        }
-                    }
-                }
-                prop_assert_eq!(buddy.free_frames(), model.0.iter().filter(|free| **free).count() as u64);
-            }
-            for (first, order) in held {
-                buddy.free(first, order);
-            }
-            // All merged again: the counts by order add up to what is free.
-            let sum: u64 = (0..=MAX_ORDER).map(|o| buddy.free_blocks(o) << o).sum();
-            prop_assert_eq!(sum, buddy.free_frames());
-        }
-    }
-
-    #[test]
-    fn merges_back_to_what_it_was() {
-        let mut words = vec![0; words_needed(1 << 12)];
-        let mut buddy = Buddy::new(1 << 12, &mut words);
-        buddy.add_range(0, 1 << 12);
-        let taken: Vec<u64> = (0..1 << 12).map(|_| buddy.alloc(0).unwrap()).collect();
-        assert_eq!(buddy.alloc(0), None);
-        for frame in taken.into_iter().rev() {
-            buddy.free(frame, 0);
-        }
-        assert_eq!(buddy.free_blocks(12), 1);
-    }
-
-    #[test]
-    #[should_panic(expected = "freed twice")]
-    fn a_double_free_is_noticed() {
-        let mut words = vec![0; words_needed(64)];
-        let mut buddy = Buddy::new(64, &mut words);
-        buddy.add_range(0, 64);
-        buddy.free(3, 0);
-    }
-
-    #[test]
-    fn storage_is_small() {
-        // 2 GiB in 4 KiB frames.
-        assert!(words_needed(512 << 10) * 8 < 140 << 10);
-    }
-}
+const _: () = assert!(AREA_FRAMES < 1 << FRAMES_BITS && AREA_FRAMES == 64 * AREA_WORDS as u64);

@@ -146,7 +146,7 @@ pub(super) fn allocate_area(cpu: CpuId) -> bool {
 }
 
 /// Makes the area of `cpu` this CPU's own.
-pub(super) fn install_area(cpu: CpuId) -> &'static CpuArea {
+pub(crate) fn install_area(cpu: CpuId) -> &'static CpuArea {
     let slot = &AREAS[cpu.0 as usize];
     if cpu.0 == 0 {
         slot.store((&raw const FIRST_AREA).cast_mut(), Ordering::Release);

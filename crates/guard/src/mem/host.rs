@@ -8,7 +8,7 @@ use abi::descriptor::MemRange;
 use abi::layout::{GRANULE_FRAMES, GRANULE_SIZE, IMAGE, PAGE_SIZE};
 
 use super::frame::Frame;
-use super::{alloc as allocator, meta, phys};
+use super::{alloc as allocator, local, meta, phys};
 use crate::paging::build::{self, ImageLayout, Plan, Run};
 use crate::paging::{View, kernel};
 
@@ -45,9 +45,13 @@ pub(crate) fn set_up() {
         kernel::init(root);
         // SAFETY: frames of the first granule, which nobody else takes.
         unsafe { meta::init(Frame(used.start), FRAMES) };
-        let words = Vec::leak(vec![0; frames::words_needed(FRAMES)]);
-        let mut buddy = frames::Buddy::new(FRAMES, words);
-        buddy.add_range(GRANULE_FRAMES, FRAMES - GRANULE_FRAMES);
-        allocator::init(buddy, Vec::leak(vec![0; allocator::used_words(FRAMES)]));
+        let bytes = local::bytes(1);
+        let layout = Layout::from_size_align(bytes, PAGE_SIZE).expect("constants");
+        // SAFETY: the layout has a size; zeroed, and never freed.
+        unsafe { local::init(std::alloc::alloc_zeroed(layout), 1) };
+        let words = (0..frames::words_needed(FRAMES, 1)).map(|_| frames::AtomicU64::new(0)).collect();
+        let frames = frames::Frames::new(FRAMES, 1, Vec::leak(words));
+        frames.add(GRANULE_FRAMES, FRAMES - GRANULE_FRAMES, 0);
+        allocator::init(frames);
     });
 }

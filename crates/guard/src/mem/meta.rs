@@ -3,15 +3,14 @@
 //! The table is not initialised at boot. A count means something only while its frame holds a [`super::Page`], and
 //! allocating one stores 1 before anybody else can see it; so the table costs no boot time, whatever the size of memory.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use lfmutex::Once;
 
-use super::direct;
 use super::frame::Frame;
+use super::{direct, local};
 
 static REFERENCES: Once<&'static [AtomicU32]> = Once::new();
-static PAGES: AtomicU64 = AtomicU64::new(0);
 
 /// References beyond this are a leak that would end in a use after free.
 const MOST: u32 = u32::MAX / 2;
@@ -39,7 +38,7 @@ fn count(frame: Frame) -> &'static AtomicU32 {
 /// A frame becomes a page with one reference.
 pub(super) fn first_reference(frame: Frame) {
     count(frame).store(1, Ordering::Relaxed);
-    PAGES.fetch_add(1, Ordering::Relaxed);
+    local::mine().pages.fetch_add(1, Ordering::Relaxed);
 }
 
 /// One more reference.
@@ -56,7 +55,7 @@ pub(super) fn drop_reference(frame: Frame) -> bool {
         return false;
     }
     core::sync::atomic::fence(Ordering::Acquire);
-    PAGES.fetch_sub(1, Ordering::Relaxed);
+    local::mine().pages.fetch_sub(1, Ordering::Relaxed);
     true
 }
 
@@ -67,5 +66,5 @@ pub(super) fn references(frame: Frame) -> u32 {
 
 /// Frames that hold pages.
 pub(super) fn pages() -> u64 {
-    PAGES.load(Ordering::Relaxed)
+    local::sum(|local| &local.pages)
 }

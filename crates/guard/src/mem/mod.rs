@@ -6,6 +6,7 @@
 //! | `direct` | the direct map |
 //! | `early` | frames before there is an allocator |
 //! | `alloc` | the frame allocator |
+//! | `local` | what each CPU keeps at hand |
 //! | `meta`, `page` | reference counts; pages of programs |
 //! | `heap` | the kernel heap |
 //! | `grant` | memory on its way to another instance and back |
@@ -19,13 +20,14 @@ mod heap;
 #[cfg(not(target_os = "none"))]
 #[cfg_attr(not(test), allow(dead_code, reason = "set up by tests only"))]
 pub(crate) mod host;
+mod local;
 mod meta;
 pub(crate) mod page;
 pub(crate) mod phys;
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use ::frames::Buddy;
+use ::frames::{AtomicU64 as Word, Frames};
 use abi::Descriptor;
 use abi::descriptor::FLAG_X2APIC;
 use abi::layout::PAGE_SIZE;
@@ -36,6 +38,7 @@ use crate::role;
 use early::{Bump, Holes};
 use phys::PhysAddr;
 
+pub use alloc::idle_step;
 pub use frame::Frame;
 pub use grant::Scrub;
 pub use page::Page;
@@ -97,6 +100,8 @@ pub fn stats() -> MemStats {
 /// `descriptor` is validated and tells the truth: its ranges are this instance's memory, nobody uses what is not in its
 /// `reserved` table (or initramfs or boot blob), `image` is the running kernel, and `start` is right.
 pub(crate) unsafe fn init(descriptor: &Descriptor, start: Start, image: &ImageLayout, shared: &[Shared]) {
+    // The per-CPU area comes first: memory is allocated by CPU.
+    crate::arch::cpu::install_area(crate::cpu::CpuId(0));
     let map = phys::init(descriptor.ranges());
     TOTAL.store(descriptor.total_frames(), Ordering::Relaxed);
     let mut holes = Holes::of(descriptor);
@@ -125,29 +130,30 @@ pub(crate) unsafe fn init(descriptor: &Descriptor, start: Start, image: &ImageLa
     // Everything is in the direct map now. The allocator's own memory: the references last, because they are long and all
     // but the lowest frames' are not touched for a long time.
     let end = map.end();
-    let (buddy_words, used_words) = (::frames::words_needed(end), alloc::used_words(end));
-    let word_pages = ((buddy_words + used_words) * size_of::<u64>()).div_ceil(PAGE_SIZE) as u64;
-    let reference_pages = meta::bytes(end).div_ceil(PAGE_SIZE) as u64;
-    let mut bump = Bump::new(map.ranges(), &holes, u64::MAX, word_pages + reference_pages);
+    let cpus = descriptor.cpus().len();
+    let word_bytes = ::frames::words_needed(end, cpus) * size_of::<u64>();
+    let pages = |bytes: usize| bytes.div_ceil(PAGE_SIZE) as u64;
+    let (word_pages, local_pages, reference_pages) = (pages(word_bytes), pages(local::bytes(cpus)), pages(meta::bytes(end)));
+    let mut bump = Bump::new(map.ranges(), &holes, u64::MAX, word_pages + local_pages + reference_pages);
     let mut table = |pages| bump.take(pages).unwrap_or_else(|| panic!("no run of {pages} frames is free for memory management"));
-    let (words, references) = (table(word_pages), table(reference_pages));
+    let (words, locals, references) = (table(word_pages), table(local_pages), table(reference_pages));
     holes.add(bump.taken());
     // SAFETY: just taken, as long as asked for.
     unsafe { meta::init(references, end) };
-    // SAFETY: as above; in the direct map, page-aligned, never used for anything else, and any bits are an `u64`.
+    // SAFETY: just taken, and next to each other; in the direct map, page-aligned, never used for anything else, and any bits
+    // are an `u64`.
     let words = unsafe {
-        direct::zero(direct::ptr(words), word_pages as usize);
-        core::slice::from_raw_parts_mut(direct::ptr(words).cast::<u64>(), buddy_words + used_words)
+        direct::zero(direct::ptr(words), (word_pages + local_pages) as usize);
+        local::init(direct::ptr(locals), cpus);
+        core::slice::from_raw_parts(direct::ptr(words).cast::<Word>(), word_bytes / size_of::<u64>())
     };
-    let (buddy_words, used_words) = words.split_at_mut(buddy_words);
-
-    let mut buddy = Buddy::new(end, buddy_words);
+    let frames = Frames::new(end, cpus, words);
     for range in map.ranges() {
         holes.between(range.first_frame..range.first_frame + range.count, |run| {
-            buddy.add_range(run.start, run.end - run.start);
+            frames.add(run.start, run.end - run.start, 0);
         });
     }
-    alloc::init(buddy, used_words);
+    alloc::init(frames);
     if !descriptor.has(FLAG_X2APIC) {
         kernel::map_local_apic(PhysAddr(descriptor.lapic_phys)).expect("no frame to map the local APIC");
     }

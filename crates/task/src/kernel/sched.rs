@@ -153,6 +153,8 @@ pub fn start_cpu() -> ! {
     shared(me).started.store(true, Ordering::Release);
     loop {
         cpu::without_irqs(|| reschedule(Why::Preempt));
+        // Pages are zeroed ahead until somebody is woken.
+        while shared(me).wake.is_empty() && guard::mem::idle_step() {}
         // No wake-up is lost: whoever puts a thread on the list after this look kicks, and that ends the halt.
         cpu::idle_wait(|| shared(me).wake.is_empty());
     }

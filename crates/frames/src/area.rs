@@ -1,0 +1,275 @@
+//! One area: a word that says how much of it is free, and a bit for each frame, set while it is free.
+
+use crate::sync::{AtomicU64, Ordering};
+use crate::{AREA_FRAMES, AREA_ORDER};
+
+/// Bits of an entry that hold the number of free frames.
+pub(crate) const FRAMES_BITS: u32 = 10;
+const FREE: u64 = (1 << FRAMES_BITS) - 1;
+/// A CPU takes its frames from here.
+const RESERVED: u64 = 1 << FRAMES_BITS;
+/// Some of it was handed out since it last was marked as untouched.
+const TOUCHED: u64 = 1 << (FRAMES_BITS + 1);
+const NODE_SHIFT: u32 = 16;
+const NODE: u64 = 0xff << NODE_SHIFT;
+
+/// An area's entry as it was read.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry(u64);
+
+/// What searches tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Nothing to be had, or reserved by a CPU.
+    Avoid,
+    /// Some frames are free.
+    Partial,
+    /// All frames are free.
+    Whole,
+}
+
+impl Entry {
+    pub(crate) fn free(self) -> u64 {
+        self.0 & FREE
+    }
+    pub(crate) fn touched(self) -> bool {
+        self.0 & TOUCHED != 0
+    }
+    pub(crate) fn node(self) -> u8 {
+        (self.0 >> NODE_SHIFT) as u8
+    }
+    pub(crate) fn class(self) -> Class {
+        match self.free() {
+            _ if self.0 & RESERVED != 0 => Class::Avoid,
+            0 => Class::Avoid,
+            AREA_FRAMES => Class::Whole,
+            _ => Class::Partial,
+        }
+    }
+}
+
+/// How frames are to be taken from an area that is not the CPU's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// Reserve it, unless it is reserved.
+    Reserve,
+    /// Whether reserved or not.
+    Steal,
+}
+
+pub(crate) struct Area<'a> {
+    pub(crate) entry: &'a AtomicU64,
+    pub(crate) bits: &'a [AtomicU64],
+}
+
+impl Area<'_> {
+    #[inline]
+    pub(crate) fn load(&self) -> Entry {
+        Entry(self.entry.load(Ordering::SeqCst))
+    }
+
+    /// Changes the entry as long as `change` has a proposal; the entry before.
+    #[inline]
+    fn update(&self, change: impl Fn(Entry) -> Option<u64>) -> Option<Entry> {
+        let mut old = self.entry.load(Ordering::Relaxed);
+        loop {
+            match self.entry.compare_exchange_weak(old, change(Entry(old))?, Ordering::SeqCst, Ordering::Relaxed) {
+                Ok(_) => return Some(Entry(old)),
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// Takes a block smaller than the area out of it, if there is one; its first frame within the area. The entry's class is
+    /// not looked at: that is for areas that the caller's CPU has reserved.
+    #[inline]
+    pub(crate) fn take(&self, order: u8, touch: bool) -> Option<u64> {
+        let count = 1 << order;
+        self.reserve_frames(count, touch, None)?;
+        self.find(order)
+    }
+
+    /// As [`Self::take`], after claiming the area. The second value says what the entry was before.
+    pub(crate) fn claim(&self, order: u8, claim: Claim) -> (Option<u64>, Option<Entry>) {
+        let Some(before) = self.reserve_frames(1 << order, true, Some(claim)) else { return (None, None) };
+        (self.find(order), Some(before))
+    }
+
+    #[inline]
+    fn reserve_frames(&self, count: u64, touch: bool, claim: Option<Claim>) -> Option<Entry> {
+        let touched = if touch { TOUCHED } else { 0 };
+        let set = touched | if claim == Some(Claim::Reserve) { RESERVED } else { 0 };
+        self.update(|e| {
+            let refused = e.free() < count || claim == Some(Claim::Reserve) && e.class() == Class::Avoid;
+            (!refused).then(|| (e.0 - count) | set)
+        })
+    }
+
+    /// Finds the bits of a block whose frames the caller has reserved in the entry. `None` (and the reservation is given up)
+    /// if what is free is too scattered; a single frame is always found.
+    #[inline]
+    fn find(&self, order: u8) -> Option<u64> {
+        loop {
+            let found = match order {
+                0 => self.find_one(),
+                1..=6 => self.find_in_words(order),
+                _ => self.find_words(order),
+            };
+            if found.is_some() {
+                return found;
+            }
+            if order > 0 {
+                self.entry.fetch_add(1 << order, Ordering::SeqCst);
+                return None;
+            }
+            // A frame is there, as the entry said; others that hold theirs took the ones we saw. Each round is somebody's
+            // success (or the end of somebody's failed attempt at a larger block), so this ends.
+            #[cfg(loom)]
+            loom::thread::yield_now();
+        }
+    }
+
+    #[inline]
+    fn find_one(&self) -> Option<u64> {
+        for (index, word) in self.bits.iter().enumerate() {
+            let mut seen = word.load(Ordering::Relaxed);
+            while seen != 0 {
+                let bit = seen.trailing_zeros();
+                match word.compare_exchange_weak(seen, seen & (seen - 1), Ordering::Acquire, Ordering::Relaxed) {
+                    Ok(_) => return Some(index as u64 * 64 + u64::from(bit)),
+                    Err(now) => seen = now,
+                }
+            }
+        }
+        None
+    }
+
+    fn find_in_words(&self, order: u8) -> Option<u64> {
+        for (index, word) in self.bits.iter().enumerate() {
+            let mut seen = word.load(Ordering::Relaxed);
+            while let Some(bit) = aligned_run(seen, order) {
+                match word.compare_exchange_weak(seen, seen & !mask(bit, 1 << order), Ordering::Acquire, Ordering::Relaxed) {
+                    Ok(_) => return Some(index as u64 * 64 + bit),
+                    Err(now) => seen = now,
+                }
+            }
+        }
+        None
+    }
+
+    /// Blocks of several whole words.
+    fn find_words(&self, order: u8) -> Option<u64> {
+        let words = 1 << (order - 6);
+        (0..self.bits.len()).step_by(words).map(|word| word as u64 * 64).find(|first| self.take_bits(*first, 1 << order))
+    }
+
+    /// Clears the bits of a run, all or none.
+    fn take_bits(&self, first: u64, count: u64) -> bool {
+        for (word, bit, n) in words(first, count) {
+            let wanted = mask(bit, n);
+            let taken = self.bits[word]
+                .fetch_update(Ordering::Acquire, Ordering::Relaxed, |seen| (seen & wanted == wanted).then_some(seen & !wanted))
+                .is_ok();
+            if !taken {
+                self.set_bits(first, word as u64 * 64 + bit - first);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn set_bits(&self, first: u64, count: u64) {
+        for (word, bit, n) in words(first, count) {
+            let set = mask(bit, n);
+            let before = self.bits[word].fetch_or(set, Ordering::Release);
+            assert!(before & set == 0, "freed twice: {before:#x} has some of {set:#x}");
+        }
+    }
+
+    /// Takes exactly this run; `false` and no change if some of it is not free.
+    pub(crate) fn take_run(&self, first: u64, count: u64) -> bool {
+        if count == AREA_FRAMES {
+            return self.take_all(true);
+        }
+        if self.reserve_frames(count, false, None).is_none() {
+            return false;
+        }
+        let taken = self.take_bits(first, count);
+        if !taken {
+            self.entry.fetch_add(count, Ordering::SeqCst);
+        }
+        taken
+    }
+
+    /// Takes the whole area in one step, if all of it is free.
+    pub(crate) fn take_all(&self, touch: bool) -> bool {
+        let touched = if touch { TOUCHED } else { 0 };
+        let taken = self.update(|e| (e.free() == AREA_FRAMES).then(|| (e.0 - AREA_FRAMES) | touched)).is_some();
+        if taken {
+            // Nobody else looks for bits here: there is no frame that they could have reserved.
+            for word in self.bits {
+                let before = word.swap(0, Ordering::Acquire);
+                debug_assert!(before == u64::MAX, "an area counted as free is not");
+            }
+        }
+        taken
+    }
+
+    /// Gives a run back. `true` if the area's class changed by that.
+    #[inline]
+    pub(crate) fn give_run(&self, first: u64, count: u64) -> bool {
+        self.set_bits(first, count);
+        let before = Entry(self.entry.fetch_add(count, Ordering::SeqCst));
+        before.class() != Entry(before.0 + count).class()
+    }
+
+    /// Ends a CPU's reservation.
+    pub(crate) fn release(&self) {
+        self.entry.fetch_and(!RESERVED, Ordering::SeqCst);
+    }
+
+    pub(crate) fn set_touched(&self, touched: bool) {
+        if touched {
+            self.entry.fetch_or(TOUCHED, Ordering::Relaxed);
+        } else {
+            self.entry.fetch_and(!TOUCHED, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn set_node(&self, node: u8) {
+        let set = u64::from(node) << NODE_SHIFT;
+        self.update(|e| Some(e.0 & !NODE | set));
+    }
+}
+
+/// `count` bits from `bit` on; not more than the word has.
+fn mask(bit: u64, count: u64) -> u64 {
+    (u64::MAX >> (64 - count)) << bit
+}
+
+/// Cuts a run within an area into what lies in one word each: the word, the first bit in it, and how many.
+fn words(first: u64, count: u64) -> impl Iterator<Item = (usize, u64, u64)> {
+    let end = first + count;
+    let mut next = first;
+    core::iter::from_fn(move || {
+        (next < end).then(|| {
+            let from = next;
+            next = end.min((from / 64 + 1) * 64);
+            ((from / 64) as usize, from % 64, next - from)
+        })
+    })
+}
+
+/// The lowest bit at which `2^order` set bits begin, aligned to their number.
+fn aligned_run(mut bits: u64, order: u8) -> Option<u64> {
+    /// For each order, the bits at which a block can begin.
+    const STARTS: [u64; 7] =
+        [!0, 0x5555_5555_5555_5555, 0x1111_1111_1111_1111, 0x0101_0101_0101_0101, 0x0001_0001_0001_0001, 0x1_0000_0001, 1];
+    for step in 0..order {
+        bits &= bits >> (1 << step);
+    }
+    bits &= STARTS[usize::from(order)];
+    (bits != 0).then(|| u64::from(bits.trailing_zeros()))
+}
+
+const _: () = assert!(AREA_ORDER == 9);

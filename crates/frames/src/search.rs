@@ -1,0 +1,117 @@
+//! Where frames come from when the CPU's own area has none of the wanted size.
+
+use crate::area::{Claim, Class};
+use crate::sync::Ordering;
+use crate::{AREA_FRAMES, AREA_ORDER, Frames, MAX_ORDER, NODE, POSITION, RESERVED};
+
+/// Areas with too scattered frames that a search looks at before it takes a piece out of a wholly free one.
+const TRIES: usize = 16;
+
+impl Frames<'_> {
+    /// Finds a block in any area: on the CPU's node first, partly free areas before wholly free ones.
+    #[cold]
+    pub(crate) fn search(&self, cpu: usize, order: u8, touch: bool) -> Option<u64> {
+        match order {
+            0..AREA_ORDER => self.search_small(cpu, order),
+            AREA_ORDER => self.search_area(cpu, touch),
+            _ if order <= MAX_ORDER => self.search_run(1 << (order - AREA_ORDER), touch),
+            _ => None,
+        }
+    }
+
+    fn search_small(&self, cpu: usize, order: u8) -> Option<u64> {
+        let local = self.cpu(cpu);
+        let node = local[NODE].load(Ordering::Relaxed) as u8;
+        let start = local[POSITION].load(Ordering::Relaxed) as usize;
+        let near = |area: &usize| self.area(*area).load().node() == node;
+        let reserve = |area: usize| self.reserve(cpu, area, order);
+        self.partial.from(start).filter(near).take(TRIES).find_map(reserve).or_else(|| {
+            self.whole.from(start).filter(near).find_map(reserve).or_else(|| {
+                self.partial.from(start).take(TRIES).find_map(reserve).or_else(|| {
+                    self.whole.from(start).find_map(reserve).or_else(|| {
+                        // Whatever there is, other CPUs' areas too.
+                        (0..self.entries.len()).find_map(|area| self.steal(area, order))
+                    })
+                })
+            })
+        })
+    }
+
+    /// Makes an area this CPU's own, and takes a block from it.
+    fn reserve(&self, cpu: usize, area: usize, order: u8) -> Option<u64> {
+        let (found, before) = self.area(area).claim(order, Claim::Reserve);
+        if before.is_none() {
+            // Somebody was faster, or the hint is old.
+            self.rehint(area);
+            return None;
+        }
+        let Some(found) = found else {
+            self.area(area).release();
+            self.rehint(area);
+            return None;
+        };
+        self.rehint(area);
+        let local = self.cpu(cpu);
+        local[POSITION].store(area as u64, Ordering::Relaxed);
+        // Whoever takes the former area out of the word ends its reservation.
+        if let Some(former) = local[RESERVED].swap(area as u64 + 1, Ordering::AcqRel).checked_sub(1) {
+            self.area(former as usize).release();
+            self.rehint(former as usize);
+        }
+        Some(area as u64 * AREA_FRAMES + found)
+    }
+
+    fn steal(&self, area: usize, order: u8) -> Option<u64> {
+        let (found, before) = self.area(area).claim(order, Claim::Steal);
+        before?;
+        self.rehint(area);
+        Some(area as u64 * AREA_FRAMES + found?)
+    }
+
+    fn search_area(&self, cpu: usize, touch: bool) -> Option<u64> {
+        let node = self.cpu(cpu)[NODE].load(Ordering::Relaxed) as u8;
+        let near = |area: &usize| self.area(*area).load().node() == node;
+        let take = |area: usize| {
+            let taken = self.area(area).take_all(touch);
+            self.rehint(area);
+            taken.then_some(area as u64 * AREA_FRAMES)
+        };
+        // The lowest first, so that what is left is in large runs.
+        self.whole.from(0).filter(near).find_map(take).or_else(|| {
+            self.whole.from(0).find_map(take).or_else(|| {
+                let free = |area: &usize| self.area(*area).load().free() == AREA_FRAMES;
+                (0..self.entries.len()).filter(free).find_map(take)
+            })
+        })
+    }
+
+    /// A run of areas, aligned to its length.
+    fn search_run(&self, areas: usize, touch: bool) -> Option<u64> {
+        let all_free = |first: &usize| {
+            (*first..first + areas).all(|area| area < self.entries.len() && self.area(area).load().free() == AREA_FRAMES)
+        };
+        (0..self.entries.len()).step_by(areas).filter(all_free).find_map(|first| {
+            for area in first..first + areas {
+                if !self.area(area).take_all(touch) {
+                    self.give_back(first as u64 * AREA_FRAMES, (area - first) as u64 * AREA_FRAMES);
+                    return None;
+                }
+                self.rehint(area);
+            }
+            Some(first as u64 * AREA_FRAMES)
+        })
+    }
+
+    /// Makes the hints say what the area's entry says. Whoever changes an entry's class calls this afterwards; the last one to
+    /// do so sees the last class, so the hints are right when all are done.
+    pub(crate) fn rehint(&self, area: usize) {
+        loop {
+            let class = self.area(area).load().class();
+            self.partial.set(area, class == Class::Partial);
+            self.whole.set(area, class == Class::Whole);
+            if self.area(area).load().class() == class {
+                return;
+            }
+        }
+    }
+}

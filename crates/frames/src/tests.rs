@@ -1,0 +1,219 @@
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const FRAMES: u64 = 5000;
+
+fn frames(count: u64, cpus: usize) -> Frames<'static> {
+    Frames::new(count, cpus, Vec::leak((0..words_needed(count, cpus)).map(|_| AtomicU64::new(0)).collect()))
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Alloc(usize, u8),
+    Free(usize, prop::sample::Index),
+    Remove(u64, u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0usize..3, 0u8..12).prop_map(|(cpu, order)| Step::Alloc(cpu, order)),
+        4 => (0usize..3, 0u8..4).prop_map(|(cpu, order)| Step::Alloc(cpu, order)),
+        8 => (0usize..3, any::<prop::sample::Index>()).prop_map(|(cpu, index)| Step::Free(cpu, index)),
+        1 => (0..FRAMES, 1u64..1500).prop_map(|(f, n)| Step::Remove(f, n)),
+    ]
+}
+
+/// What is free, frame by frame.
+struct Model(Vec<bool>);
+
+impl Model {
+    fn all_free(&self, first: u64, count: u64) -> bool {
+        (first..first + count).all(|f| self.0.get(f as usize) == Some(&true))
+    }
+    fn set(&mut self, first: u64, count: u64, free: bool) {
+        for f in first..first + count {
+            assert_ne!(self.0[f as usize], free, "frame {f} handed out or freed twice");
+            self.0[f as usize] = free;
+        }
+    }
+    fn free_areas(&self) -> u64 {
+        (0..FRAMES / AREA_FRAMES).filter(|area| self.all_free(area * AREA_FRAMES, AREA_FRAMES)).count() as u64
+    }
+}
+
+proptest! {
+    #[test]
+    fn behaves_as_a_set_of_frames(
+        holes in prop::collection::vec((0..FRAMES, 1u64..40), 0..6),
+        steps in prop::collection::vec(step(), 1..300),
+    ) {
+        let frames = frames(FRAMES, 3);
+        let mut model = Model(vec![false; FRAMES as usize]);
+        frames.add(0, FRAMES, 0);
+        model.set(0, FRAMES, true);
+        for (first, count) in holes {
+            let count = count.min(FRAMES - first);
+            if model.all_free(first, count) {
+                prop_assert!(frames.remove(0, first, count));
+                model.set(first, count, false);
+            }
+        }
+        let mut held: BTreeMap<u64, u8> = BTreeMap::new();
+        for s in steps {
+            match s {
+                Step::Alloc(cpu, order) => {
+                    let size = 1u64 << order;
+                    match frames.alloc(cpu, order) {
+                        Some(first) => {
+                            prop_assert_eq!(first % size, 0);
+                            prop_assert!(frames.is_touched(first));
+                            model.set(first, size, false);
+                            held.insert(first, order);
+                        }
+                        // It finds what there is, wherever it is.
+                        None => prop_assert!((0..FRAMES / size).all(|i| !model.all_free(i * size, size))),
+                    }
+                }
+                Step::Free(cpu, index) => if !held.is_empty() {
+                    let first = *held.keys().nth(index.index(held.len())).unwrap();
+                    let order = held.remove(&first).unwrap();
+                    frames.free(cpu, first, order);
+                    model.set(first, 1 << order, true);
+                },
+                Step::Remove(first, count) => {
+                    let could = first + count <= FRAMES && model.all_free(first, count);
+                    prop_assert_eq!(frames.remove(1, first, count), could);
+                    if could {
+                        frames.add(first, count, 0);
+                    }
+                }
+            }
+            prop_assert_eq!(frames.free_frames(), model.0.iter().filter(|free| **free).count() as u64);
+            prop_assert_eq!(frames.free_areas(), model.free_areas());
+            prop_assert_eq!(frames.free_frames_of(0), frames.free_frames());
+        }
+    }
+}
+
+#[test]
+fn threads_share_nothing_and_lose_nothing() {
+    const THREADS: usize = 8;
+    let frames = frames(8 * AREA_FRAMES, 4);
+    frames.add(0, 8 * AREA_FRAMES, 0);
+    let taken: Vec<AtomicBool> = (0..8 * AREA_FRAMES).map(|_| AtomicBool::new(false)).collect();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (frames, taken) = (&frames, &taken);
+            scope.spawn(move || {
+                // Xorshift: the threads differ, each run is the same.
+                let mut random = thread as u64 * 0x9e37_79b9 + 1;
+                let mut held: Vec<(u64, u8)> = Vec::new();
+                let mut next = || {
+                    random ^= random << 13;
+                    random ^= random >> 7;
+                    random ^= random << 17;
+                    random
+                };
+                let release = |cpu: usize, (first, order): (u64, u8)| {
+                    for frame in first..first + (1 << order) {
+                        assert!(taken[frame as usize].swap(false, Ordering::Relaxed));
+                    }
+                    frames.free(cpu, first, order);
+                };
+                for _ in 0..20_000 {
+                    // CPUs are hints: two threads and sometimes more use each.
+                    let cpu = (next() % 4) as usize;
+                    let order = [0, 0, 0, 0, 0, 1, 3, 5, 6, 7, 8, 9, 10][(next() % 13) as usize];
+                    if next() % 16 < 9 {
+                        if let Some(first) = frames.alloc(cpu, order) {
+                            for frame in first..first + (1 << order) {
+                                assert!(!taken[frame as usize].swap(true, Ordering::Relaxed), "frame {frame} twice");
+                            }
+                            held.push((first, order));
+                        }
+                    } else if !held.is_empty() {
+                        let index = (next() % held.len() as u64) as usize;
+                        release(cpu, held.swap_remove(index));
+                    }
+                }
+                for block in held {
+                    release(thread % 4, block);
+                }
+            });
+        }
+    });
+    assert_eq!((frames.free_frames(), frames.free_areas()), (8 * AREA_FRAMES, 8));
+    // The hints are right: an area is found without the last pass, which only small blocks have.
+    let areas: Vec<u64> = (0..8).map(|_| frames.alloc(0, AREA_ORDER).unwrap()).collect();
+    assert_eq!(areas.len(), 8);
+}
+
+#[test]
+fn the_own_node_comes_first() {
+    let frames = frames(8 * AREA_FRAMES, 2);
+    frames.add(0, 4 * AREA_FRAMES, 0);
+    frames.add(4 * AREA_FRAMES, 4 * AREA_FRAMES, 1);
+    frames.set_node(1, 1);
+    let node = |first: u64| first / (4 * AREA_FRAMES);
+    for order in [0, 3, AREA_ORDER] {
+        assert_eq!(node(frames.alloc(0, order).unwrap()), 0);
+        assert_eq!(node(frames.alloc(1, order).unwrap()), 1);
+    }
+    assert_eq!(frames.free_frames_of(0), frames.free_frames_of(1));
+    // And the other's memory is used when the own is gone.
+    while frames.alloc(1, 0).is_some() {}
+    assert_eq!(frames.free_frames(), 0);
+}
+
+#[test]
+fn cpus_stay_in_areas_of_their_own() {
+    let frames = frames(8 * AREA_FRAMES, 2);
+    frames.add(0, 8 * AREA_FRAMES, 0);
+    let areas: Vec<(u64, u64)> =
+        (0..400).map(|_| (frames.alloc(0, 0).unwrap() / AREA_FRAMES, frames.alloc(1, 0).unwrap() / AREA_FRAMES)).collect();
+    assert!(areas.iter().all(|pair| *pair == areas[0]) && areas[0].0 != areas[0].1);
+    assert_eq!(frames.free_areas(), 6);
+}
+
+#[test]
+fn untouched_memory_is_known() {
+    let frames = frames(4 * AREA_FRAMES, 1);
+    frames.add(0, 4 * AREA_FRAMES, 0);
+    let block = frames.alloc_untouched(0, AREA_ORDER + 1).unwrap();
+    assert!(!frames.is_touched(block) && !frames.is_touched(block + AREA_FRAMES));
+    frames.set_touched(block, AREA_ORDER + 1, true);
+    assert!(frames.is_touched(block + AREA_FRAMES));
+    frames.set_touched(block, AREA_ORDER + 1, false);
+    // A block may come back in pieces.
+    frames.free(0, block, AREA_ORDER);
+    for first in (block + AREA_FRAMES..block + 2 * AREA_FRAMES).step_by(2) {
+        frames.free(0, first, 1);
+    }
+    assert_eq!(frames.free_areas(), 4);
+    let small = frames.alloc(0, 0).unwrap();
+    assert!(frames.is_touched(small));
+}
+
+#[test]
+#[should_panic(expected = "freed twice")]
+fn a_double_free_is_noticed() {
+    let frames = frames(64, 1);
+    frames.add(0, 64, 0);
+    frames.free(0, 3, 0);
+}
+
+#[test]
+#[should_panic(expected = "freed what is not there")]
+fn a_frame_from_nowhere_is_noticed() {
+    frames(64, 1).free(0, 64, 0);
+}
+
+#[test]
+fn storage_is_small() {
+    // 2 GiB in 4 KiB frames, 8 CPUs.
+    assert!(words_needed(512 << 10, 8) * 8 < 74 << 10);
+}
