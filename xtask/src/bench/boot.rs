@@ -11,7 +11,7 @@ use crate::vm::{Kernel, Machine};
 
 /// Measures boots of both kernels, one after the other in turn.
 pub fn measure(arguments: &Arguments, systems: &[System], table: &mut Table) -> Result<()> {
-    for (cpus, icount) in [(4, false), (1, true)] {
+    for (cpus, icount) in [(4, false), (4, true), (1, true)] {
         // Counted instructions are the same every time.
         let runs = if icount { 1 } else { arguments.runs.unwrap_or(5) };
         let mut samples: Vec<Vec<Boot>> = systems.iter().map(|_| Vec::new()).collect();
@@ -20,14 +20,18 @@ pub fn measure(arguments: &Arguments, systems: &[System], table: &mut Table) -> 
                 samples.push(boot(&system.kernel, cpus, icount)?);
             }
         }
-        let (unit, scale) = if icount { ("M instructions", 1e6) } else { ("ms", 1e6) };
+        let (unit, scale) = match (cpus, icount) {
+            (_, false) => ("ms", 1e6),
+            (1, true) => ("M instructions", 1e6),
+            (_, true) => (super::COUNTED_MS, 1e6),
+        };
         for (System { name: system, kernel }, samples) in systems.iter().zip(&samples) {
-            let goal = (!icount && *kernel == Kernel::Skerry).then_some(20.0);
+            let goal = (cpus == 4 && *kernel == Kernel::Skerry).then_some(20.0);
             let from_entry = samples.iter().filter_map(|boot| Some(boot.from_entry? as f64 / scale)).collect();
             table.add(format!("kernel entry to first user instruction, {cpus} CPUs"), system, unit, goal, from_entry);
             let monotonic = samples.iter().map(|boot| boot.monotonic as f64 / scale).collect();
             table.add(format!("clock set-up to first user instruction, {cpus} CPUs"), system, unit, None, monotonic);
-            if icount {
+            if icount && cpus == 1 {
                 let power_on = samples.iter().map(|boot| boot.counter as f64 / scale).collect();
                 table.add(format!("power-on to first user instruction, {cpus} CPUs"), system, unit, None, power_on);
             }
