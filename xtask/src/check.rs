@@ -16,7 +16,8 @@ pub const KERNEL_ONLY: &[&str] = &["guard", "drivers", "link", "linux", "node", 
 pub const LOOM_TESTED: &[&str] = &["ring", "lfmutex", "frames"];
 /// The packages that may hold `unsafe`: the guard, the building blocks below it, the tool (for its ioctl calls), and programs
 /// that test or measure the raw interface.
-const MAY_BE_UNSAFE: &[&str] = &["guard", "abi", "ring", "lfmutex", "frames", "skerry", "machine-tests", "first-instruction"];
+const MAY_BE_UNSAFE: &[&str] =
+    &["guard", "abi", "ring", "lfmutex", "frames", "slab", "skerry", "machine-tests", "first-instruction"];
 /// The guard can be read in an afternoon.
 const GUARD_LINES: usize = 8000;
 /// A file has one topic.

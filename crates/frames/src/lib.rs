@@ -168,6 +168,14 @@ impl<'a> Frames<'a> {
         self.give(cpu, first, 1 << order);
     }
 
+    /// Gives any run of frames back, as [`Self::free`].
+    ///
+    /// # Panics
+    /// As [`Self::free`].
+    pub fn free_run(&self, cpu: usize, first: u64, count: u64) {
+        self.give(cpu, first, count);
+    }
+
     /// Adds a run of frames of a memory node, which were not managed so far or were taken out by [`Self::remove`]. An area that
     /// has frames of two nodes belongs to the one added last.
     ///

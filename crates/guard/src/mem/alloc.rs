@@ -46,6 +46,9 @@ fn take(order: u8, take: impl Fn(&Frames<'static>) -> Option<u64>) -> Option<Blo
     let allocator = allocator();
     let first = take(allocator).or_else(|| {
         give_back_zeroed();
+        if lfmutex::scheduler().may_block() {
+            super::heap::shrink();
+        }
         take(allocator)
     })?;
     Some(Block { first: Frame(first), order })
@@ -141,6 +144,47 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         allocator().free(local::cpu(), self.first.0, self.order);
+    }
+}
+
+/// Any number of consecutive frames that belong to whoever holds this; dropping it frees them.
+#[derive(Debug)]
+pub(super) struct Run {
+    first: Frame,
+    count: u64,
+}
+
+impl Run {
+    /// Allocates frames, aligned to `align` bytes, their content undefined; `None` if there are not as many in a row.
+    pub(super) fn new(count: u64, align: usize) -> Option<Self> {
+        let size = count.next_power_of_two().max((align / PAGE_SIZE) as u64);
+        let block = Block::new(size.trailing_zeros() as u8)?;
+        let first = block.into_raw();
+        if size > count {
+            allocator().free_run(local::cpu(), first.0 + count, size - count);
+        }
+        Some(Self { first, count })
+    }
+
+    /// Gives up ownership, until [`Run::from_raw`].
+    pub(super) fn into_raw(self) -> Frame {
+        let first = self.first;
+        core::mem::forget(self);
+        first
+    }
+
+    /// Takes up ownership again.
+    ///
+    /// # Safety
+    /// `first` came from `into_raw` of a run of the same length, once for each `from_raw`.
+    pub(super) unsafe fn from_raw(first: Frame, count: u64) -> Self {
+        Self { first, count }
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        allocator().free_run(local::cpu(), self.first.0, self.count);
     }
 }
 

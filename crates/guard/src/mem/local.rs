@@ -16,6 +16,10 @@ pub(super) struct Local {
     pub(super) zeroed: Stash<ZEROED>,
     /// Pages made minus pages freed by way of this CPU, modulo 2^64.
     pub(super) pages: AtomicU64,
+    /// Frames taken by the heap minus frames given back by way of this CPU, modulo 2^64.
+    pub(super) heap: AtomicU64,
+    /// Free small objects.
+    pub(super) magazines: slab::Magazines,
 }
 
 static LOCALS: Once<&'static [Local]> = Once::new();

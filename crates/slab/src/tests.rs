@@ -1,0 +1,145 @@
+use std::alloc::{Layout, alloc, dealloc};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Counts the blocks that are out; the host has enough of them, up to a limit.
+struct Host {
+    out: AtomicUsize,
+    most: usize,
+}
+
+fn layout(order: u8) -> Layout {
+    Layout::from_size_align(PAGE << order, PAGE << order).unwrap()
+}
+
+// SAFETY: the layout says what is asked for.
+unsafe impl Pages for &Host {
+    fn take(&self, order: u8) -> Option<NonNull<u8>> {
+        if self.out.fetch_add(1, Ordering::Relaxed) >= self.most {
+            self.out.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        // SAFETY: the layout has a size.
+        NonNull::new(unsafe { alloc(layout(order)) })
+    }
+    unsafe fn give(&self, block: NonNull<u8>, order: u8) {
+        self.out.fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: from `take`, by the caller's promise.
+        unsafe { dealloc(block.as_ptr(), layout(order)) };
+    }
+}
+
+const fn host(most: usize) -> Host {
+    Host { out: AtomicUsize::new(0), most }
+}
+
+/// An object filled with a pattern, so that overlaps are noticed.
+struct Held {
+    object: NonNull<u8>,
+    class: usize,
+    pattern: u8,
+}
+
+impl Held {
+    fn new(object: NonNull<u8>, class: usize, pattern: u8) -> Self {
+        assert!(object.as_ptr().addr().is_multiple_of(1 << SIZES[class].trailing_zeros()));
+        // SAFETY: the object is as long as its class says, and ours.
+        unsafe { object.as_ptr().write_bytes(pattern, SIZES[class]) };
+        Self { object, class, pattern }
+    }
+
+    fn check(&self) {
+        // SAFETY: ours, written before.
+        let bytes = unsafe { core::slice::from_raw_parts(self.object.as_ptr(), SIZES[self.class]) };
+        assert!(bytes.iter().all(|byte| *byte == self.pattern), "an object of class {} was overwritten", self.class);
+    }
+}
+
+proptest! {
+    #[test]
+    fn objects_are_apart_and_slabs_come_back(steps in prop::collection::vec((0usize..3 * CLASSES, 0usize..2, any::<prop::sample::Index>()), 1..600)) {
+        let host = host(usize::MAX);
+        let slabs = Slabs::new(&host);
+        let magazines = [Magazines::default(), Magazines::default()];
+        let mut held: Vec<Held> = Vec::new();
+        for (n, (what, cpu, index)) in steps.into_iter().enumerate() {
+            if what < 2 * CLASSES {
+                let class = what % CLASSES;
+                // SAFETY: the magazines belong to these slabs.
+                let object = unsafe { slabs.alloc(&magazines[cpu], class) }.unwrap();
+                held.push(Held::new(object, class, n as u8));
+            } else if !held.is_empty() {
+                let gone = held.swap_remove(index.index(held.len()));
+                gone.check();
+                // SAFETY: allocated above, and forgotten.
+                unsafe { slabs.free(&magazines[cpu], gone.object, gone.class) };
+            }
+        }
+        for gone in held {
+            gone.check();
+            // SAFETY: as above.
+            unsafe { slabs.free(&magazines[0], gone.object, gone.class) };
+        }
+        for magazines in &magazines {
+            // SAFETY: as above.
+            unsafe { slabs.drain(magazines) };
+        }
+        // At most the spare slab of each class is left.
+        prop_assert!(host.out.load(Ordering::Relaxed) <= CLASSES * SPARE);
+    }
+}
+
+#[test]
+fn short_memory_is_an_answer() {
+    let host = host(2);
+    let slabs = Slabs::new(&host);
+    let magazines = Magazines::default();
+    let class = class_of(Layout::new::<[u64; 8]>()).unwrap();
+    // SAFETY: the magazines belong to these slabs.
+    let held: Vec<_> = core::iter::from_fn(|| unsafe { slabs.alloc(&magazines, class) }).collect();
+    assert_eq!(held.len(), 2 * per_slab(class));
+    for object in held {
+        // SAFETY: allocated above.
+        unsafe { slabs.free(&magazines, object, class) };
+    }
+    // SAFETY: as above.
+    assert!(unsafe { slabs.alloc(&magazines, class) }.is_some());
+}
+
+#[test]
+fn threads_share_a_magazine() {
+    let host = host(usize::MAX);
+    let slabs = Slabs::new(&host);
+    let magazines = Magazines::default();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (slabs, magazines) = (&slabs, &magazines);
+            scope.spawn(move || {
+                let mut held: Vec<Held> = Vec::new();
+                for n in 0..20_000usize {
+                    let class = (n * 7 + thread) % 5 + if n % 50 == 0 { SMALL } else { 0 };
+                    // SAFETY: the magazines belong to these slabs.
+                    held.push(Held::new(unsafe { slabs.alloc(magazines, class) }.unwrap(), class, thread as u8));
+                    if held.len() > 100 {
+                        for gone in held.drain(n % 60..) {
+                            gone.check();
+                            // SAFETY: allocated above.
+                            unsafe { slabs.free(magazines, gone.object, gone.class) };
+                        }
+                    }
+                }
+                for gone in held {
+                    gone.check();
+                    // SAFETY: allocated above.
+                    unsafe { slabs.free(magazines, gone.object, gone.class) };
+                }
+            });
+        }
+    });
+    // SAFETY: as above.
+    unsafe { slabs.drain(&magazines) };
+    assert!(host.out.load(Ordering::Relaxed) <= CLASSES * SPARE);
+}
