@@ -324,13 +324,13 @@ impl File {
         self.ops.read(self, buf)
     }
 
-    /// Writes at the opening's position. An empty buffer writes nothing.
+    /// Writes at the opening's position. An empty buffer writes nothing, except that it is a message to a socket.
     ///
     /// # Errors
     /// `EBADF` if not open for writing, else what the file says.
     pub fn write(&self, buf: &[u8]) -> Result<usize> {
         self.require(self.flags().writable())?;
-        if buf.is_empty() {
+        if buf.is_empty() && self.inode().kind() != FileType::Socket {
             return Ok(0);
         }
         self.ops.write(self, buf)

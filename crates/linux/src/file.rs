@@ -4,6 +4,7 @@
 //! that file, is touched.
 
 use crate::process::signal_broken_pipe;
+use crate::sockmsg::signals_broken_pipe;
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 use abi::errno::Errno;
@@ -17,11 +18,11 @@ use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The most that one call transfers, as on Linux.
-const MAX_TRANSFER: usize = 0x7fff_f000;
+pub(crate) const MAX_TRANSFER: usize = 0x7fff_f000;
 /// The size of the kernel buffer a transfer goes through.
 const CHUNK: usize = 65_536;
 /// Transfers up to this size go through a buffer on the stack.
-const SMALL: usize = 256;
+pub(crate) const SMALL: usize = 256;
 /// The most buffers a vectored call takes.
 const IOV_MAX: usize = 1024;
 
@@ -34,14 +35,14 @@ pub struct IoVec {
 }
 
 /// The caller's buffers of one transfer: address and length each.
-struct Buffers(Vec<(usize, usize)>);
+pub(crate) struct Buffers(Vec<(usize, usize)>);
 
 impl Buffers {
     fn one(addr: usize, len: usize) -> (usize, usize) {
         (addr, len.min(MAX_TRANSFER))
     }
 
-    fn read(iov: UserPtr<IoVec>, count: usize) -> Result<Self, Errno> {
+    pub(crate) fn read(iov: UserPtr<IoVec>, count: usize) -> Result<Self, Errno> {
         if count > IOV_MAX {
             return Err(Errno::EINVAL);
         }
@@ -56,14 +57,18 @@ impl Buffers {
         }
         Ok(Self(buffers))
     }
+
+    pub(crate) fn as_slice(&self) -> &[(usize, usize)] {
+        &self.0
+    }
 }
 
-fn total(buffers: &[(usize, usize)]) -> usize {
+pub(crate) fn total(buffers: &[(usize, usize)]) -> usize {
     buffers.iter().map(|b| b.1).sum()
 }
 
 /// Runs `f` on the pieces of the buffers that make up `offset..offset + len`: address and range within the piece of the kernel's buffer.
-fn pieces(
+pub(crate) fn pieces(
     buffers: &[(usize, usize)],
     offset: usize,
     len: usize,
@@ -153,7 +158,9 @@ fn write_from(task: &Task, file: &File, buffers: &[(usize, usize)], offset: Opti
                 }
             }
             Err(Errno::EPIPE) => {
-                signal_broken_pipe(task);
+                if signals_broken_pipe(file) {
+                    signal_broken_pipe(task);
+                }
                 return if done > 0 { Ok(done) } else { Err(Errno::EPIPE) };
             }
             Err(_) if done > 0 => return Ok(done),
@@ -189,25 +196,25 @@ pub fn sys_pwrite64(task: &Task, fd: i32, buf: usize, len: usize, at: i64) -> Sy
 /// `readv(2)`
 pub fn sys_readv(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize) -> SysResult {
     let file = task.files().get_io(fd)?;
-    read_into(&file, &Buffers::read(iov, count)?.0, None)
+    read_into(&file, Buffers::read(iov, count)?.as_slice(), None)
 }
 
 /// `writev(2)`
 pub fn sys_writev(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize) -> SysResult {
     let file = task.files().get_io(fd)?;
-    write_from(task, &file, &Buffers::read(iov, count)?.0, None)
+    write_from(task, &file, Buffers::read(iov, count)?.as_slice(), None)
 }
 
 /// `preadv(2)`; the offset's upper half, an argument of its own, means nothing where a long has 64 bits.
 pub fn sys_preadv(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64) -> SysResult {
     let file = task.files().get_io(fd)?;
-    read_into(&file, &Buffers::read(iov, count)?.0, offset(at)?)
+    read_into(&file, Buffers::read(iov, count)?.as_slice(), offset(at)?)
 }
 
 /// `pwritev(2)`
 pub fn sys_pwritev(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64) -> SysResult {
     let file = task.files().get_io(fd)?;
-    write_from(task, &file, &Buffers::read(iov, count)?.0, offset(at)?)
+    write_from(task, &file, Buffers::read(iov, count)?.as_slice(), offset(at)?)
 }
 
 /// The flags of `preadv2(2)` and `pwritev2(2)` that change nothing for files in memory.

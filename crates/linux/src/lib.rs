@@ -7,7 +7,7 @@
 //! | file | calls |
 //! |---|---|
 //! | `file`, `path`, `stat`, `dirent`, `pipe`, `poll`, `ioctl`, `mount` | files |
-//! | `socket` | pairs of sockets |
+//! | `socket`, `sockmsg` | sockets, and what is sent and received through them |
 //! | `mm` | memory |
 //! | `clone`, `exec`, `wait`, `process` | processes and threads: beginning, changing, ending, groups and sessions |
 //! | `signal`, `sigwait` | signals; `sigframe` is what a handler finds on its stack |
@@ -69,6 +69,8 @@ pub mod signal;
 pub mod sigwait;
 #[cfg(target_os = "none")]
 pub mod socket;
+#[cfg(target_os = "none")]
+pub mod sockmsg;
 #[cfg(target_os = "none")]
 pub mod start;
 #[cfg(target_os = "none")]

@@ -1,196 +1,112 @@
-//! Pairs of connected sockets: `socketpair(2)` and what is done with them. Other sockets are not there yet.
-//!
-//! Each direction is a queue of what was sent. A stream is read across the pieces; of a packet socket every read takes one piece.
-
-use alloc::collections::VecDeque;
-use alloc::sync::Arc;
-use alloc::vec;
-use alloc::vec::Vec;
+//! Sockets: `socket(2)` and what is done with a socket as a whole. Messages are in `sockmsg`, options in `sockopt`.
 
 use abi::errno::Errno;
-use fs::poll::{Events, PollTable, Source};
-use fs::{File, FileOps, FileType, OpenFlags, Path};
-use linux_raw_sys::{general as sys, net};
-use task::Mutex;
+use alloc::sync::Arc;
+use fs::{Cred, File, OpenFlags};
+use linux_raw_sys::{general as sys, net as consts};
+use net::{Address, Caller, Kind, Socket, Ucred};
 
-use crate::process::signal_broken_pipe;
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 
-/// What one direction holds at most (Linux' default `wmem`), bytes.
-const CAPACITY: usize = 212_992;
-/// The most one call transfers.
-const MAX_TRANSFER: usize = CAPACITY;
+/// What an address may have at most: `struct sockaddr_storage`.
+const MAX_ADDRESS: usize = 128;
+/// The flags that `socket(2)` and `accept4(2)` take beside the type.
+const FLAGS: u32 = sys::O_CLOEXEC | sys::O_NONBLOCK;
 
-#[derive(Default)]
-struct Queue {
-    pieces: VecDeque<Vec<u8>>,
-    bytes: usize,
-    /// The sending side will send nothing more.
-    ended: bool,
-    /// The receiving side will receive nothing more.
-    abandoned: bool,
+/// Who runs the calling thread, for what sockets tell their peers.
+pub(crate) fn identity() -> Ucred {
+    crate::current_task().map_or(Ucred::UNKNOWN_SENDER, |task| {
+        let cred = task.cred();
+        Ucred { pid: task.pid(), uid: cred.user.effective, gid: cred.group.effective }
+    })
 }
 
-#[derive(Default)]
-struct Direction {
-    queue: Mutex<Queue>,
-    readable: Source,
-    writable: Source,
+/// The socket that an open file is.
+///
+/// # Errors
+/// `ENOTSOCK`.
+pub(crate) fn of_file(file: &File) -> Result<&Socket, Errno> {
+    file.ops_as::<Socket>().ok_or(Errno::ENOTSOCK)
 }
 
-impl Direction {
-    fn end(&self) {
-        self.queue.lock().ended = true;
-        self.readable.notify();
+fn with_socket<R>(task: &Task, fd: i32, f: impl FnOnce(&Socket, &File) -> Result<R, Errno>) -> Result<R, Errno> {
+    let file = task.files().get_io(fd)?;
+    f(of_file(&file)?, &file)
+}
+
+/// Runs `f` with what the calling task means by names.
+pub(crate) fn with_caller<R>(task: &Task, f: impl FnOnce(&Caller<'_>) -> R) -> R {
+    let cred: Cred = task.fs_cred();
+    let context = task.fs();
+    f(&Caller { walk: context.walk(&cred), umask: context.umask() })
+}
+
+/// The address that a caller passed.
+///
+/// # Errors
+/// `EINVAL`, `EFAULT`, `EAFNOSUPPORT`.
+pub(crate) fn read_address(addr: usize, len: u32) -> Result<Address, Errno> {
+    let len = len as usize;
+    if len > MAX_ADDRESS {
+        return Err(Errno::EINVAL);
     }
-
-    fn abandon(&self) {
-        let left = {
-            let mut queue = self.queue.lock();
-            queue.abandoned = true;
-            queue.bytes = 0;
-            core::mem::take(&mut queue.pieces)
-        };
-        drop(left);
-        self.writable.notify();
-    }
+    let mut bytes = [0; MAX_ADDRESS];
+    uaccess::read_bytes(addr, &mut bytes[..len])?;
+    Address::decode(&bytes[..len])
 }
 
-/// One of two connected sockets.
-struct Socket {
-    /// Whether pieces stay apart.
-    packets: bool,
-    incoming: Arc<Direction>,
-    outgoing: Arc<Direction>,
+/// Gives a caller an address: as much of it as there is room for, and its whole length.
+///
+/// # Errors
+/// `EFAULT`, `EINVAL` for a negative length.
+pub(crate) fn write_address(bytes: &[u8], addr: usize, len: UserPtr<i32>) -> Result<(), Errno> {
+    let room = usize::try_from(len.read()?).map_err(|_| Errno::EINVAL)?;
+    uaccess::write_bytes(addr, &bytes[..bytes.len().min(room)])?;
+    len.write(&(bytes.len() as i32))
 }
 
-impl Socket {
-    fn receive(&self, buf: &mut [u8], nonblocking: bool) -> SysResult {
-        let attempt = || {
-            let mut queue = self.incoming.queue.lock();
-            if queue.pieces.is_empty() {
-                return if queue.ended || queue.abandoned { Some(Ok(0)) } else { nonblocking.then_some(Err(Errno::EAGAIN)) };
-            }
-            let mut done = 0;
-            while done < buf.len() {
-                let Some(mut piece) = queue.pieces.pop_front() else { break };
-                let n = piece.len().min(buf.len() - done);
-                buf[done..done + n].copy_from_slice(&piece[..n]);
-                done += n;
-                queue.bytes -= n;
-                if self.packets {
-                    // What does not fit is lost.
-                    queue.bytes -= piece.len() - n;
-                    break;
-                }
-                if n < piece.len() {
-                    piece.drain(..n);
-                    queue.pieces.push_front(piece);
-                }
-            }
-            Some(Ok(done))
-        };
-        let n = self.incoming.readable.wait(attempt)??;
-        self.incoming.writable.notify();
-        Ok(n)
+/// The kind of socket and the flags that a type argument holds.
+fn decode_type(domain: u32, kind: u32) -> Result<(Kind, OpenFlags), Errno> {
+    const STREAM: u32 = 1;
+    const DATAGRAM: u32 = 2;
+    const RAW: u32 = 3;
+    const SEQPACKET: u32 = 5;
+    if kind & !(FLAGS | 0xf) != 0 {
+        return Err(Errno::EINVAL);
     }
-
-    fn send(&self, buf: &[u8], nonblocking: bool) -> SysResult {
-        if self.packets && buf.len() > CAPACITY {
-            return Err(Errno::EMSGSIZE);
-        }
-        let attempt = || {
-            let mut queue = self.outgoing.queue.lock();
-            if queue.abandoned || queue.ended {
-                return Some(Err(Errno::EPIPE));
-            }
-            let room = CAPACITY - queue.bytes;
-            let n = if self.packets { buf.len() } else { buf.len().min(room) };
-            if n > room || room == 0 {
-                return nonblocking.then_some(Err(Errno::EAGAIN));
-            }
-            queue.pieces.push_back(buf[..n].to_vec());
-            queue.bytes += n;
-            Some(Ok(n))
-        };
-        let n = self.outgoing.writable.wait(attempt)??;
-        self.outgoing.readable.notify();
-        Ok(n)
+    if domain != consts::AF_UNIX {
+        return Err(Errno::EAFNOSUPPORT);
+    }
+    let flags = OpenFlags::from_bits_retain(kind & FLAGS);
+    match kind & !FLAGS {
+        STREAM => Ok((Kind::Stream, flags)),
+        DATAGRAM | RAW => Ok((Kind::Datagram, flags)),
+        SEQPACKET => Ok((Kind::Seqpacket, flags)),
+        _ => Err(Errno::ESOCKTNOSUPPORT),
     }
 }
 
-impl FileOps for Socket {
-    fn read(&self, file: &File, buf: &mut [u8]) -> fs::Result<usize> {
-        self.receive(buf, file.nonblocking())
-    }
-
-    fn write(&self, file: &File, buf: &[u8]) -> fs::Result<usize> {
-        let mut done = 0;
-        while done < buf.len() {
-            match self.send(&buf[done..], file.nonblocking()) {
-                Ok(n) => done += n,
-                Err(e) if done == 0 => return Err(e),
-                Err(_) => break,
-            }
-        }
-        Ok(done)
-    }
-
-    fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
-        if let Some(table) = table {
-            table.watch(&self.incoming.readable);
-            table.watch(&self.outgoing.writable);
-        }
-        let mut events = Events::empty();
-        let (ended, empty) = {
-            let queue = self.incoming.queue.lock();
-            (queue.ended || queue.abandoned, queue.pieces.is_empty())
-        };
-        let (abandoned, full) = {
-            let queue = self.outgoing.queue.lock();
-            (queue.abandoned || queue.ended, queue.bytes >= CAPACITY)
-        };
-        events.set(Events::READABLE, ended || !empty);
-        events.set(Events::RDHUP, ended);
-        events.set(Events::WRITABLE, abandoned || !full);
-        events.set(Events::HUP, ended && abandoned);
-        events
-    }
+fn install(task: &Task, socket: Socket, flags: OpenFlags) -> SysResult {
+    task.files().install(socket.into_file(flags & OpenFlags::NONBLOCK), flags.contains(OpenFlags::CLOEXEC))
 }
 
-impl Drop for Socket {
-    fn drop(&mut self) {
-        self.outgoing.end();
-        self.incoming.abandon();
-    }
+/// `socket(2)`
+pub fn sys_socket(task: &Task, domain: u32, kind: u32, protocol: i32) -> SysResult {
+    let (kind, flags) = decode_type(domain, kind)?;
+    install(task, net::unix::socket(kind, protocol)?, flags)
 }
 
 /// `socketpair(2)`
 pub fn sys_socketpair(task: &Task, domain: u32, kind: u32, protocol: i32, fds: UserPtr<[i32; 2]>) -> SysResult {
-    const FLAGS: u32 = sys::O_CLOEXEC | sys::O_NONBLOCK;
-    if domain != net::AF_UNIX {
-        return Err(if domain == net::AF_INET || domain == net::AF_INET6 { Errno::EOPNOTSUPP } else { Errno::EAFNOSUPPORT });
-    }
-    let packets = match kind & !FLAGS {
-        STREAM => false,
-        DATAGRAM | SEQPACKET => true,
-        _ => return Err(Errno::ESOCKTNOSUPPORT),
-    };
-    if protocol != 0 && protocol.cast_unsigned() != net::AF_UNIX {
-        return Err(Errno::EPROTONOSUPPORT);
-    }
-    let (there, back) = (Arc::<Direction>::default(), Arc::<Direction>::default());
-    let flags = OpenFlags::from_bits_retain(kind & sys::O_NONBLOCK) | OpenFlags::RDWR;
-    let make = |incoming: &Arc<Direction>, outgoing: &Arc<Direction>| {
-        let socket = Socket { packets, incoming: incoming.clone(), outgoing: outgoing.clone() };
-        let path = Path::anonymous("socket:", FileType::Socket, 0o777, |_| Err(Errno::ENXIO));
-        File::new(path, Arc::new(socket), flags)
-    };
+    let (kind, flags) = decode_type(domain, kind)?;
+    let (a, b) = net::unix::pair(kind, protocol)?;
+    // Files from here on: dropping one closes its socket.
+    let [a, b] = [a, b].map(|socket| socket.into_file(flags & OpenFlags::NONBLOCK));
     let files = task.files();
-    let cloexec = kind & sys::O_CLOEXEC != 0;
-    let first = files.install(make(&there, &back), cloexec)? as i32;
-    let result = files.install(make(&back, &there), cloexec).and_then(|second| {
+    let cloexec = flags.contains(OpenFlags::CLOEXEC);
+    let first = files.install(a, cloexec)? as i32;
+    let result = files.install(b, cloexec).and_then(|second| {
         let second = second as i32;
         fds.write(&[first, second]).or_else(|e| files.close(second).and(Err(e)))
     });
@@ -198,46 +114,58 @@ pub fn sys_socketpair(task: &Task, domain: u32, kind: u32, protocol: i32, fds: U
     result.or_else(|e| files.close(first).and(Err(e))).map(|()| 0)
 }
 
-const STREAM: u32 = 1;
-const DATAGRAM: u32 = 2;
-const SEQPACKET: u32 = 5;
-
-/// Runs `f` on the socket behind a descriptor.
-fn with_socket<R>(task: &Task, fd: i32, f: impl FnOnce(&Socket, &File) -> Result<R, Errno>) -> Result<R, Errno> {
-    let file = task.files().get_io(fd)?;
-    f(file.ops_as::<Socket>().ok_or(Errno::ENOTSOCK)?, &file)
-}
-
-/// `sendto(2)`, of a connected socket: the address must be null.
-pub fn sys_sendto(task: &Task, fd: i32, buf: usize, len: usize, flags: u32, addr: usize, _addr_len: u32) -> SysResult {
-    with_socket(task, fd, |socket, file| {
-        if addr != 0 {
-            return Err(Errno::EISCONN);
-        }
-        let mut bytes = vec![0; if socket.packets { len.min(CAPACITY + 1) } else { len.min(MAX_TRANSFER) }];
-        uaccess::read_bytes(buf, &mut bytes)?;
-        let result = socket.send(&bytes, file.nonblocking() || flags & net::MSG_DONTWAIT != 0);
-        if result == Err(Errno::EPIPE) && flags & net::MSG_NOSIGNAL == 0 {
-            signal_broken_pipe(task);
-        }
-        result
+/// `bind(2)`
+pub fn sys_bind(task: &Task, fd: i32, addr: usize, len: u32) -> SysResult {
+    with_socket(task, fd, |socket, _| {
+        let address = read_address(addr, len)?;
+        with_caller(task, |caller| socket.protocol().bind(caller, &address)).map(|()| 0)
     })
 }
 
-/// `recvfrom(2)`; the sender has no name.
-pub fn sys_recvfrom(task: &Task, fd: i32, buf: usize, len: usize, flags: u32, addr: usize, addr_len: UserPtr<u32>) -> SysResult {
+/// `connect(2)`
+pub fn sys_connect(task: &Task, fd: i32, addr: usize, len: u32) -> SysResult {
     with_socket(task, fd, |socket, file| {
-        if flags & (net::MSG_PEEK | net::MSG_OOB) != 0 {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let mut bytes = vec![0; len.min(MAX_TRANSFER)];
-        let n = socket.receive(&mut bytes, file.nonblocking() || flags & net::MSG_DONTWAIT != 0)?;
-        uaccess::write_bytes(buf, &bytes[..n])?;
-        if addr != 0 {
-            addr_len.write_optional(&0)?;
-        }
-        Ok(n)
+        let address = read_address(addr, len)?;
+        let wait = socket.send_wait(file.nonblocking());
+        with_caller(task, |caller| socket.protocol().connect(caller, &address, wait)).map(|()| 0)
     })
+}
+
+/// `listen(2)`
+pub fn sys_listen(task: &Task, fd: i32, backlog: i32) -> SysResult {
+    // A negative number is a very large one.
+    with_socket(task, fd, |socket, _| socket.protocol().listen(backlog.cast_unsigned() as usize).map(|()| 0))
+}
+
+/// `accept4(2)`
+pub fn sys_accept4(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>, flags: u32) -> SysResult {
+    if flags & !FLAGS != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let flags = OpenFlags::from_bits_retain(flags);
+    with_socket(task, fd, |socket, file| {
+        let accepted = socket.protocol().accept(socket.receive_wait(file.nonblocking()))?;
+        let accepted: Arc<File> = accepted.into_file(flags & OpenFlags::NONBLOCK);
+        if addr != 0 {
+            write_address(&of_file(&accepted)?.protocol().peer()?.encode(), addr, len)?;
+        }
+        task.files().install(accepted, flags.contains(OpenFlags::CLOEXEC))
+    })
+}
+
+/// `accept(2)`
+pub fn sys_accept(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>) -> SysResult {
+    sys_accept4(task, fd, addr, len, 0)
+}
+
+/// `getsockname(2)`
+pub fn sys_getsockname(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>) -> SysResult {
+    with_socket(task, fd, |socket, _| write_address(&socket.protocol().local().encode(), addr, len).map(|()| 0))
+}
+
+/// `getpeername(2)`
+pub fn sys_getpeername(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>) -> SysResult {
+    with_socket(task, fd, |socket, _| write_address(&socket.protocol().peer()?.encode(), addr, len).map(|()| 0))
 }
 
 /// `shutdown(2)`
@@ -249,13 +177,87 @@ pub fn sys_shutdown(task: &Task, fd: i32, how: u32) -> SysResult {
         if how > BOTH {
             return Err(Errno::EINVAL);
         }
-        if how != READ {
-            socket.outgoing.end();
-            socket.outgoing.writable.notify();
+        socket.protocol().shutdown(how != WRITE, how != READ).map(|()| 0)
+    })
+}
+
+/// `struct timeval`: seconds, microseconds.
+type TimeVal = [i64; 2];
+const MICROS: i64 = 1_000_000;
+
+/// `getsockopt(2)`
+pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usize, len: UserPtr<i32>) -> SysResult {
+    with_socket(task, fd, |socket, _| {
+        let room = usize::try_from(len.read()?).map_err(|_| Errno::EINVAL)?;
+        if level != consts::SOL_SOCKET {
+            return Err(Errno::EOPNOTSUPP);
         }
-        if how != WRITE {
-            socket.incoming.abandon();
-            socket.incoming.readable.notify();
+        let (protocol, options) = (socket.protocol(), socket.options());
+        let timeout = |nanoseconds: u64| -> TimeVal {
+            let micros = (nanoseconds / 1000) as i64;
+            [micros / MICROS, micros % MICROS]
+        };
+        let bytes = match option {
+            consts::SO_TYPE => protocol.kind().number().to_ne_bytes().to_vec(),
+            consts::SO_PROTOCOL => protocol.number().to_ne_bytes().to_vec(),
+            consts::SO_DOMAIN => protocol.family().to_ne_bytes().to_vec(),
+            consts::SO_ACCEPTCONN => u32::from(protocol.listening()).to_ne_bytes().to_vec(),
+            consts::SO_ERROR => protocol.take_error().map_or(0, Errno::raw).to_ne_bytes().to_vec(),
+            consts::SO_PEERCRED => {
+                let Ucred { pid, uid, gid } = protocol.peer_credentials();
+                [pid.to_ne_bytes(), uid.to_ne_bytes(), gid.to_ne_bytes()].concat()
+            }
+            consts::SO_LINGER => {
+                let (on, seconds) = options.linger();
+                [i32::from(on).to_ne_bytes(), seconds.to_ne_bytes()].concat()
+            }
+            consts::SO_RCVTIMEO_OLD | consts::SO_RCVTIMEO_NEW => {
+                timeout(options.receive_timeout()).map(i64::to_ne_bytes).concat()
+            }
+            consts::SO_SNDTIMEO_OLD | consts::SO_SNDTIMEO_NEW => timeout(options.send_timeout()).map(i64::to_ne_bytes).concat(),
+            _ => options.number(option)?.to_ne_bytes().to_vec(),
+        };
+        let n = bytes.len().min(room);
+        uaccess::write_bytes(value, &bytes[..n])?;
+        len.write(&(n as i32))?;
+        Ok(0)
+    })
+}
+
+/// `setsockopt(2)`
+pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usize, len: i32) -> SysResult {
+    with_socket(task, fd, |socket, _| {
+        let len = usize::try_from(len).map_err(|_| Errno::EINVAL)?;
+        if level != consts::SOL_SOCKET {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let need = |size: usize| if len < size { Err(Errno::EINVAL) } else { Ok(()) };
+        need(size_of::<i32>())?;
+        let number = UserPtr::<i32>::new(value).read()?;
+        let options = socket.options();
+        match option {
+            consts::SO_LINGER => {
+                need(size_of::<[i32; 2]>())?;
+                let [on, seconds] = UserPtr::<[i32; 2]>::new(value).read()?;
+                options.set_linger((on != 0, seconds));
+            }
+            consts::SO_RCVTIMEO_OLD | consts::SO_RCVTIMEO_NEW | consts::SO_SNDTIMEO_OLD | consts::SO_SNDTIMEO_NEW => {
+                need(size_of::<TimeVal>())?;
+                let [seconds, micros] = UserPtr::<TimeVal>::new(value).read()?;
+                if !(0..MICROS).contains(&micros) {
+                    return Err(Errno::EDOM);
+                }
+                let nanoseconds = match u64::try_from(seconds) {
+                    Ok(seconds) => seconds.saturating_mul(1_000_000_000).saturating_add(micros.cast_unsigned() * 1000),
+                    // In the past: calls do not wait.
+                    Err(_) => 1,
+                };
+                options.set_timeout(matches!(option, consts::SO_SNDTIMEO_OLD | consts::SO_SNDTIMEO_NEW), nanoseconds);
+            }
+            consts::SO_TYPE | consts::SO_PROTOCOL | consts::SO_DOMAIN | consts::SO_ERROR | consts::SO_ACCEPTCONN => {
+                return Err(Errno::ENOPROTOOPT);
+            }
+            _ => options.set_number(option, number, task.cred().privileged())?,
         }
         Ok(0)
     })

@@ -13,7 +13,7 @@ use crate::uaccess::Argument;
 use crate::{SysResult, Task, trace};
 use crate::{
     clone, cred, dirent, exec, file, futex, ioctl, itimer, mm, mount, path, pipe, poll, process, sched, signal, sigwait, socket,
-    stat, sys, time, wait,
+    sockmsg, stat, sys, time, wait,
 };
 
 /// What an argument is, for tracing.
@@ -267,10 +267,21 @@ calls! {
     38 setitimer(Num, Ptr, Ptr) = [itimer::sys_setitimer];
     39 getpid() = [process::sys_getpid];
     40 sendfile(Fd, Fd, Ptr, Num) = [file::sys_sendfile];
-    44 sendto(Fd, Ptr, Num, Hex, Ptr, Num) = [socket::sys_sendto];
-    45 recvfrom(Fd, Ptr, Num, Hex, Ptr, Ptr) = [socket::sys_recvfrom];
+    41 socket(Num, Hex, Int) = [socket::sys_socket];
+    42 connect(Fd, Ptr, Num) = [socket::sys_connect];
+    43 accept(Fd, Ptr, Ptr) = [socket::sys_accept];
+    44 sendto(Fd, Ptr, Num, Hex, Ptr, Num) = [sockmsg::sys_sendto];
+    45 recvfrom(Fd, Ptr, Num, Hex, Ptr, Ptr) = [sockmsg::sys_recvfrom];
+    46 sendmsg(Fd, Ptr, Hex) = [sockmsg::sys_sendmsg];
+    47 recvmsg(Fd, Ptr, Hex) = [sockmsg::sys_recvmsg];
     48 shutdown(Fd, Num) = [socket::sys_shutdown];
+    49 bind(Fd, Ptr, Num) = [socket::sys_bind];
+    50 listen(Fd, Int) = [socket::sys_listen];
+    51 getsockname(Fd, Ptr, Ptr) = [socket::sys_getsockname];
+    52 getpeername(Fd, Ptr, Ptr) = [socket::sys_getpeername];
     53 socketpair(Num, Hex, Int, Ptr) = [socket::sys_socketpair];
+    54 setsockopt(Fd, Num, Num, Ptr, Int) = [socket::sys_setsockopt];
+    55 getsockopt(Fd, Num, Num, Ptr, Ptr) = [socket::sys_getsockopt];
     56 clone(Hex, Ptr, Ptr, Ptr, Ptr) = [regs clone::sys_clone];
     57 fork() = [regs clone::sys_fork];
     58 vfork() = [regs clone::sys_vfork];
@@ -428,6 +439,7 @@ calls! {
     281 epoll_pwait(Fd, Ptr, Int, Int, Ptr, Num) = [poll::sys_epoll_pwait];
     284 eventfd(Num) = [pipe::sys_eventfd];
     285 fallocate(Fd, Hex, Int, Int) = [file::sys_fallocate];
+    288 accept4(Fd, Ptr, Ptr, Hex) = [socket::sys_accept4];
     290 eventfd2(Num, Hex) = [pipe::sys_eventfd2];
     291 epoll_create1(Hex) = [poll::sys_epoll_create1];
     292 dup3(Fd, Fd, Hex) = [file::sys_dup3];
@@ -435,8 +447,10 @@ calls! {
     295 preadv(Fd, Ptr, Num, Int) = [file::sys_preadv];
     296 pwritev(Fd, Ptr, Num, Int) = [file::sys_pwritev];
     297 rt_tgsigqueueinfo(Int, Int, Sig, Ptr) = [signal::sys_rt_tgsigqueueinfo];
+    299 recvmmsg(Fd, Ptr, Num, Hex, Ptr) = [sockmsg::sys_recvmmsg];
     302 prlimit64(Int, Num, Ptr, Ptr) = [sys::sys_prlimit64];
     306 syncfs(Fd) = [file::sys_syncfs];
+    307 sendmmsg(Fd, Ptr, Num, Hex) = [sockmsg::sys_sendmmsg];
     309 getcpu(Ptr, Ptr, Ptr) = [sched::sys_getcpu];
     316 renameat2(Fd, Str, Fd, Str, Hex) = [path::sys_renameat2];
     318 getrandom(Ptr, Num, Hex) = [sys::sys_getrandom];
@@ -459,9 +473,7 @@ calls! {
 /// The names of the calls there are not.
 #[rustfmt::skip]
 pub static MISSING: &[(u16, &str)] = &[
-    (29, "shmget"), (30, "shmat"), (31, "shmctl"), (41, "socket"), (42, "connect"), (43, "accept"), 
-    (46, "sendmsg"), (47, "recvmsg"), (49, "bind"), (50, "listen"), (51, "getsockname"),
-    (52, "getpeername"), (54, "setsockopt"), (55, "getsockopt"), (64, "semget"), (65, "semop"),
+    (29, "shmget"), (30, "shmat"), (31, "shmctl"), (64, "semget"), (65, "semop"),
     (66, "semctl"), (67, "shmdt"), (68, "msgget"), (69, "msgsnd"), (70, "msgrcv"), (71, "msgctl"), (78, "getdents"),
     (101, "ptrace"), (134, "uselib"), (136, "ustat"), (139, "sysfs"), (154, "modify_ldt"), (155, "pivot_root"),
     (156, "_sysctl"), (159, "adjtimex"), (163, "acct"), (167, "swapon"), (168, "swapoff"), (172, "iopl"), (173, "ioperm"),
@@ -475,9 +487,9 @@ pub static MISSING: &[(u16, &str)] = &[
     (249, "request_key"), (250, "keyctl"), (251, "ioprio_set"), (252, "ioprio_get"), (253, "inotify_init"),
     (254, "inotify_add_watch"), (255, "inotify_rm_watch"), (256, "migrate_pages"), (272, "unshare"), (275, "splice"),
     (276, "tee"), (278, "vmsplice"), (279, "move_pages"), (282, "signalfd"), (283, "timerfd_create"), (286, "timerfd_settime"),
-    (287, "timerfd_gettime"), (288, "accept4"), (289, "signalfd4"), (294, "inotify_init1"), (298, "perf_event_open"),
-    (299, "recvmmsg"), (300, "fanotify_init"), (301, "fanotify_mark"), (303, "name_to_handle_at"), (304, "open_by_handle_at"),
-    (305, "clock_adjtime"), (307, "sendmmsg"), (308, "setns"), (310, "process_vm_readv"), (311, "process_vm_writev"),
+    (287, "timerfd_gettime"), (289, "signalfd4"), (294, "inotify_init1"), (298, "perf_event_open"),
+    (300, "fanotify_init"), (301, "fanotify_mark"), (303, "name_to_handle_at"), (304, "open_by_handle_at"),
+    (305, "clock_adjtime"), (308, "setns"), (310, "process_vm_readv"), (311, "process_vm_writev"),
     (312, "kcmp"), (313, "finit_module"), (314, "sched_setattr"), (315, "sched_getattr"), (317, "seccomp"),
     (320, "kexec_file_load"), (321, "bpf"), (323, "userfaultfd"), (329, "pkey_mprotect"), (330, "pkey_alloc"),
     (331, "pkey_free"), (333, "io_pgetevents"), (334, "rseq"), (335, "uretprobe"), (424, "pidfd_send_signal"),

@@ -8,6 +8,7 @@ mod files;
 mod memory;
 mod processes;
 mod signals;
+mod sockets;
 mod spaces;
 mod threads;
 mod time;
@@ -20,7 +21,17 @@ use anyhow::Result;
 type Check = fn() -> Result<()>;
 
 fn checks() -> Vec<(&'static str, Check)> {
-    [threads::CHECKS, signals::CHECKS, memory::CHECKS, spaces::CHECKS, files::CHECKS, processes::CHECKS, time::CHECKS].concat()
+    [
+        threads::CHECKS,
+        signals::CHECKS,
+        memory::CHECKS,
+        spaces::CHECKS,
+        files::CHECKS,
+        processes::CHECKS,
+        time::CHECKS,
+        sockets::CHECKS,
+    ]
+    .concat()
 }
 
 fn main() -> ExitCode {

@@ -40,6 +40,7 @@ pub fn new() -> Arc<PseudoFs> {
         let fixed = StaticDir::new(dev);
         machine::add(&fixed, dev);
         sysctl::add(&fixed.subdir("sys"), dev);
+        fixed.subdir("net").add("unix", pseudo::file(Attr::new(dev, 0o444), || Ok(net::unix::listing().into_bytes())));
         let own = |suffix: &'static str| {
             pseudo::link(Attr::new(dev, 0o777), move || {
                 let task = crate::current_task().ok_or(Errno::ENOENT)?;

@@ -1,0 +1,399 @@
+//! Messages of sockets: `send(2)`, `recv(2)` and their relatives, with what travels beside the bytes (`cmsg(3)`).
+
+use abi::errno::Errno;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use fs::File;
+use linux_raw_sys::net as consts;
+use net::unix::Rights;
+use net::{Flags, Incoming, Kind, Outgoing, Socket, Ucred, Wait};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::file::{Buffers, IoVec, MAX_TRANSFER, SMALL, pieces, total};
+use crate::process::signal_broken_pipe;
+use crate::socket::{of_file, read_address, with_caller, write_address};
+use crate::uaccess::{self, UserPtr};
+use crate::{SysResult, Task, process_table};
+
+/// The most that is sent of a stream in one step.
+const CHUNK: usize = 65_536;
+/// The most descriptors in one message (`SCM_MAX_FD`).
+const MAX_RIGHTS: usize = 253;
+/// The most bytes beside those of the message (`net.core.optmem_max`).
+const MAX_CONTROL: usize = 20_480;
+/// The most messages in one call of `sendmmsg(2)`; further ones are left.
+const MAX_MESSAGES: usize = 1024;
+
+/// `struct msghdr`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct MsgHdr {
+    name: u64,
+    name_len: u32,
+    padding: u32,
+    iov: u64,
+    iov_len: u64,
+    control: u64,
+    control_len: u64,
+    flags: u32,
+    padding2: u32,
+}
+
+/// `struct mmsghdr`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct MMsgHdr {
+    header: MsgHdr,
+    len: u32,
+    padding: u32,
+}
+
+/// `struct cmsghdr`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct CmsgHdr {
+    len: u64,
+    level: u32,
+    kind: u32,
+}
+
+const CMSG_HEADER: usize = size_of::<CmsgHdr>();
+
+fn wait_of(timeout: Wait, flags: u32) -> Wait {
+    Wait { nonblocking: timeout.nonblocking || flags & consts::MSG_DONTWAIT != 0, ..timeout }
+}
+
+/// What goes with a message's bytes.
+#[derive(Default)]
+struct Beside {
+    rights: Option<Rights>,
+    credentials: Option<Ucred>,
+}
+
+/// Checks who a sender says it is.
+fn check_credentials(task: &Task, who: Ucred) -> Result<(), Errno> {
+    let cred = task.cred();
+    let is = |ids: &crate::cred::Ids, id: u32| [ids.real, ids.effective, ids.saved].contains(&id);
+    if !cred.privileged() && (who.pid != task.pid() || !is(&cred.user, who.uid) || !is(&cred.group, who.gid)) {
+        return Err(Errno::EPERM);
+    }
+    if process_table::find(who.pid).is_none() { Err(Errno::ESRCH) } else { Ok(()) }
+}
+
+/// Reads the control messages of a call that sends.
+fn read_control(task: &Task, addr: usize, len: usize) -> Result<Beside, Errno> {
+    if len > MAX_CONTROL {
+        return Err(Errno::ENOBUFS);
+    }
+    let mut bytes = vec![0; len];
+    uaccess::read_bytes(addr, &mut bytes)?;
+    let mut beside = Beside::default();
+    let mut files: Vec<Arc<File>> = Vec::new();
+    let mut rest = &bytes[..];
+    while rest.len() >= CMSG_HEADER {
+        let (header, _) = CmsgHdr::read_from_prefix(rest).map_err(|_| Errno::EINVAL)?;
+        let len = usize::try_from(header.len).ok().filter(|&l| l >= CMSG_HEADER && l <= rest.len()).ok_or(Errno::EINVAL)?;
+        let data = &rest[CMSG_HEADER..len];
+        match (header.level, header.kind) {
+            (consts::SOL_SOCKET, consts::SCM_RIGHTS) => {
+                if files.len() + data.len() / 4 > MAX_RIGHTS {
+                    return Err(Errno::EINVAL);
+                }
+                for fd in data.as_chunks::<4>().0 {
+                    files.push(task.files().get(i32::from_ne_bytes(*fd))?);
+                }
+            }
+            (consts::SOL_SOCKET, consts::SCM_CREDENTIALS) => {
+                let (words, []) = data.as_chunks::<4>() else { return Err(Errno::EINVAL) };
+                let [pid, uid, gid] = words else { return Err(Errno::EINVAL) };
+                let who = Ucred { pid: i32::from_ne_bytes(*pid), uid: u32::from_ne_bytes(*uid), gid: u32::from_ne_bytes(*gid) };
+                check_credentials(task, who)?;
+                beside.credentials = Some(who);
+            }
+            (consts::SOL_SOCKET, _) => return Err(Errno::EINVAL),
+            _ => {}
+        }
+        rest = rest.get(len.next_multiple_of(8)..).unwrap_or_default();
+    }
+    if !files.is_empty() {
+        beside.rights = Some(Rights::new(files));
+    }
+    Ok(beside)
+}
+
+/// Where a message goes to: an address in user memory, or nowhere in particular.
+struct To {
+    addr: usize,
+    len: u32,
+}
+
+fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut beside: Beside, flags: u32) -> SysResult {
+    let socket = of_file(file)?;
+    let wanted = total(buffers);
+    let protocol = socket.protocol();
+    let wait = wait_of(socket.send_wait(file.nonblocking()), flags);
+    let message_flags = Flags::from_bits_truncate(flags);
+    let address = if to.addr == 0 { None } else { Some(read_address(to.addr, to.len)?) };
+    let mut once = |data: &[u8]| {
+        let beside = core::mem::take(&mut beside);
+        let plain = Outgoing { rights: beside.rights, credentials: beside.credentials, ..Outgoing::plain(data) };
+        match &address {
+            Some(to) => {
+                with_caller(task, |caller| protocol.send(Outgoing { to: Some((caller, to)), ..plain }, message_flags, wait))
+            }
+            None => protocol.send(plain, message_flags, wait),
+        }
+    };
+    let stream = protocol.kind() == Kind::Stream;
+    if !stream && wanted > socket.options().send_buffer() {
+        return Err(Errno::EMSGSIZE);
+    }
+    let mut small = [0; SMALL];
+    let mut large = Vec::new();
+    let buf = if wanted <= SMALL {
+        &mut small[..wanted]
+    } else {
+        large.resize(if stream { wanted.min(CHUNK) } else { wanted }, 0);
+        &mut large[..]
+    };
+    let mut done = 0;
+    loop {
+        let len = (wanted - done).min(buf.len());
+        let copied = pieces(buffers, done, len, |addr, range| uaccess::read_bytes(addr, &mut buf[range]));
+        match copied.and_then(|()| once(&buf[..len])) {
+            Ok(n) => {
+                done += n;
+                if n < len || done == wanted {
+                    return Ok(done);
+                }
+            }
+            Err(Errno::EPIPE) if stream => {
+                if flags & consts::MSG_NOSIGNAL == 0 {
+                    signal_broken_pipe(task);
+                }
+                return if done > 0 { Ok(done) } else { Err(Errno::EPIPE) };
+            }
+            Err(_) if done > 0 => return Ok(done),
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// `sendto(2)`
+pub fn sys_sendto(task: &Task, fd: i32, buf: usize, len: usize, flags: u32, addr: usize, addr_len: u32) -> SysResult {
+    let file = task.files().get_io(fd)?;
+    send(task, &file, &[(buf, len.min(MAX_TRANSFER))], &To { addr, len: addr_len }, Beside::default(), flags)
+}
+
+fn buffers(header: &MsgHdr) -> Result<Buffers, Errno> {
+    Buffers::read(UserPtr::<IoVec>::new(header.iov as usize), header.iov_len as usize).map_err(|e| {
+        // Too many of them is a long message here.
+        if e == Errno::EINVAL && header.iov_len > 1024 { Errno::EMSGSIZE } else { e }
+    })
+}
+
+fn send_message(task: &Task, file: &File, header: &MsgHdr, flags: u32) -> SysResult {
+    of_file(file)?;
+    let buffers = buffers(header)?;
+    let beside = if header.control == 0 || header.control_len == 0 {
+        Beside::default()
+    } else {
+        read_control(task, header.control as usize, header.control_len as usize)?
+    };
+    let to = To { addr: if header.name_len == 0 { 0 } else { header.name as usize }, len: header.name_len };
+    send(task, file, buffers.as_slice(), &to, beside, flags)
+}
+
+/// `sendmsg(2)`
+pub fn sys_sendmsg(task: &Task, fd: i32, message: UserPtr<MsgHdr>, flags: u32) -> SysResult {
+    let file = task.files().get_io(fd)?;
+    send_message(task, &file, &message.read()?, flags)
+}
+
+/// Runs `each` on messages one after the other and stores the length of each. An error counts only if it is the first one's.
+fn many(messages: UserPtr<MMsgHdr>, count: usize, mut each: impl FnMut(usize, UserPtr<MsgHdr>) -> SysResult) -> SysResult {
+    for i in 0..count {
+        let at = messages.add(i).addr();
+        let result = each(i, UserPtr::new(at))
+            .and_then(|len| UserPtr::<u32>::new(at + core::mem::offset_of!(MMsgHdr, len)).write(&(len as u32)));
+        match result {
+            Ok(()) => {}
+            Err(e) if i == 0 => return Err(e),
+            Err(_) => return Ok(i),
+        }
+    }
+    Ok(count)
+}
+
+/// `sendmmsg(2)`
+pub fn sys_sendmmsg(task: &Task, fd: i32, messages: UserPtr<MMsgHdr>, count: usize, flags: u32) -> SysResult {
+    let file = task.files().get_io(fd)?;
+    of_file(&file)?;
+    many(messages, count.min(MAX_MESSAGES), |_, message| send_message(task, &file, &message.read()?, flags))
+}
+
+/// Receives into the caller's buffers. Also returns what has to be said of it in flags, and where it came from.
+fn receive(socket: &Socket, file: &File, buffers: &[(usize, usize)], flags: u32) -> Result<(usize, u32, Incoming), Errno> {
+    let protocol = socket.protocol();
+    let wait = wait_of(socket.receive_wait(file.nonblocking()), flags);
+    let message_flags = Flags::from_bits_truncate(flags);
+    let wanted = total(buffers);
+    if let Some((addr, _)) = buffers.iter().find(|(_, len)| *len > 0) {
+        // What is taken out must not be lost because it cannot be delivered.
+        uaccess::probe_write(*addr)?;
+    }
+    let got = if wanted <= SMALL {
+        let mut buf = [0; SMALL];
+        let got = protocol.receive(&mut buf[..wanted], message_flags, wait)?;
+        pieces(buffers, 0, got.copied, |addr, range| uaccess::write_bytes(addr, &buf[range]))?;
+        got
+    } else {
+        let (data, got) = protocol.receive_owned(wanted, message_flags, wait)?;
+        pieces(buffers, 0, data.len(), |addr, range| uaccess::write_bytes(addr, &data[range]))?;
+        got
+    };
+    let cut = protocol.kind() != Kind::Stream && got.full > got.copied;
+    let result = if cut && flags & consts::MSG_TRUNC != 0 { got.full } else { got.copied };
+    Ok((result, if cut { consts::MSG_TRUNC } else { 0 }, got))
+}
+
+/// The sender's address as `recvmsg(2)` shows it: nothing for one without a name.
+fn sender_address(socket: &Socket, got: &Incoming) -> Vec<u8> {
+    let from = match &got.from {
+        Some(from) => Some(from.clone()),
+        None if got.copied > 0 && socket.protocol().kind().connects() => socket.protocol().peer().ok(),
+        None => None,
+    };
+    match from {
+        Some(net::Address::Unix(net::UnixName::Unnamed)) | None => Vec::new(),
+        Some(address) => address.encode(),
+    }
+}
+
+/// `recvfrom(2)`
+pub fn sys_recvfrom(task: &Task, fd: i32, buf: usize, len: usize, flags: u32, addr: usize, addr_len: UserPtr<i32>) -> SysResult {
+    let file = task.files().get_io(fd)?;
+    let socket = of_file(&file)?;
+    let (n, _, got) = receive(socket, &file, &[(buf, len.min(MAX_TRANSFER))], flags)?;
+    if addr != 0 {
+        write_address(&sender_address(socket, &got), addr, addr_len)?;
+    }
+    Ok(n)
+}
+
+/// Control messages on their way to the caller.
+struct Control {
+    at: usize,
+    room: usize,
+    used: usize,
+    /// There was no room for all.
+    cut: bool,
+}
+
+impl Control {
+    fn put(&mut self, kind: u32, data: &[u8]) -> Result<(), Errno> {
+        if self.room < CMSG_HEADER {
+            self.cut = true;
+            return Ok(());
+        }
+        let whole = CMSG_HEADER + data.len();
+        let len = whole.min(self.room);
+        self.cut |= len < whole;
+        let header = CmsgHdr { len: len as u64, level: consts::SOL_SOCKET, kind };
+        uaccess::write_bytes(self.at, header.as_bytes())?;
+        uaccess::write_bytes(self.at + CMSG_HEADER, &data[..len - CMSG_HEADER])?;
+        let step = len.next_multiple_of(8).min(self.room);
+        self.at += step;
+        self.room -= step;
+        self.used += step;
+        Ok(())
+    }
+
+    /// Gives the caller descriptors of what arrived: as many as there is room for.
+    fn put_rights(&mut self, task: &Task, rights: Rights, cloexec: bool) -> Result<(), Errno> {
+        let files = rights.into_files();
+        let room = self.room.saturating_sub(CMSG_HEADER) / size_of::<i32>();
+        let table = task.files();
+        let mut fds = Vec::new();
+        let mut left = files.len();
+        for file in files.into_iter().take(room) {
+            match table.install(file, cloexec) {
+                Ok(fd) => fds.extend_from_slice(&(fd as i32).to_ne_bytes()),
+                Err(_) => break,
+            }
+            left -= 1;
+        }
+        self.cut |= left > 0;
+        if fds.is_empty() { Ok(()) } else { self.put(consts::SCM_RIGHTS, &fds) }
+    }
+}
+
+fn receive_message(task: &Task, file: &File, message: UserPtr<MsgHdr>, flags: u32) -> SysResult {
+    let socket = of_file(file)?;
+    let mut header = message.read()?;
+    let buffers = buffers(&header)?;
+    let (n, mut shown, mut got) = receive(socket, file, buffers.as_slice(), flags)?;
+    if header.name != 0 {
+        let bytes = sender_address(socket, &got);
+        let room = bytes.len().min(header.name_len as usize);
+        uaccess::write_bytes(header.name as usize, &bytes[..room])?;
+        header.name_len = bytes.len() as u32;
+    }
+    let room = if header.control == 0 { 0 } else { header.control_len as usize };
+    let mut control = Control { at: header.control as usize, room, used: 0, cut: false };
+    if let Some(Ucred { pid, uid, gid }) = got.credentials {
+        control.put(consts::SCM_CREDENTIALS, &[pid.to_ne_bytes(), uid.to_ne_bytes(), gid.to_ne_bytes()].concat())?;
+    }
+    if let Some(rights) = got.rights.take() {
+        control.put_rights(task, rights, flags & consts::MSG_CMSG_CLOEXEC != 0)?;
+    }
+    if control.cut {
+        shown |= consts::MSG_CTRUNC;
+    }
+    header.control_len = control.used as u64;
+    header.flags = shown | flags & consts::MSG_CMSG_CLOEXEC;
+    message.write(&header)?;
+    Ok(n)
+}
+
+/// `recvmsg(2)`
+pub fn sys_recvmsg(task: &Task, fd: i32, message: UserPtr<MsgHdr>, flags: u32) -> SysResult {
+    let file = task.files().get_io(fd)?;
+    receive_message(task, &file, message, flags)
+}
+
+/// `recvmmsg(2)`. The timeout is looked at between messages only, as on Linux.
+pub fn sys_recvmmsg(
+    task: &Task,
+    fd: i32,
+    messages: UserPtr<MMsgHdr>,
+    count: usize,
+    flags: u32,
+    timeout: UserPtr<[i64; 2]>,
+) -> SysResult {
+    const WAITFORONE: u32 = 0x1_0000;
+    let file = task.files().get_io(fd)?;
+    of_file(&file)?;
+    let deadline = match timeout.read_optional()? {
+        None => None,
+        Some([sec, nsec]) => match (u64::try_from(sec), u64::try_from(nsec)) {
+            (Ok(sec), Ok(nsec @ 0..1_000_000_000)) => {
+                Some(::task::now_ns().saturating_add(sec.saturating_mul(1_000_000_000).saturating_add(nsec)))
+            }
+            _ => return Err(Errno::EINVAL),
+        },
+    };
+    many(messages, count.min(MAX_MESSAGES), |i, message| {
+        if i > 0 && deadline.is_some_and(|deadline| ::task::now_ns() >= deadline) {
+            return Err(Errno::EAGAIN);
+        }
+        let patience = if i > 0 && flags & WAITFORONE != 0 { consts::MSG_DONTWAIT } else { 0 };
+        receive_message(task, &file, message, flags & !WAITFORONE | patience)
+    })
+}
+
+/// Whether a broken pipe of this file is told by a signal too: not of sockets that keep messages apart.
+pub(crate) fn signals_broken_pipe(file: &File) -> bool {
+    of_file(file).map_or(true, |socket| socket.protocol().kind() == Kind::Stream)
+}

@@ -1,0 +1,19 @@
+//! Sockets: what `socket(2)` makes, without the system calls themselves.
+//!
+//! A [`Socket`] is an open file ([`fs::FileOps`]) with the options every socket has, over a [`Protocol`], which is one family's idea of
+//! binding, connecting and transferring. [`unix`] is `AF_UNIX`. Guarantees, locks and costs are in `docs/sockets.md`.
+//!
+//! Nothing here touches user memory or knows of tasks: the crate runs as an ordinary host program in its tests.
+#![cfg_attr(target_os = "none", no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod address;
+mod options;
+mod socket;
+pub mod unix;
+
+pub use address::{Address, UnixName};
+pub use options::{Linger, Options};
+pub use socket::{Caller, Flags, Incoming, Kind, Outgoing, Protocol, Socket, Ucred, Wait, set_identity};

@@ -1,0 +1,206 @@
+//! What `setsockopt(2)` sets on any socket (`socket(7)`).
+
+use abi::errno::Errno;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use fs::Result;
+use linux_raw_sys::net;
+
+/// What a buffer holds unless somebody says otherwise, bytes (Linux' `wmem_default`).
+const DEFAULT_BUFFER: usize = 212_992;
+/// The most an ordinary user may ask for; twice that is granted (Linux' `wmem_max`).
+const MAX_BUFFER: usize = 212_992;
+const MIN_SEND_BUFFER: usize = 4608;
+const MIN_RECEIVE_BUFFER: usize = 2304;
+
+/// `struct linger`: on or off, and seconds.
+pub type Linger = (bool, i32);
+
+/// The options of one socket.
+pub struct Options {
+    send_buffer: AtomicUsize,
+    receive_buffer: AtomicUsize,
+    /// Nanoseconds; 0 is for ever.
+    send_timeout: AtomicU64,
+    receive_timeout: AtomicU64,
+    receive_least: AtomicUsize,
+    pass_credentials: AtomicBool,
+    /// Bit `n` is the option number `n`, of those that are on or off and have no meaning here.
+    switches: AtomicU64,
+    priority: AtomicU32,
+    linger: AtomicU64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            send_buffer: AtomicUsize::new(DEFAULT_BUFFER),
+            receive_buffer: AtomicUsize::new(DEFAULT_BUFFER),
+            send_timeout: AtomicU64::new(0),
+            receive_timeout: AtomicU64::new(0),
+            receive_least: AtomicUsize::new(1),
+            pass_credentials: AtomicBool::new(false),
+            switches: AtomicU64::new(0),
+            priority: AtomicU32::new(0),
+            linger: AtomicU64::new(0),
+        }
+    }
+}
+
+/// Options that are on or off.
+const SWITCHES: u64 = 1 << net::SO_DEBUG
+    | 1 << net::SO_REUSEADDR
+    | 1 << net::SO_DONTROUTE
+    | 1 << net::SO_BROADCAST
+    | 1 << net::SO_KEEPALIVE
+    | 1 << net::SO_OOBINLINE
+    | 1 << net::SO_REUSEPORT
+    | 1 << net::SO_TIMESTAMP_OLD
+    | 1 << net::SO_PASSSEC;
+
+fn is_switch(option: u32) -> bool {
+    option < u64::BITS && SWITCHES >> option & 1 != 0
+}
+
+impl Options {
+    /// How many bytes may be sent and not yet received.
+    #[must_use]
+    pub fn send_buffer(&self) -> usize {
+        self.send_buffer.load(Ordering::Relaxed)
+    }
+
+    /// How many bytes may wait to be received.
+    #[must_use]
+    pub fn receive_buffer(&self) -> usize {
+        self.receive_buffer.load(Ordering::Relaxed)
+    }
+
+    /// How long a call that sends waits, in nanoseconds; 0 is for ever.
+    #[must_use]
+    pub fn send_timeout(&self) -> u64 {
+        self.send_timeout.load(Ordering::Relaxed)
+    }
+
+    /// How long a call that receives waits, in nanoseconds; 0 is for ever.
+    #[must_use]
+    pub fn receive_timeout(&self) -> u64 {
+        self.receive_timeout.load(Ordering::Relaxed)
+    }
+
+    /// Sets how long calls that send, or else those that receive, wait.
+    pub fn set_timeout(&self, sends: bool, nanoseconds: u64) {
+        let timeout = if sends { &self.send_timeout } else { &self.receive_timeout };
+        timeout.store(nanoseconds, Ordering::Relaxed);
+    }
+
+    /// How many bytes of a stream a receiver waits for.
+    #[must_use]
+    pub fn receive_least(&self) -> usize {
+        self.receive_least.load(Ordering::Relaxed)
+    }
+
+    /// Whether the receiver is told who sent (`SO_PASSCRED`).
+    #[must_use]
+    pub fn pass_credentials(&self) -> bool {
+        self.pass_credentials.load(Ordering::Relaxed)
+    }
+
+    /// What happens at closing with data unsent.
+    #[must_use]
+    pub fn linger(&self) -> Linger {
+        let value = self.linger.load(Ordering::Relaxed);
+        (value >> 32 != 0, (value as u32).cast_signed())
+    }
+
+    /// Sets what happens at closing.
+    pub fn set_linger(&self, (on, seconds): Linger) {
+        self.linger.store(u64::from(on) << 32 | u64::from(seconds.cast_unsigned()), Ordering::Relaxed);
+    }
+
+    /// An option of the level `SOL_SOCKET` that is a number and the same for all families.
+    ///
+    /// # Errors
+    /// `ENOPROTOOPT`.
+    pub fn number(&self, option: u32) -> Result<i32> {
+        let size = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+        Ok(match option {
+            net::SO_SNDBUF => size(self.send_buffer()),
+            net::SO_RCVBUF => size(self.receive_buffer()),
+            net::SO_RCVLOWAT => size(self.receive_least()),
+            net::SO_SNDLOWAT => 1,
+            net::SO_PASSCRED => i32::from(self.pass_credentials()),
+            net::SO_PRIORITY => self.priority.load(Ordering::Relaxed).cast_signed(),
+            _ if is_switch(option) => (self.switches.load(Ordering::Relaxed) >> option & 1) as i32,
+            _ => return Err(Errno::ENOPROTOOPT),
+        })
+    }
+
+    /// Whether a switch is on.
+    #[must_use]
+    pub fn switch(&self, option: u32) -> bool {
+        self.number(option) == Ok(1)
+    }
+
+    /// Sets such an option.
+    ///
+    /// # Errors
+    /// `ENOPROTOOPT`; `EPERM` for `SO_*BUFFORCE` unless `privileged`.
+    pub fn set_number(&self, option: u32, value: i32, privileged: bool) -> Result<()> {
+        // Twice what was asked for, because Linux counts its own overhead, and programs know it.
+        let buffer = |least: usize, limit: usize| (value.max(0) as usize).min(limit).saturating_mul(2).max(least);
+        match option {
+            net::SO_SNDBUF => self.send_buffer.store(buffer(MIN_SEND_BUFFER, MAX_BUFFER), Ordering::Relaxed),
+            net::SO_RCVBUF => self.receive_buffer.store(buffer(MIN_RECEIVE_BUFFER, MAX_BUFFER), Ordering::Relaxed),
+            net::SO_SNDBUFFORCE | net::SO_RCVBUFFORCE if !privileged => return Err(Errno::EPERM),
+            net::SO_SNDBUFFORCE => self.send_buffer.store(buffer(MIN_SEND_BUFFER, i32::MAX as usize / 2), Ordering::Relaxed),
+            net::SO_RCVBUFFORCE => {
+                self.receive_buffer.store(buffer(MIN_RECEIVE_BUFFER, i32::MAX as usize / 2), Ordering::Relaxed);
+            }
+            net::SO_RCVLOWAT => {
+                let least = if value < 0 { i32::MAX as usize } else { value.max(1) as usize };
+                self.receive_least.store(least, Ordering::Relaxed);
+            }
+            net::SO_PASSCRED => self.pass_credentials.store(value != 0, Ordering::Relaxed),
+            net::SO_PRIORITY => self.priority.store(value.cast_unsigned(), Ordering::Relaxed),
+            _ if is_switch(option) && value != 0 => {
+                self.switches.fetch_or(1 << option, Ordering::Relaxed);
+            }
+            _ if is_switch(option) => {
+                self.switches.fetch_and(!(1 << option), Ordering::Relaxed);
+            }
+            _ => return Err(Errno::ENOPROTOOPT),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_doubled_and_bounded_as_on_linux() {
+        let options = Options::default();
+        assert_eq!(options.number(net::SO_SNDBUF), Ok(212_992));
+        for (asked, granted) in [(0, 4608), (10_000, 20_000), (i32::MAX, 425_984)] {
+            options.set_number(net::SO_SNDBUF, asked, false).unwrap();
+            assert_eq!(options.number(net::SO_SNDBUF), Ok(granted));
+        }
+        options.set_number(net::SO_RCVBUF, 1, false).unwrap();
+        assert_eq!(options.number(net::SO_RCVBUF), Ok(2304));
+        assert_eq!(options.set_number(net::SO_SNDBUFFORCE, 1_000_000, false), Err(Errno::EPERM));
+        options.set_number(net::SO_SNDBUFFORCE, 1_000_000, true).unwrap();
+        assert_eq!(options.number(net::SO_SNDBUF), Ok(2_000_000));
+    }
+
+    #[test]
+    fn switches_are_remembered_and_others_refused() {
+        let options = Options::default();
+        options.set_number(net::SO_REUSEADDR, 7, false).unwrap();
+        assert_eq!(options.number(net::SO_REUSEADDR), Ok(1));
+        assert_eq!(options.number(net::SO_KEEPALIVE), Ok(0));
+        assert_eq!(options.number(net::SO_ATTACH_FILTER), Err(Errno::ENOPROTOOPT));
+        assert_eq!(options.number(200), Err(Errno::ENOPROTOOPT));
+        options.set_linger((true, -3));
+        assert_eq!(options.linger(), (true, -3));
+    }
+}

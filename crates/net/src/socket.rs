@@ -1,0 +1,327 @@
+//! An open socket, of whatever family.
+
+use crate::unix::Rights;
+use crate::{Address, Options};
+use abi::errno::Errno;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use fs::ioctl::Request;
+use fs::path::Walk;
+use fs::poll::{Events, PollTable, Source};
+use fs::{File, FileOps, FileType, OpenFlags, Path, Result};
+use linux_raw_sys::net;
+use task::Once;
+
+/// What travels: `socket(2)`'s type.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Bytes, in order, between two (`SOCK_STREAM`).
+    Stream,
+    /// Messages, each for itself, from anybody (`SOCK_DGRAM`).
+    Datagram,
+    /// Messages, in order, between two (`SOCK_SEQPACKET`).
+    Seqpacket,
+}
+
+impl Kind {
+    /// The number of the type.
+    #[must_use]
+    pub const fn number(self) -> i32 {
+        match self {
+            Self::Stream => 1,
+            Self::Datagram => 2,
+            Self::Seqpacket => 5,
+        }
+    }
+
+    /// Whether two sockets of the kind are connected before anything is sent.
+    #[must_use]
+    pub const fn connects(self) -> bool {
+        !matches!(self, Self::Datagram)
+    }
+}
+
+/// Who somebody is: `struct ucred`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ucred {
+    /// The process.
+    pub pid: i32,
+    /// The effective user.
+    pub uid: u32,
+    /// The effective group.
+    pub gid: u32,
+}
+
+impl Ucred {
+    /// What is shown where nobody is known.
+    pub const NOBODY: Self = Self { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    /// What a message without a known sender carries.
+    pub const UNKNOWN_SENDER: Self = Self { pid: 0, uid: 65_534, gid: 65_534 };
+}
+
+/// Who runs the calling thread; the personality sets it.
+static IDENTITY: Once<fn() -> Ucred> = Once::new();
+
+/// Sets the function that says who runs the calling thread. The first call counts.
+pub fn set_identity(who: fn() -> Ucred) {
+    IDENTITY.call_once(|| who);
+}
+
+pub(crate) fn identity() -> Ucred {
+    IDENTITY.get().map_or(Ucred::UNKNOWN_SENDER, |who| who())
+}
+
+/// Who binds, connects or sends to an address, and what names mean to it.
+pub struct Caller<'a> {
+    /// Where names are looked up, with the permissions of the caller.
+    pub walk: Walk<'a>,
+    /// The file creation mask.
+    pub umask: u32,
+}
+
+bitflags::bitflags! {
+    /// The flags of `send(2)` and `recv(2)` that matter here.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Flags: u32 {
+        /// Urgent data.
+        const OOB = net::MSG_OOB;
+        /// Leave in the queue what is received.
+        const PEEK = net::MSG_PEEK;
+        /// Wait until the buffer is full.
+        const WAITALL = net::MSG_WAITALL;
+    }
+}
+
+/// How long to wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Wait {
+    /// Not at all.
+    pub nonblocking: bool,
+    /// At most so many nanoseconds; 0 is for ever.
+    pub timeout: u64,
+}
+
+impl Wait {
+    /// Waits at `source` until `attempt` gives a result.
+    ///
+    /// # Errors
+    /// That of the attempt; `EAGAIN` if it would have to wait, or has waited long enough; `ERESTARTSYS` (`EINTR` if there is a
+    /// limit) for a signal.
+    pub(crate) fn at<R>(self, source: &Source, mut attempt: impl FnMut() -> Option<Result<R>>) -> Result<R> {
+        if let Some(result) = attempt() {
+            return result;
+        }
+        if self.nonblocking {
+            return Err(Errno::EAGAIN);
+        }
+        if self.timeout == 0 {
+            return source.wait(attempt).flatten();
+        }
+        let deadline = task::now_ns().saturating_add(self.timeout);
+        match source.wait_until(Some(deadline), attempt) {
+            Ok(Some(result)) => result,
+            Ok(None) => Err(Errno::EAGAIN),
+            Err(_) => Err(Errno::EINTR),
+        }
+    }
+}
+
+/// What is sent in one call.
+pub struct Outgoing<'a> {
+    /// The bytes.
+    pub data: &'a [u8],
+    /// Where to, if not to the connected peer.
+    pub to: Option<(&'a Caller<'a>, &'a Address)>,
+    /// Open files to go with it (`SCM_RIGHTS`).
+    pub rights: Option<Rights>,
+    /// Who the sender says it is (`SCM_CREDENTIALS`), checked.
+    pub credentials: Option<Ucred>,
+}
+
+impl<'a> Outgoing<'a> {
+    /// Bytes for the connected peer and nothing else.
+    #[must_use]
+    pub const fn plain(data: &'a [u8]) -> Self {
+        Self { data, to: None, rights: None, credentials: None }
+    }
+}
+
+/// What one call received.
+#[derive(Default)]
+pub struct Incoming {
+    /// How many bytes are in the buffer.
+    pub copied: usize,
+    /// How many the message had.
+    pub full: usize,
+    /// Where it came from, of sockets that are not connected.
+    pub from: Option<Address>,
+    /// The open files that came with it.
+    pub rights: Option<Rights>,
+    /// Who sent it, if the receiver asked for that.
+    pub credentials: Option<Ucred>,
+}
+
+/// One family's sockets.
+pub trait Protocol: FileOps {
+    /// The family's number.
+    fn family(&self) -> u32;
+
+    /// The kind.
+    fn kind(&self) -> Kind;
+
+    /// The number of the protocol.
+    fn number(&self) -> i32 {
+        0
+    }
+
+    /// Whether it waits for connections.
+    fn listening(&self) -> bool;
+
+    /// Gives it an address.
+    ///
+    /// # Errors
+    /// Those of `bind(2)`.
+    fn bind(&self, caller: &Caller<'_>, address: &Address) -> Result<()>;
+
+    /// Connects it, or (of datagrams) sets whom it talks to.
+    ///
+    /// # Errors
+    /// Those of `connect(2)`.
+    fn connect(&self, caller: &Caller<'_>, address: &Address, wait: Wait) -> Result<()>;
+
+    /// Waits for connections from now on.
+    ///
+    /// # Errors
+    /// Those of `listen(2)`.
+    fn listen(&self, backlog: usize) -> Result<()>;
+
+    /// Takes a connection.
+    ///
+    /// # Errors
+    /// Those of `accept(2)`.
+    fn accept(&self, wait: Wait) -> Result<Socket>;
+
+    /// Its own address.
+    fn local(&self) -> Address;
+
+    /// The peer's address.
+    ///
+    /// # Errors
+    /// `ENOTCONN`.
+    fn peer(&self) -> Result<Address>;
+
+    /// Ends receiving or sending.
+    ///
+    /// # Errors
+    /// Those of `shutdown(2)`.
+    fn shutdown(&self, receiving: bool, sending: bool) -> Result<()>;
+
+    /// Sends. How much was sent may be less than all of a stream's bytes.
+    ///
+    /// # Errors
+    /// Those of `send(2)`.
+    fn send(&self, message: Outgoing<'_>, flags: Flags, wait: Wait) -> Result<usize>;
+
+    /// Receives.
+    ///
+    /// # Errors
+    /// Those of `recv(2)`.
+    fn receive(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming>;
+
+    /// Receives into memory of its own: at most `limit` bytes, and no more than there are.
+    ///
+    /// # Errors
+    /// Those of `recv(2)`.
+    fn receive_owned(&self, limit: usize, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)>;
+
+    /// Who connected it or was connected to (`SO_PEERCRED`).
+    fn peer_credentials(&self) -> Ucred {
+        Ucred::NOBODY
+    }
+
+    /// The error that happened while nobody called, which is then forgotten (`SO_ERROR`).
+    fn take_error(&self) -> Option<Errno>;
+
+    /// Bytes that wait to be received, or else those sent that the peer has not received.
+    fn queued(&self, incoming: bool) -> usize;
+
+    /// The number of the file, for listings of sockets.
+    fn set_inode(&self, ino: u64);
+}
+
+/// An open socket.
+pub struct Socket {
+    protocol: Arc<dyn Protocol>,
+    options: Arc<Options>,
+}
+
+impl Socket {
+    /// A socket of `protocol`, which shares `options` with it.
+    #[must_use]
+    pub const fn new(protocol: Arc<dyn Protocol>, options: Arc<Options>) -> Self {
+        Self { protocol, options }
+    }
+
+    /// What its family does.
+    #[must_use]
+    pub fn protocol(&self) -> &dyn Protocol {
+        &*self.protocol
+    }
+
+    /// Its options.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// An open file of it. `flags` may hold `O_NONBLOCK`.
+    #[must_use]
+    pub fn into_file(self, flags: OpenFlags) -> Arc<File> {
+        let path = Path::anonymous("socket:", FileType::Socket, 0o777, |_| Err(Errno::ENXIO));
+        self.protocol.set_inode(path.metadata().ino);
+        File::new(path, Arc::new(self), flags | OpenFlags::RDWR)
+    }
+
+    /// How long a call that sends waits.
+    #[must_use]
+    pub fn send_wait(&self, nonblocking: bool) -> Wait {
+        Wait { nonblocking, timeout: self.options.send_timeout() }
+    }
+
+    /// How long a call that receives, connects or accepts waits.
+    #[must_use]
+    pub fn receive_wait(&self, nonblocking: bool) -> Wait {
+        Wait { nonblocking, timeout: self.options.receive_timeout() }
+    }
+}
+
+impl FileOps for Socket {
+    fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
+        self.protocol.receive(buf, Flags::empty(), self.receive_wait(file.nonblocking())).map(|incoming| incoming.copied)
+    }
+
+    fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
+        self.protocol.send(Outgoing::plain(buf), Flags::empty(), self.send_wait(file.nonblocking()))
+    }
+
+    fn poll(&self, file: &File, table: Option<&mut PollTable>) -> Events {
+        self.protocol.poll(file, table)
+    }
+
+    fn ioctl(&self, _: &File, request: &Request<'_>) -> Result<usize> {
+        let incoming = match request.command {
+            linux_raw_sys::ioctl::FIONREAD => true,
+            linux_raw_sys::ioctl::TIOCOUTQ => false,
+            _ => return Err(Errno::ENOTTY),
+        };
+        if self.protocol.listening() {
+            return Err(Errno::EINVAL);
+        }
+        request.write(&i32::try_from(self.protocol.queued(incoming)).unwrap_or(i32::MAX))?;
+        Ok(0)
+    }
+
+    fn closed(&self, file: &File) {
+        self.protocol.closed(file);
+    }
+}

@@ -1,0 +1,392 @@
+//! `AF_UNIX`: sockets within the instance (`unix(7)`).
+//!
+//! A *port* is where a socket receives; a connected socket holds its peer's port, never its peer, so two sockets keep
+//! nothing of each other but queues. Open files under way in queues (`rights.rs`) may lead in a ring back to the queue they are in;
+//! that module finds such rings and empties them.
+
+mod names;
+mod port;
+mod rights;
+mod transfer;
+
+pub use rights::Rights;
+
+use crate::socket::identity;
+use crate::{Address, Caller, Flags, Incoming, Kind, Options, Outgoing, Protocol, Socket, Ucred, UnixName, Wait};
+use abi::errno::Errno;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::String;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::fmt::Write;
+use core::sync::atomic::{AtomicU64, Ordering};
+use fs::poll::{Events, PollTable};
+use fs::{File, FileOps, Result};
+use linux_raw_sys::net;
+use names::Binding;
+use port::{Port, RECEIVING, SENDING};
+use task::{Mutex, Once};
+
+/// The most connections that may wait to be accepted (`net.core.somaxconn`).
+const MAX_BACKLOG: usize = 4096;
+
+/// Connections nobody has accepted yet.
+struct Backlog {
+    waiting: VecDeque<Arc<Unix>>,
+    most: usize,
+}
+
+#[derive(Default)]
+struct State {
+    binding: Option<Binding>,
+    backlog: Option<Backlog>,
+}
+
+/// A socket.
+pub struct Unix {
+    id: u64,
+    kind: Kind,
+    port: Arc<Port>,
+    /// The peer of a stream or seqpacket socket.
+    peer: Once<Arc<Port>>,
+    state: Mutex<State>,
+    ino: AtomicU64,
+    this: Weak<Unix>,
+}
+
+/// Every socket, for `/proc/net/unix`.
+static ALL: Mutex<BTreeMap<u64, Weak<Unix>>> = Mutex::new(BTreeMap::new());
+
+/// The number of a family's protocol: none, or the family again.
+fn check_protocol(protocol: i32) -> Result<()> {
+    if protocol == 0 || protocol.cast_unsigned() == net::AF_UNIX { Ok(()) } else { Err(Errno::EPROTONOSUPPORT) }
+}
+
+/// A new socket.
+///
+/// # Errors
+/// `EPROTONOSUPPORT`.
+pub fn socket(kind: Kind, protocol: i32) -> Result<Socket> {
+    check_protocol(protocol)?;
+    Ok(Unix::new(kind, Arc::default()).into_socket())
+}
+
+/// Two sockets connected with each other.
+///
+/// # Errors
+/// `EPROTONOSUPPORT`.
+pub fn pair(kind: Kind, protocol: i32) -> Result<(Socket, Socket)> {
+    check_protocol(protocol)?;
+    let (a, b) = (Unix::new(kind, Arc::default()), Unix::new(kind, Arc::default()));
+    let who = identity();
+    for (one, other) in [(&a, &b), (&b, &a)] {
+        one.port.set_credentials(who);
+        if kind.connects() {
+            one.peer.call_once(|| other.port.clone());
+        } else {
+            one.port.set_target(Some(&other.port));
+        }
+    }
+    Ok((a.into_socket(), b.into_socket()))
+}
+
+impl Unix {
+    fn new(kind: Kind, options: Arc<Options>) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let socket = Arc::new_cyclic(|this| Self {
+            id,
+            kind,
+            port: Port::new(kind, options),
+            peer: Once::new(),
+            state: Mutex::default(),
+            ino: AtomicU64::new(0),
+            this: this.clone(),
+        });
+        ALL.lock().insert(id, Arc::downgrade(&socket));
+        socket
+    }
+
+    fn into_socket(self: Arc<Self>) -> Socket {
+        let options = self.port.options.clone();
+        Socket::new(self, options)
+    }
+
+    /// The table of the files under way has to know which of them are sockets, and what waits in those.
+    fn of_file(file: &File) -> Option<&Self> {
+        let protocol: &dyn core::any::Any = file.ops_as::<Socket>()?.protocol();
+        protocol.downcast_ref()
+    }
+
+    /// Runs `f` on the socket's port and on those of the connections nobody has accepted yet.
+    fn for_each_port(&self, mut f: impl FnMut(&Port)) {
+        f(&self.port);
+        if let Some(backlog) = &self.state.lock().backlog {
+            backlog.waiting.iter().for_each(|waiting| f(&waiting.port));
+        }
+    }
+
+    /// Puts a new socket, connected to `client`, into the backlog. `None`: there is no room.
+    fn admit(&self, client: &Self) -> Option<Result<()>> {
+        let mut state = self.state.lock();
+        let Some(backlog) = &mut state.backlog else { return Some(Err(Errno::ECONNREFUSED)) };
+        if self.port.is_shut(RECEIVING) || self.port.is_closed() {
+            return Some(Err(Errno::ECONNREFUSED));
+        }
+        if backlog.waiting.len() > backlog.most {
+            return None;
+        }
+        let mut connected = false;
+        let server = Self::new(self.kind, Arc::default());
+        client.port.set_credentials(identity());
+        client.peer.call_once(|| {
+            connected = true;
+            server.port.clone()
+        });
+        if !connected {
+            return Some(Err(Errno::EISCONN));
+        }
+        server.port.set_name(self.port.name());
+        server.port.set_credentials(self.port.credentials());
+        server.peer.call_once(|| client.port.clone());
+        backlog.waiting.push_back(server);
+        Some(Ok(()))
+    }
+
+    /// Ends the socket: nobody will use it again.
+    fn release(&self) {
+        ALL.lock().remove(&self.id);
+        let (binding, backlog) = {
+            let mut state = self.state.lock();
+            (state.binding.take(), state.backlog.take())
+        };
+        drop(binding);
+        let unread = self.port.close();
+        if let Some(peer) = self.peer.get() {
+            if unread {
+                peer.set_error(Errno::ECONNRESET);
+            }
+            peer.shut(RECEIVING | SENDING);
+        }
+        for waiting in backlog.into_iter().flat_map(|backlog| backlog.waiting) {
+            if let Some(peer) = waiting.peer.get() {
+                peer.set_error(Errno::ECONNRESET);
+            }
+            waiting.release();
+        }
+        rights::collect_after_close();
+    }
+
+    /// The socket at an address.
+    fn find(&self, caller: &Caller<'_>, address: &Address) -> Result<Arc<Unix>> {
+        let Address::Unix(name) = address else { return Err(Errno::EINVAL) };
+        names::find(caller, self.kind, name)
+    }
+
+    fn bind_to(&self, name: impl FnOnce() -> Result<(Binding, UnixName)>) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.binding.is_some() {
+            return Err(Errno::EINVAL);
+        }
+        let (binding, name) = name()?;
+        state.binding = Some(binding);
+        self.port.set_name(name);
+        Ok(())
+    }
+
+    /// Gives the socket an abstract name of the kernel's choice, unless it has one.
+    fn bind_anywhere(&self) -> Result<()> {
+        match self.bind_to(|| names::bind_anywhere(self.kind, &self.this)) {
+            Err(Errno::EINVAL) => Ok(()),
+            result => result,
+        }
+    }
+}
+
+impl FileOps for Unix {
+    fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
+        if let Some(table) = table {
+            table.watch(&self.port.readable);
+            table.watch(&self.port.writable);
+        }
+        if let Some(backlog) = &self.state.lock().backlog {
+            return if backlog.waiting.is_empty() { Events::empty() } else { Events::READABLE };
+        }
+        self.poll_transfers()
+    }
+
+    fn closed(&self, _: &File) {
+        self.release();
+    }
+}
+
+impl Protocol for Unix {
+    fn family(&self) -> u32 {
+        net::AF_UNIX
+    }
+
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn listening(&self) -> bool {
+        self.state.lock().backlog.is_some()
+    }
+
+    fn bind(&self, caller: &Caller<'_>, address: &Address) -> Result<()> {
+        let Address::Unix(name) = address else { return Err(Errno::EINVAL) };
+        match name {
+            UnixName::Unnamed => self.bind_to(|| names::bind_anywhere(self.kind, &self.this)),
+            name => self.bind_to(|| Ok((names::bind(caller, self.kind, name, &self.this)?, name.clone()))),
+        }
+    }
+
+    fn connect(&self, caller: &Caller<'_>, address: &Address, wait: Wait) -> Result<()> {
+        if self.kind == Kind::Datagram {
+            if *address == Address::Unspecified {
+                self.port.set_target(None);
+                return Ok(());
+            }
+            let target = self.find(caller, address)?;
+            if !target.port.accepts_from(&self.port) {
+                return Err(Errno::EPERM);
+            }
+            if self.port.options.pass_credentials() {
+                self.bind_anywhere()?;
+            }
+            self.port.set_target(Some(&target.port));
+            return Ok(());
+        }
+        let listener = self.find(caller, address)?;
+        if self.port.options.pass_credentials() {
+            self.bind_anywhere()?;
+        }
+        if self.listening() {
+            return Err(Errno::EINVAL);
+        }
+        if self.peer.get().is_some() {
+            return Err(Errno::EISCONN);
+        }
+        wait.at(&listener.port.writable, || listener.admit(self))?;
+        listener.port.readable.notify();
+        self.port.writable.notify();
+        Ok(())
+    }
+
+    fn listen(&self, backlog: usize) -> Result<()> {
+        if self.kind == Kind::Datagram {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        {
+            let mut state = self.state.lock();
+            if state.binding.is_none() || self.peer.get().is_some() {
+                return Err(Errno::EINVAL);
+            }
+            let most = backlog.min(MAX_BACKLOG);
+            match &mut state.backlog {
+                Some(backlog) => backlog.most = most,
+                none => *none = Some(Backlog { waiting: VecDeque::new(), most }),
+            }
+            self.port.set_credentials(identity());
+        }
+        self.port.writable.notify();
+        Ok(())
+    }
+
+    fn accept(&self, wait: Wait) -> Result<Socket> {
+        if self.kind == Kind::Datagram {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let attempt = || {
+            let mut state = self.state.lock();
+            let Some(backlog) = &mut state.backlog else { return Some(Err(Errno::EINVAL)) };
+            match backlog.waiting.pop_front() {
+                Some(waiting) => Some(Ok(waiting)),
+                None => self.port.is_shut(RECEIVING).then_some(Err(Errno::EINVAL)),
+            }
+        };
+        let accepted = wait.at(&self.port.readable, attempt)?;
+        self.port.writable.notify();
+        Ok(accepted.into_socket())
+    }
+
+    fn local(&self) -> Address {
+        Address::Unix(self.port.name())
+    }
+
+    fn peer(&self) -> Result<Address> {
+        let peer = match self.kind {
+            Kind::Datagram => self.port.target(),
+            _ => self.peer.get().cloned(),
+        };
+        peer.map(|peer| Address::Unix(peer.name())).ok_or(Errno::ENOTCONN)
+    }
+
+    fn shutdown(&self, receiving: bool, sending: bool) -> Result<()> {
+        let bits = |receiving: bool, sending: bool| (u8::from(receiving) * RECEIVING) | (u8::from(sending) * SENDING);
+        self.port.shut(bits(receiving, sending));
+        if let Some(peer) = self.peer.get() {
+            peer.shut(bits(sending, receiving));
+        }
+        Ok(())
+    }
+
+    fn send(&self, message: Outgoing<'_>, flags: Flags, wait: Wait) -> Result<usize> {
+        self.transmit(message, flags, wait)
+    }
+
+    fn receive(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
+        self.take_in(buf, flags, wait)
+    }
+
+    fn receive_owned(&self, limit: usize, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
+        self.take_message(limit, flags, wait)
+    }
+
+    fn peer_credentials(&self) -> Ucred {
+        match self.kind {
+            Kind::Datagram => self.port.target(),
+            _ => self.peer.get().cloned(),
+        }
+        .map_or(Ucred::NOBODY, |peer| peer.credentials())
+    }
+
+    fn take_error(&self) -> Option<Errno> {
+        self.port.take_error()
+    }
+
+    fn queued(&self, incoming: bool) -> usize {
+        match (incoming, self.peer.get()) {
+            (true, _) => self.port.readable_bytes(),
+            (false, Some(peer)) => peer.charged(),
+            (false, None) => self.port.sent(),
+        }
+    }
+
+    fn set_inode(&self, ino: u64) {
+        self.ino.store(ino, Ordering::Relaxed);
+    }
+}
+
+/// The text of `/proc/net/unix`.
+#[must_use]
+pub fn listing() -> String {
+    const ACCEPTING: u32 = 1 << 16;
+    const UNCONNECTED: u32 = 1;
+    const CONNECTED: u32 = 3;
+    let mut text = String::from("Num       RefCount Protocol Flags    Type St Inode Path\n");
+    let sockets: Vec<Arc<Unix>> = ALL.lock().values().filter_map(Weak::upgrade).collect();
+    for socket in sockets {
+        let flags = if socket.listening() { ACCEPTING } else { 0 };
+        let state = if socket.peer.get().is_some() || socket.port.target().is_some() { CONNECTED } else { UNCONNECTED };
+        let name = match socket.port.name() {
+            UnixName::Unnamed => String::new(),
+            UnixName::Path(path) => String::from(" ") + &String::from_utf8_lossy(&path),
+            UnixName::Abstract(name) => String::from(" @") + &String::from_utf8_lossy(&name).replace('\0', "@"),
+        };
+        let (id, kind, ino) = (socket.id, socket.kind.number(), socket.ino.load(Ordering::Relaxed));
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{id:016x}: 00000002 00000000 {flags:08x} {kind:04x} {state:02x} {ino:5}{name}");
+    }
+    text
+}
