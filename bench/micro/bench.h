@@ -12,7 +12,8 @@ struct metric {
 };
 
 /* Each file's metrics, ended by one without a name. */
-extern const struct metric call_metrics[], file_metrics[], memory_metrics[], process_metrics[], switch_metrics[];
+extern const struct metric call_metrics[], file_metrics[], memory_metrics[], process_metrics[], scale_metrics[], switch_metrics[],
+    time_metrics[];
 
 /* Ends the metric: the system cannot run it. `what` is the call, `error` its errno. */
 _Noreturn void not_available(const char *what, int error);
@@ -73,11 +74,14 @@ static inline long sys0(long number)
 struct timing {
     uint64_t operations; /* in this batch */
     long failed;         /* negative once an operation's result was */
-    uint64_t start;
-    int batch; /* batches done; below zero while their size is sought */
+    uint64_t long_enough; /* what a batch is to take */
+    int batch;            /* batches done; below zero while their size is sought */
 };
 
+/* Batches of this many operations, or 0 for as many as take long enough. */
 struct timing timing_begin(uint64_t operations);
+/* Batches twenty times as long, beginning the search with this many operations. */
+struct timing timing_begin_long(uint64_t operations);
 /* Whether another batch is to be run. */
 int timing_next(struct timing *);
 /* The batch is over, and took this long without what does not belong to it. */

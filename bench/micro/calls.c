@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 /* getppid: enters the kernel and reads one value. */
@@ -21,6 +22,13 @@ static void futex_wake(void)
 {
     uint32_t word = 0;
     MEASURE(RESULT(sys3(SYS_futex, (long)&word, FUTEX_WAKE_PRIVATE, 1)));
+}
+
+/* Reads the monotonic clock, as the C library does: without a system call where the kernel maps one that needs none. */
+static void clock_read(void)
+{
+    struct timespec time;
+    MEASURE(RESULT(clock_gettime(CLOCK_MONOTONIC, &time)));
 }
 
 static void handler(int signal)
@@ -72,6 +80,7 @@ static void epoll_1000(void)
 const struct metric call_metrics[] = {
     {"null-call", null_call},
     {"futex-wake", futex_wake},
+    {"clock", clock_read},
     {"signal", signal_self},
     {"epoll-add-del", epoll_add_del},
     {"epoll-1-of-1000", epoll_1000},

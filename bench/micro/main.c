@@ -31,7 +31,8 @@ static const uint64_t LONG_ENOUGH = 200000;
 /* Seconds of the machine's time that one metric may take. */
 enum { TIME_LIMIT = 60 };
 
-static const struct metric *const parts[] = {call_metrics, file_metrics, memory_metrics, process_metrics, switch_metrics};
+static const struct metric *const parts[] = {call_metrics, file_metrics, memory_metrics, process_metrics,
+                                             switch_metrics, time_metrics, scale_metrics};
 
 static int instructions;        /* the clock counts instructions */
 static const char *current;     /* the metric of this process */
@@ -56,7 +57,14 @@ void not_available(const char *what, int error)
 
 struct timing timing_begin(uint64_t operations)
 {
-    return (struct timing){.operations = operations ? operations : 1, .batch = operations ? -1 : -64};
+    if (operations == 0)
+        return (struct timing){.operations = 1, .long_enough = LONG_ENOUGH, .batch = -64};
+    return (struct timing){.operations = operations, .batch = -1};
+}
+
+struct timing timing_begin_long(uint64_t operations)
+{
+    return (struct timing){.operations = operations, .long_enough = 20 * LONG_ENOUGH, .batch = -64};
 }
 
 int timing_next(struct timing *timing)
@@ -78,11 +86,11 @@ void timing_end(struct timing *timing, uint64_t elapsed)
     if (timing->failed < 0)
         not_available("in the loop", (int)-timing->failed);
     if (timing->batch < -1) {
-        /* The batch grows until it is long enough; one more of that size warms up. */
-        if (elapsed < LONG_ENOUGH) {
+        /* The batch grows until it is long enough twice running; the second warms up what the first did not. */
+        if (elapsed < timing->long_enough) {
             timing->operations *= 2;
-            timing->batch++;
-        } else {
+            timing->batch = -64;
+        } else if (++timing->batch == -62) {
             timing->batch = -1;
         }
         return;
@@ -129,14 +137,14 @@ static void run(const struct metric *metric)
     while (waitpid(child, &status, WNOHANG) != child && !late)
         late = sigtimedwait(&ended, NULL, &limit) < 0 && errno == EAGAIN;
     if (late) {
-        kill(-child, SIGKILL);
         kill(child, SIGKILL);
         waitpid(child, &status, 0);
         printf("bench: %s n/a ETIME no end after %d s\n", metric->name, TIME_LIMIT);
     } else if (WIFSIGNALED(status)) {
         printf("bench: %s n/a EINTR ended by signal %d\n", metric->name, WTERMSIG(status));
     }
-    while (waitpid(-1, NULL, WNOHANG) > 0) {
+    kill(-child, SIGKILL); /* what it has left running */
+    while (waitpid(-1, NULL, 0) > 0) {
     }
 }
 

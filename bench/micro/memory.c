@@ -3,6 +3,7 @@
 #include "bench.h"
 
 #include <fcntl.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -80,8 +81,56 @@ static void protect(void)
     });
 }
 
+enum { BLOCK = 1 << 20, AREA = 32 << 20 };
+
+/* Blocks of 1 MiB, taken in turn from an area that no cache of the emulated machine's time holds. */
+static char *area(void)
+{
+    char *at = CHECK(mmap(NULL, AREA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    memset(at, 1, AREA);
+    return at;
+}
+
+/* Reads a MiB word by word. */
+static void memory_read(void)
+{
+    const char *start = area();
+    size_t at = 0;
+    uint64_t sum = 0;
+    MEASURE({
+        const uint64_t *words = (const uint64_t *)(start + at);
+        for (size_t i = 0; i < BLOCK / sizeof *words; i++)
+            sum += words[i];
+        __asm__ volatile("" : "+r"(sum));
+        at = (at + BLOCK) % AREA;
+    });
+}
+
+/* Writes a MiB. */
+static void memory_write(void)
+{
+    char *start = area();
+    size_t at = 0;
+    MEASURE({
+        memset(start + at, 2, BLOCK);
+        at = (at + BLOCK) % AREA;
+    });
+}
+
+/* Copies a MiB. */
+static void memory_copy(void)
+{
+    char *start = area();
+    size_t at = 0;
+    MEASURE({
+        memcpy(start + at, start + (at + AREA / 2) % AREA, BLOCK);
+        at = (at + BLOCK) % AREA;
+    });
+}
+
 const struct metric memory_metrics[] = {
     {"mmap-4k", mmap_4k},       {"mmap-128m", mmap_128m},   {"fault-read", fault_read},
     {"fault-write", fault_write}, {"fault-file", fault_file}, {"mprotect", protect},
+    {"memory-read", memory_read}, {"memory-write", memory_write}, {"memory-copy", memory_copy},
     {0},
 };

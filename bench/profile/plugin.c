@@ -1,6 +1,8 @@
 /*
- * A plugin for QEMU that counts, between two marks in the benchmark, how often each instruction is executed. At the end it writes
- * lines of `ADDRESS COUNT` to the file given as out=FILE.
+ * A plugin for QEMU that counts, between two marks in the benchmark, how often each instruction is executed, and how often a
+ * processor wakes from sleep. At the end it writes `resumed COUNT` and lines of `ADDRESS COUNT` to the file given as out=FILE.
+ *
+ * The counts of instructions are exact with one processor; with more, which then run at the same time, some are lost.
  *
  * A mark is a no-operation with an address that means something here: nopl START(%rax) or nopl STOP(%rax); see bench/micro/bench.h.
  * QEMU's header is not in its package, so the few functions used are declared here, as its documentation (docs/devel/tcg-plugins)
@@ -17,6 +19,7 @@ typedef uint64_t plugin_id;
 enum { NO_REGISTERS = 0 }; /* QEMU_PLUGIN_CB_NO_REGS */
 
 void qemu_plugin_register_vcpu_tb_trans_cb(plugin_id, void (*)(plugin_id, struct qemu_plugin_tb *));
+void qemu_plugin_register_vcpu_resume_cb(plugin_id, void (*)(plugin_id, unsigned));
 void qemu_plugin_register_atexit_cb(plugin_id, void (*)(plugin_id, void *), void *);
 size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *);
 struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *, size_t);
@@ -36,6 +39,7 @@ struct count {
 enum { BUCKETS = 1 << 16 };
 static struct count *buckets[BUCKETS];
 static int counting;
+static uint64_t wake_ups;
 static const char *out;
 
 static struct count *find(uint64_t address)
@@ -64,6 +68,12 @@ static void marked(unsigned vcpu, void *data)
     counting = data != NULL;
 }
 
+static void resumed(plugin_id id, unsigned vcpu)
+{
+    (void)id, (void)vcpu;
+    __atomic_fetch_add(&wake_ups, (uint64_t)counting, __ATOMIC_RELAXED);
+}
+
 static void translated(plugin_id id, struct qemu_plugin_tb *tb)
 {
     (void)id;
@@ -87,6 +97,7 @@ static void finished(plugin_id id, void *data)
         perror(out);
         return;
     }
+    fprintf(file, "resumed %" PRIu64 "\n", wake_ups);
     for (size_t bucket = 0; bucket < BUCKETS; bucket++)
         for (struct count *count = buckets[bucket]; count; count = count->next)
             if (count->executed)
@@ -101,6 +112,7 @@ EXPORT int qemu_plugin_install(plugin_id id, const void *info, int argc, char **
         return 1;
     out = strdup(argv[0] + 4);
     qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
+    qemu_plugin_register_vcpu_resume_cb(id, resumed);
     qemu_plugin_register_atexit_cb(id, finished, NULL);
     return 0;
 }

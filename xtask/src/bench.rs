@@ -6,7 +6,9 @@ mod metrics;
 mod micro;
 pub mod profile;
 mod table;
+mod whole;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,20 +18,20 @@ use clap::Args;
 
 use crate::vm::Kernel;
 use crate::vm::cli::parse_kernel;
-use metrics::{METRICS, Metric};
-use micro::Outcome;
+use metrics::{How, Metric};
+use micro::{Outcome, Results};
 use table::Table;
 
 /// Measure, and print a table with both systems' figures.
 #[derive(Args)]
 pub struct Arguments {
-    /// What to measure: metrics' names, or `boot` for boot, instances and sizes [default: all metrics]
+    /// What to measure: names of metrics, or how they begin, or `boot` for all about boots and instances [default: all metrics]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// The kernel to compare with [default: the newest Linux in /boot]
     #[arg(long, value_parser = parse_kernel, value_name = "linux=VMLINUZ")]
     against: Option<Kernel>,
-    /// Processors
+    /// Processors, where a metric does not need more
     #[arg(long, default_value_t = 1, value_name = "N")]
     cpus: u32,
     /// Count instructions instead of time; with one processor the same to the digit every time
@@ -78,7 +80,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let metrics = chosen(&arguments.names)?;
     if !metrics.is_empty() {
-        measure(arguments, &systems, &metrics, &mut table)?;
+        measure(arguments, &systems, &metrics, &mut table);
     }
     table.print();
     if let Some(path) = &arguments.json {
@@ -87,34 +89,60 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The metrics with these names; all for no names.
+/// The metrics with these names, or whose names begin so; all for no names.
 fn chosen(names: &[String]) -> Result<Vec<&'static Metric>> {
     if names.is_empty() {
-        return Ok(METRICS.iter().collect());
+        return Ok(metrics::all().collect());
     }
-    names
-        .iter()
-        .filter(|&name| name != "boot")
-        .map(|name| {
-            METRICS.iter().find(|metric| metric.name == name).with_context(|| {
-                let known: Vec<_> = METRICS.iter().map(|metric| metric.name).collect();
-                format!("no metric {name:?}; there are boot, {}", known.join(", "))
-            })
-        })
-        .collect()
+    let mut chosen = Vec::new();
+    for name in names.iter().filter(|&name| name != "boot") {
+        let before = chosen.len();
+        let exact = metrics::all().any(|metric| metric.name == name);
+        chosen.extend(metrics::all().filter(|metric| if exact { metric.name == name } else { metric.name.starts_with(name) }));
+        if chosen.len() == before {
+            let known: Vec<_> = metrics::all().map(|metric| metric.name).collect();
+            bail!("no metric {name:?}; there are boot, {}", known.join(", "));
+        }
+    }
+    Ok(chosen)
+}
+
+/// One round: each metric once on one system. What takes only one machine in all is measured in the first round.
+fn round(arguments: &Arguments, kernel: &Kernel, metrics: &[&'static Metric], first: bool) -> Results {
+    let mut results = Results::new();
+    let mut programs: BTreeMap<u32, Vec<&'static Metric>> = BTreeMap::new();
+    for metric in metrics {
+        let setup = micro::Setup { cpus: arguments.cpus, icount: arguments.icount };
+        let outcome = match metric.how {
+            How::Program(least) => {
+                programs.entry(least.max(arguments.cpus)).or_default().push(metric);
+                continue;
+            }
+            How::Boot => whole::boot_time(kernel, setup),
+            How::ImageSize if first => whole::image_size(kernel),
+            How::LeastMemory if first => whole::least_memory(kernel),
+            How::IdleWakeUps if first => whole::idle_wake_ups(kernel),
+            _ => continue,
+        };
+        results.insert(metric.name, outcome.unwrap_or_else(|error| Outcome::NotAvailable(format!("{error:#}"))));
+    }
+    for (cpus, metrics) in programs {
+        results.extend(micro::run(kernel, micro::Setup { cpus, icount: arguments.icount }, &metrics));
+    }
+    results
 }
 
 /// Runs the metrics on all systems in turn.
-fn measure(arguments: &Arguments, systems: &[System], metrics: &[&'static Metric], table: &mut Table) -> Result<()> {
-    let setup = micro::Setup { cpus: arguments.cpus, icount: arguments.icount };
-    let (unit, runs) = if setup.icount { ("instructions", 1) } else { ("ns", 5) };
+fn measure(arguments: &Arguments, systems: &[System], metrics: &[&'static Metric], table: &mut Table) {
+    let runs = arguments.runs.unwrap_or(if arguments.icount { 1 } else { 5 });
     let mut rounds = Vec::new();
-    for _ in 0..arguments.runs.unwrap_or(runs) {
+    for number in 0..runs {
         for system in systems {
-            rounds.push((system, micro::run(&system.kernel, setup, metrics)?));
+            rounds.push((system, round(arguments, &system.kernel, metrics, number == 0)));
         }
     }
     for metric in metrics {
+        let unit = metric.how.unit(arguments.icount);
         for system in systems {
             let outcomes =
                 rounds.iter().filter(|(of, _)| of.name == system.name).filter_map(|(_, results)| results.get(metric.name));
@@ -125,19 +153,21 @@ fn measure(arguments: &Arguments, systems: &[System], metrics: &[&'static Metric
                     Outcome::NotAvailable(why) => reason = Some(why.clone()),
                 }
             }
-            let goal = metric.goal.filter(|_| setup.icount && system.kernel == Kernel::Skerry);
+            let counted = arguments.icount || matches!(metric.how, How::IdleWakeUps);
+            let goal = metric.goal.filter(|_| counted && system.kernel == Kernel::Skerry);
+            // What the clearing is part of is judged without it.
+            let whole = if metric.clears > 0 { None } else { goal };
             match reason {
-                Some(reason) => table.add_not_available(metric.name, system.name, unit, goal, reason),
-                None => table.add(metric.name, system.name, unit, goal, values.clone()),
+                Some(reason) if values.is_empty() => table.add_not_available(metric.name, system.name, unit, whole, reason),
+                _ => table.add(metric.name, system.name, unit, whole, values.clone()),
             }
-            if metric.clears > 0 && setup.icount {
+            if metric.clears > 0 && arguments.icount {
                 let clearing = f64::from(metric.clears * system.clearing());
                 let rest = values.iter().map(|value| value - clearing).collect();
                 table.add(format!("{} less the clearing", metric.name), system.name, unit, goal, rest);
             }
         }
     }
-    Ok(())
 }
 
 impl System {

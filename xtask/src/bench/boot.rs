@@ -55,16 +55,17 @@ pub fn measure(arguments: &Arguments, systems: &[System], table: &mut Table) -> 
 }
 
 /// What one boot took. With counted instructions the virtual clock's nanoseconds are instructions too.
-struct Boot {
+pub struct Boot {
     /// The time-stamp counter at the first user instruction.
-    counter: u64,
+    pub counter: u64,
     /// The monotonic clock then, in nanoseconds.
     monotonic: u64,
     /// From the kernel's entry, in nanoseconds or instructions, where the kernel tells.
     from_entry: Option<u64>,
 }
 
-fn boot(kernel: &Kernel, cpus: u32, icount: bool) -> Result<Boot> {
+/// Boots once, with a first process that tells the clocks.
+pub fn boot(kernel: &Kernel, cpus: u32, icount: bool) -> Result<Boot> {
     let mut machine = Machine {
         kernel: kernel.clone(),
         append: "quiet".into(),
@@ -89,7 +90,7 @@ fn from_entry(log: &str, icount: bool) -> Option<u64> {
 }
 
 /// Bytes of the image that a loader reads, and bytes of memory that it takes.
-fn skerry_size() -> Result<(u64, Option<u64>)> {
+pub fn skerry_size() -> Result<(u64, Option<u64>)> {
     let image = fs::read(build::kernel()?)?;
     let elf = ElfFile64::<object::Endianness>::parse(image.as_slice())?;
     let endian = object::Endianness::Little;

@@ -1,46 +1,135 @@
-//! What the program in `bench/micro` measures, and the figures to reach.
+//! All metrics, and the figures to reach.
 
 /// One metric.
+#[derive(Clone, Copy)]
 pub struct Metric {
     /// Its name in the program, in tables and on the command line.
     pub name: &'static str,
-    /// What it is to cost at most: instructions on one processor, without what `clears` says.
+    /// How it is measured.
+    pub how: How,
+    /// What it is to cost at most: instructions on one processor, without what `clears` says; of others than programs, in the unit
+    /// of the metric.
     pub goal: Option<f64>,
     /// Pages that the kernel must clear or copy in one operation. The loop that does so counts one instruction for each of its
     /// turns where it is a `rep` instruction, which says nothing about its time, so it is shown apart.
     pub clears: u32,
 }
 
-const fn metric(name: &'static str, goal: u32) -> Metric {
-    Metric { name, goal: if goal == 0 { None } else { Some(goal as f64) }, clears: 0 }
+/// How a metric is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// By the program in `bench/micro`, which explains it, in a machine of this many processors at least.
+    Program(u32),
+    /// From power-on to the first instruction of the first process, all in.
+    Boot,
+    /// What a loader reads.
+    ImageSize,
+    /// The smallest memory of a machine that reaches the first process.
+    LeastMemory,
+    /// How often a processor is woken in ten seconds in which nothing is to be done.
+    IdleWakeUps,
 }
 
-/// All of them, in the order in which they run. `bench/micro` explains each.
-pub const METRICS: &[Metric] = &[
-    metric("null-call", 80),
-    metric("read-byte", 150),
-    metric("write-byte", 0),
-    metric("open-close", 1500),
-    metric("stat", 1000),
-    metric("futex-wake", 130),
-    metric("futex-same", 1800),
-    metric("futex-apart", 0),
-    metric("condvar-same", 3000),
-    metric("condvar-apart", 0),
-    metric("pipe-same", 3000),
-    metric("pipe-apart", 0),
-    metric("unix-same", 4500),
-    metric("unix-apart", 0),
-    metric("thread-join", 15_000),
-    metric("mmap-4k", 2500),
-    metric("mmap-128m", 2500),
-    metric("fault-read", 500),
-    Metric { clears: 1, ..metric("fault-write", 800) },
-    metric("fault-file", 0),
-    metric("mprotect", 1500),
-    metric("signal", 2000),
-    metric("fork-exit", 80_000),
-    metric("fork-exec", 150_000),
-    metric("epoll-add-del", 1500),
-    metric("epoll-1-of-1000", 1200),
+impl How {
+    /// The unit of its figures.
+    pub fn unit(self, icount: bool) -> &'static str {
+        match self {
+            How::Program(_) | How::Boot => {
+                if icount {
+                    "instructions"
+                } else {
+                    "ns"
+                }
+            }
+            How::ImageSize => "bytes",
+            How::LeastMemory => "MiB",
+            How::IdleWakeUps => "wake-ups",
+        }
+    }
+}
+
+/// A metric of the program on one processor, with its goal in instructions, or 0.
+const fn single(name: &'static str, goal: u32) -> Metric {
+    Metric { name, how: How::Program(1), goal: if goal == 0 { None } else { Some(goal as f64) }, clears: 0 }
+}
+
+/// A metric of the program on some processors.
+const fn on(cpus: u32, name: &'static str) -> Metric {
+    Metric { how: How::Program(cpus), ..single(name, 0) }
+}
+
+const fn machine(name: &'static str, how: How, goal: Option<f64>) -> Metric {
+    Metric { name, how, goal, clears: 0 }
+}
+
+/// The metrics of one operation by 1, 2, 4, 8 workers.
+macro_rules! scale {
+    ($operation:literal) => {
+        [
+            on(9, concat!("scale-", $operation, "1")),
+            on(9, concat!("scale-", $operation, "2")),
+            on(9, concat!("scale-", $operation, "4")),
+            on(9, concat!("scale-", $operation, "8")),
+        ]
+    };
+}
+
+/// Those of `bench/micro` that measure one operation at a time, and those of whole machines.
+const ALONE: &[Metric] = &[
+    single("null-call", 80),
+    single("read-byte", 150),
+    single("write-byte", 0),
+    single("open-close", 1500),
+    single("stat", 1000),
+    single("futex-wake", 130),
+    single("clock", 0),
+    single("futex-same", 1800),
+    on(2, "futex-apart"),
+    single("condvar-same", 3000),
+    on(2, "condvar-apart"),
+    single("pipe-same", 3000),
+    on(2, "pipe-apart"),
+    single("unix-same", 4500),
+    on(2, "unix-apart"),
+    single("thread-join", 15_000),
+    single("mmap-4k", 2500),
+    single("mmap-128m", 2500),
+    single("fault-read", 500),
+    Metric { clears: 1, ..single("fault-write", 800) },
+    single("fault-file", 0),
+    single("mprotect", 1500),
+    single("signal", 2000),
+    single("fork-exit", 80_000),
+    single("fork-exec", 150_000),
+    single("epoll-add-del", 1500),
+    single("epoll-1-of-1000", 1200),
+    single("timer-latency", 0),
+    single("memory-read", 0),
+    single("memory-write", 0),
+    single("memory-copy", 0),
+    machine("boot-first-process", How::Boot, Some(30e6)),
+    machine("image-size", How::ImageSize, None),
+    machine("least-memory", How::LeastMemory, None),
+    machine("idle-wake-ups", How::IdleWakeUps, Some(0.0)),
 ];
+
+const SCALE: [[Metric; 4]; 13] = [
+    scale!("getppid-p"),
+    scale!("getppid-t"),
+    scale!("open-p"),
+    scale!("open-t"),
+    scale!("mmap-p"),
+    scale!("mmap-t"),
+    scale!("fault-p"),
+    scale!("fault-t"),
+    scale!("futex-p"),
+    scale!("futex-t"),
+    scale!("pipe-p"),
+    scale!("pipe-t"),
+    scale!("malloc-t"),
+];
+
+/// All metrics, in the order in which they are shown.
+pub fn all() -> impl Iterator<Item = &'static Metric> {
+    ALONE.iter().chain(SCALE.as_flattened())
+}

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use super::metrics::Metric;
-use crate::vm::{Kernel, Machine, last_lines};
+use crate::vm::{Kernel, Machine};
 use crate::{build, paths};
 
 /// How long one machine may take: emulated, and counting, Linux alone needs a minute or two to boot.
@@ -35,31 +35,34 @@ pub struct Setup {
     pub icount: bool,
 }
 
+/// What each metric of a round gave, by its name.
+pub type Results = BTreeMap<&'static str, Outcome>;
+
 /// Runs each of `metrics` once. A machine that dies or hangs costs the metric under way; the rest runs in another one.
-///
-/// # Errors
-/// When no machine can be started at all.
-pub fn run(kernel: &Kernel, setup: Setup, metrics: &[&Metric]) -> Result<BTreeMap<&'static str, Outcome>> {
-    let mut results = BTreeMap::new();
+pub fn run(kernel: &Kernel, setup: Setup, metrics: &[&'static Metric]) -> Results {
+    let mut results = Results::new();
     loop {
-        let left: Vec<_> = metrics.iter().filter(|metric| !results.contains_key(metric.name)).collect();
-        let Some(first) = left.first() else { return Ok(results) };
-        let names: Vec<_> = left.iter().map(|metric| metric.name).collect();
-        let machine = machine(kernel, setup);
-        let ended = boot(&machine, setup, &names);
-        let log = String::from_utf8_lossy(&std::fs::read(&machine.log)?).into_owned();
-        ensure!(log.contains("bench: start"), "the program did not start; the log ends:\n{}", last_lines(&machine.log, 25));
-        results.extend(left.iter().filter_map(|metric| Some((metric.name, outcome(&log, metric.name)?))));
-        if let Err(error) = ended {
-            // The first without a result is the one the machine died of.
-            if let Some(metric) = left.iter().find(|metric| !results.contains_key(metric.name)) {
-                eprintln!("xtask: {}: {error:#}", metric.name);
-                results.insert(metric.name, Outcome::NotAvailable("the machine died".into()));
-            }
-        } else {
-            // A name the program does not know would be asked for again without end.
-            results.entry(first.name).or_insert_with(|| Outcome::NotAvailable("not reported".into()));
+        let left: Vec<_> = metrics.iter().map(|metric| metric.name).filter(|name| !results.contains_key(name)).collect();
+        if left.is_empty() {
+            return results;
         }
+        let machine = machine(kernel, setup);
+        let ended = boot(&machine, setup, &left);
+        let log = String::from_utf8_lossy(&std::fs::read(&machine.log).unwrap_or_default()).into_owned();
+        let reported: Vec<_> = left.iter().filter_map(|&name| Some((name, outcome(&log, name)?))).collect();
+        let started = log.contains("bench: start");
+        results.extend(reported);
+        // The first that is missing is the one the machine died of; where the program did not even start, all are lost.
+        let why = match ended {
+            Ok(_) => "not reported".to_owned(),
+            Err(error) => {
+                eprintln!("xtask: {error:#}");
+                "the machine died".to_owned()
+            }
+        };
+        let missing = left.into_iter().filter(|name| !results.contains_key(name));
+        let lost: Vec<_> = missing.take(if started { 1 } else { usize::MAX }).collect();
+        results.extend(lost.into_iter().map(|name| (name, Outcome::NotAvailable(why.clone()))));
     }
 }
 
@@ -67,7 +70,8 @@ pub fn run(kernel: &Kernel, setup: Setup, metrics: &[&Metric]) -> Result<BTreeMa
 pub fn machine(kernel: &Kernel, setup: Setup) -> Machine {
     let mut machine = Machine {
         kernel: kernel.clone(),
-        append: "quiet nokaslr".into(),
+        // Skerry's supervisor is to have all processors, and Linux's symbols the addresses they were linked at.
+        append: format!("quiet nokaslr supervisor_cpus={}", setup.cpus),
         log: paths::target().join("bench.log"),
         timeout: Some(TIME_LIMIT),
         ..Machine::default()

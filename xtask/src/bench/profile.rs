@@ -12,6 +12,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use object::{Object, ObjectSymbol, SymbolKind};
 
+use super::metrics::{How, Metric};
 use super::micro::{self, Outcome, Setup};
 use crate::vm::Kernel;
 use crate::{build, paths};
@@ -41,7 +42,10 @@ struct Share {
 
 /// Carries out `cargo xtask profile`.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let metric = super::chosen(std::slice::from_ref(&arguments.metric))?.pop().context("`boot` has no profile")?.name;
+    let metric = match super::chosen(std::slice::from_ref(&arguments.metric))?.pop() {
+        Some(Metric { name, how: How::Program(_), .. }) => name,
+        _ => bail!("{} is no operation that the program repeats", arguments.metric),
+    };
     let counts_file = paths::target().join("profile.counts");
     // Nothing old may be taken for this run's.
     drop(fs::remove_file(&counts_file));
@@ -63,6 +67,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 /// Lines of `ADDRESS COUNT`, the address in hexadecimal.
 fn read_counts(text: &str) -> Result<BTreeMap<u64, u64>> {
     text.lines()
+        .filter(|line| !line.starts_with("resumed "))
         .map(|line| {
             let (address, count) = line.split_once(' ').with_context(|| format!("the plugin wrote {line:?}"))?;
             Ok((u64::from_str_radix(address, 16)?, count.parse()?))
