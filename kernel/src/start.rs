@@ -90,11 +90,6 @@ fn open(context: &FsContext, name: &[u8]) -> Option<Arc<File>> {
 }
 
 fn instance(context: &FsContext) -> First {
-    let listening =
-        link::start(link::Hooks { signal: |signal| linux::signal_init(signal as i32), shutdown: || linux::signal_init(15) });
-    if listening.is_err() {
-        panic!("no memory to listen to the supervisor");
-    }
     let boot = match Boot::parse(guard::instance::boot_blob()) {
         Ok(boot) => boot,
         Err(error) => {
@@ -108,9 +103,14 @@ fn instance(context: &FsContext) -> First {
     let args: Vec<Vec<u8>> = boot.arguments().map(<[u8]>::to_vec).collect();
     let env: Vec<Vec<u8>> = boot.variables().map(<[u8]>::to_vec).collect();
     let path = search(context, &args[0], &env);
-    let mut terminal = None;
-    let stdio = if boot.flags & boot::FLAG_TERMINAL != 0 {
-        terminal = Some(link::console().clone());
+    // Before the supervisor is listened to: its first word may be the terminal's size.
+    let terminal = (boot.flags & boot::FLAG_TERMINAL != 0).then(|| link::console().clone());
+    let listening =
+        link::start(link::Hooks { signal: |signal| linux::signal_init(signal as i32), shutdown: || linux::signal_init(15) });
+    if listening.is_err() {
+        panic!("no memory to listen to the supervisor");
+    }
+    let stdio = if terminal.is_some() {
         let console = open(context, b"/dev/console").expect("the console was just made");
         [console.clone(), console.clone(), console]
     } else {

@@ -36,22 +36,27 @@ fn on_doorbell() {
     DOORBELL.signal();
 }
 
-/// Starts the thread that listens to the supervisor.
+/// Obeys what the supervisor has said already (the size of the terminal, say), and starts the thread that listens to it.
 ///
 /// # Errors
 /// There is no memory for it.
 pub fn start(hooks: Hooks) -> Result<(), NoMemory> {
     guard::irq::set_doorbell_handler(on_doorbell);
-    task::spawn("link", None, move || listen(&hooks)).map(drop)
-}
-
-fn listen(hooks: &Hooks) {
     let window = guard::instance::window();
     let mut messages = MessageReader::new(&window.control_in, &window.control_in_area);
+    obey_all(&mut messages, &hooks);
+    task::spawn("link", None, move || listen(&mut messages, &hooks)).map(drop)
+}
+
+fn obey_all(messages: &mut MessageReader<'_>, hooks: &Hooks) {
+    while let Some(message) = messages.receive() {
+        obey(&message, hooks);
+    }
+}
+
+fn listen(messages: &mut MessageReader<'_>, hooks: &Hooks) {
     loop {
-        while let Some(message) = messages.receive() {
-            obey(&message, hooks);
-        }
+        obey_all(messages, hooks);
         streams::look_again();
         terminal::feed();
         DOORBELL.wait();

@@ -143,7 +143,9 @@ impl Instance {
     pub(crate) fn send(&self, message: Message) -> Result<()> {
         let mut record = self.record.lock();
         let record = &mut *record;
-        if record.status.state != dev::STATE_RUNNING {
+        // Before its start it is told what its terminal is like; everything else is for one that runs.
+        let early = message.kind == msg::WINSIZE && record.status.state == dev::STATE_CREATED;
+        if record.status.state != dev::STATE_RUNNING && !early {
             return Err(Errno::ESRCH);
         }
         let partition = record.partition.as_ref().ok_or(Errno::ESRCH)?;
@@ -152,7 +154,9 @@ impl Instance {
         // An instance that does not read its messages is one for force.
         writer.send(&message).then_some(()).ok_or(Errno::EAGAIN)?;
         record.control_position = writer.position();
-        partition.ring();
+        if !early {
+            partition.ring();
+        }
         Ok(())
     }
 

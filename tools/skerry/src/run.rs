@@ -111,9 +111,6 @@ pub fn accompany(device: &dyn Device, status: &Status, options: Options, start: 
         Some(input) if here.signals && options.terminal => Raw::enter(input).context(|| "the terminal")?,
         _ => None,
     };
-    if start {
-        instances::start(device, status)?;
-    }
     let tell_size = || {
         if options.terminal
             && let Some(size) = terminal::size(io::stdout().as_fd())
@@ -122,7 +119,11 @@ pub fn accompany(device: &dyn Device, status: &Status, options: Options, start: 
             let _ = device.order(dev::WINSIZE, id, size);
         }
     };
+    // First, so that the program finds it whenever it looks.
     tell_size();
+    if start {
+        instances::start(device, status)?;
+    }
     let mut impatience = 0;
     let mut on_signal = |signal: i32| {
         if signal == SIGWINCH {

@@ -122,6 +122,33 @@ const STEPS: &[(&str, Action)] = &[
         session.send("q")?;
         session.expect(PROMPT, SOON).map(drop)
     }),
+    ("an instance with a terminal: its size, its signals, its job control, and the shell's again", |session| {
+        let shown = type_line(session, "skerry run -t --rm --cpus 1 --mem 64M -- stty size")?;
+        ensure!(shown.contains("30 90"), "the first program does not find the size: {shown:?}");
+        session.send("skerry run -t --rm --cpus 1 --mem 64M -e PS1='inside> ' -- sh -i\n")?;
+        session.expect("\n", SOON)?;
+        session.expect("inside> ", SOON)?;
+        session.send("tty; stty size; cat /proc/skerry/role\n")?;
+        let shown = session.expect("subos", SOON)?;
+        ensure!(shown.contains("/dev/console") && shown.contains("30 90"), "{shown:?}");
+        session.expect("inside> ", SOON)?;
+        session.send("sleep 1000\n")?;
+        std::thread::sleep(Duration::from_secs(1));
+        session.send("\x1a")?;
+        session.expect("Stopped", SOON)?;
+        session.expect("inside> ", SOON)?;
+        session.send("fg\n")?;
+        session.expect("sleep 1000\r\n", SOON)?;
+        session.send("\x03")?;
+        session.expect("inside> ", SOON)?;
+        session.send("exit 7\n")?;
+        session.expect(PROMPT, SOON)?;
+        let shown = type_line(session, "echo status $?")?;
+        ensure!(shown.contains("status 7"), "{shown:?}");
+        let shown = type_line(session, "stty -a | tr -s ' ' '\\n' | grep -c '^icanon'")?;
+        ensure!(shown.contains('1'), "{shown:?}");
+        Ok(())
+    }),
     ("raw mode passes every key", |session| {
         session.send("stty raw -echo; dd bs=1 count=3 2>/dev/null | hexdump -C; stty sane\n")?;
         session.expect("stty sane", SOON)?;
