@@ -7,18 +7,16 @@ use core::cell::UnsafeCell;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 
-use crate::mutex::RawMutex;
+use crate::fifo::FifoLock;
 use crate::scheduler::{Token, scheduler};
-use crate::sync::{AtomicU32, Ordering};
-
-use core::sync::atomic::AtomicUsize;
+use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 
 const WRITER: u32 = 1 << 31;
 
 /// Many readers or one writer, in thread context.
 pub struct RwLock<T: ?Sized> {
     readers: AtomicU32,
-    writer: RawMutex,
+    writer: FifoLock,
     /// The writer that waits for the readers inside to leave.
     draining: AtomicUsize,
     data: UnsafeCell<T>,
@@ -34,14 +32,14 @@ impl<T> RwLock<T> {
     #[cfg(not(loom))]
     #[must_use]
     pub const fn new(value: T) -> Self {
-        Self { readers: AtomicU32::new(0), writer: RawMutex::new(), draining: AtomicUsize::new(0), data: UnsafeCell::new(value) }
+        Self { readers: AtomicU32::new(0), writer: FifoLock::new(), draining: AtomicUsize::new(0), data: UnsafeCell::new(value) }
     }
 
     /// An open lock around `value`.
     #[cfg(loom)]
     #[must_use]
     pub fn new(value: T) -> Self {
-        Self { readers: AtomicU32::new(0), writer: RawMutex::new(), draining: AtomicUsize::new(0), data: UnsafeCell::new(value) }
+        Self { readers: AtomicU32::new(0), writer: FifoLock::new(), draining: AtomicUsize::new(0), data: UnsafeCell::new(value) }
     }
 }
 
@@ -64,7 +62,7 @@ impl<T: ?Sized> RwLock<T> {
     pub fn write(&self) -> WriteGuard<'_, T> {
         self.writer.lock();
         let scheduler = scheduler();
-        self.draining.store(scheduler.current().into_raw(), core::sync::atomic::Ordering::Relaxed);
+        self.draining.store(scheduler.current().into_raw(), Ordering::Relaxed);
         let mut inside = self.readers.fetch_or(WRITER, Ordering::AcqRel);
         while inside & !WRITER != 0 {
             scheduler.park();
@@ -77,7 +75,7 @@ impl<T: ?Sized> RwLock<T> {
     #[inline]
     fn leave(&self) {
         if self.readers.fetch_sub(1, Ordering::AcqRel) == WRITER | 1 {
-            scheduler().unpark(Token::from_raw(self.draining.load(core::sync::atomic::Ordering::Relaxed)));
+            scheduler().unpark(Token::from_raw(self.draining.load(Ordering::Relaxed)));
         }
     }
 

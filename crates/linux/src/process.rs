@@ -21,7 +21,7 @@ use core::fmt::Write;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-use ::task::{Mutex, WaitQueue};
+use ::task::{Condvar, Mutex, WaitQueue};
 use abi::errno::Errno;
 use fs::{FsContext, Path};
 use linux_raw_sys::general as sys;
@@ -74,8 +74,8 @@ pub struct Process {
     resumed: WaitQueue,
     /// Woken when something happened to a child.
     pub(crate) children_changed: WaitQueue,
-    /// Woken when a thread has ended.
-    tasks_changed: WaitQueue,
+    /// One of `tasks` has ended.
+    tasks_changed: Condvar,
     /// Woken when a signal was sent.
     pub(crate) signal_sent: WaitQueue,
     pub(crate) limits: Mutex<Limits>,
@@ -122,7 +122,7 @@ impl Process {
             stopped: AtomicBool::new(false),
             resumed: WaitQueue::new(),
             children_changed: WaitQueue::new(),
-            tasks_changed: WaitQueue::new(),
+            tasks_changed: Condvar::new(),
             signal_sent: WaitQueue::new(),
             limits: Mutex::new(new.limits),
             owner: Mutex::new(new.owner),
@@ -200,8 +200,9 @@ impl Process {
 
     /// Takes a thread out again that could not be started.
     pub(crate) fn remove_unstarted(&self, task: &Arc<Task>) {
-        self.tasks.lock().retain(|t| !Arc::ptr_eq(t, task));
-        self.tasks_changed.wake_all();
+        let mut tasks = self.tasks.lock();
+        tasks.retain(|t| !Arc::ptr_eq(t, task));
+        self.tasks_changed.notify_all(&tasks);
     }
 
     fn first_task(&self) -> Option<Arc<Task>> {
@@ -250,7 +251,11 @@ impl Process {
         }
         // Those that are stopped must come by, too.
         self.resumed.wake_all();
-        self.tasks_changed.wait(|| (self.tasks.lock().len() == 1).then_some(()));
+        let mut tasks = self.tasks.lock();
+        while tasks.len() != 1 {
+            tasks = self.tasks_changed.wait(tasks);
+        }
+        drop(tasks);
         if mine != self.pid {
             processes::rename_task(task, self.pid);
         }
@@ -494,17 +499,17 @@ pub(crate) fn leave(task: &Arc<Task>) {
     let thread = task.thread();
     thread.set_user(None);
     process.ended_ns.fetch_add(thread.cpu_time_ns(), Ordering::Relaxed);
+    // Before a thread that calls `execve` sees that it is alone, and takes the number over.
+    processes::remove_task(task.tid());
     let last = {
         let mut tasks = process.tasks.lock();
         *process.name.lock() = task.name();
         tasks.retain(|t| !Arc::ptr_eq(t, task));
+        process.tasks_changed.notify_all(&tasks);
         tasks.is_empty()
     };
-    processes::remove_task(task.tid());
     if last {
         finish(&process);
-    } else {
-        process.tasks_changed.wake_all();
     }
 }
 
