@@ -29,8 +29,8 @@ struct Slots {
 
 impl Slots {
     fn get(&self, fd: i32) -> Result<&Slot, Errno> {
-        let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
-        self.slots.get(index).and_then(Option::as_ref).ok_or(Errno::EBADF)
+        // A negative number is beyond all there are.
+        self.slots.get(fd as u32 as usize).and_then(Option::as_ref).ok_or(Errno::EBADF)
     }
 
     fn get_mut(&mut self, fd: i32) -> Result<&mut Slot, Errno> {

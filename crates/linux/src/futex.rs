@@ -5,10 +5,11 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 
 use ::task::{Mutex, MutexGuard, Thread};
 use abi::errno::Errno;
+use abi::layout::PAGE_SIZE;
 use guard::user;
 use linux_raw_sys::general as sys;
 use vm::FutexKey;
@@ -18,6 +19,35 @@ use crate::uaccess::UserPtr;
 use crate::{SysResult, Task};
 
 const BUCKETS: usize = 256;
+
+/// How many wait, by where in its page their word is: the same for everybody who may wake them, whatever he calls the word.
+static WAITING: [AtomicU32; PLACES] = [const { AtomicU32::new(0) }; PLACES];
+const PLACES: usize = PAGE_SIZE / 4;
+
+/// Counts a waiter.
+struct Counted(usize);
+
+impl Counted {
+    /// Called before the waiter looks at the word, while whoever wakes changes the word before he looks at the count: either the
+    /// waiter sees the word changed, or the other sees the waiter.
+    fn new(addr: usize) -> Self {
+        let place = addr / 4 % PLACES;
+        WAITING[place].fetch_add(1, Ordering::SeqCst);
+        Self(place)
+    }
+
+    /// Whether nobody waits for a word at this place of its page. The caller has changed the word.
+    fn nobody(addr: usize) -> bool {
+        fence(Ordering::SeqCst);
+        WAITING[addr / 4 % PLACES].load(Ordering::Relaxed) == 0
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        WAITING[self.0].fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// A thread that waits. Its key changes when it is moved to another word.
 struct Waiter {
@@ -31,6 +61,7 @@ struct Waiter {
 struct Entry {
     key: FutexKey,
     waiter: Arc<Waiter>,
+    _counted: Counted,
 }
 
 /// Threads that wait for words of this bucket, in order.
@@ -83,10 +114,11 @@ fn wait(task: &Task, addr: usize, private: bool, expected: u32, deadline: Option
         Arc::new(Waiter { thread: task.thread().clone(), bits, woken: AtomicBool::new(false), bucket: AtomicUsize::new(number) });
     {
         let mut bucket = TABLE[number].lock();
+        let counted = Counted::new(addr);
         if user::load_u32(addr).map_err(fault)? != expected {
             return Err(Errno::EAGAIN);
         }
-        bucket.push(Entry { key, waiter: waiter.clone() });
+        bucket.push(Entry { key, waiter: waiter.clone(), _counted: counted });
     }
     loop {
         if waiter.woken.load(Ordering::Acquire) {
@@ -179,7 +211,7 @@ fn requeue(
         take(&mut source, &from_key, moves, u32::MAX, &mut moved);
         for waiter in &moved {
             waiter.bucket.store(to_number, Ordering::Release);
-            let entry = Entry { key: to_key.clone(), waiter: waiter.clone() };
+            let entry = Entry { key: to_key.clone(), waiter: waiter.clone(), _counted: Counted::new(to) };
             match &mut target {
                 Some(target) => target.push(entry),
                 None => source.push(entry),
@@ -250,7 +282,16 @@ fn wake_op(
 }
 
 /// `futex(2)`. The priority-inheriting operations are not there.
+#[inline(always)]
 pub fn sys_futex(task: &Task, addr: usize, operation: u32, value: u32, timeout: usize, addr2: usize, value3: u32) -> SysResult {
+    let wakes = operation == sys::FUTEX_WAKE | sys::FUTEX_PRIVATE_FLAG;
+    if wakes && addr.is_multiple_of(4) && addr < user::USER_END && Counted::nobody(addr) {
+        return Ok(0);
+    }
+    operate(task, addr, operation, value, timeout, addr2, value3)
+}
+
+fn operate(task: &Task, addr: usize, operation: u32, value: u32, timeout: usize, addr2: usize, value3: u32) -> SysResult {
     let private = operation & sys::FUTEX_PRIVATE_FLAG != 0;
     let realtime = operation & sys::FUTEX_CLOCK_REALTIME != 0;
     let count = |value: u32| usize::try_from(value.cast_signed()).unwrap_or(0);

@@ -2,12 +2,12 @@
 //!
 //! The function's own signature says what types the arguments have; [`Argument`] turns registers into them. A call marked `regs` also
 //! gets the program's registers, because it changes more of them than the result, or copies all of them; all others are called right
-//! from the entry from ring 3 (`quick`).
+//! from the entry from ring 3 (`QUICK`).
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi::errno::Errno;
-use guard::user::{Answer, UserRegs};
+use guard::user::{Answer, QuickCall, UserRegs};
 
 use crate::uaccess::Argument;
 use crate::{SysResult, Task, trace};
@@ -37,14 +37,11 @@ pub enum Kind {
     Sig,
 }
 
-/// A system call that needs its arguments only.
-type QuickCall = extern "sysv64" fn(&Task, &UserRegs) -> Answer;
-
 /// A system call by what it needs.
 #[derive(Clone, Copy)]
 enum Handler {
     /// Its arguments.
-    Quick(QuickCall),
+    Quick(QuickCall<Task>),
     /// All registers.
     Full(fn(&Task, &mut UserRegs) -> SysResult),
 }
@@ -161,9 +158,9 @@ extern "sysv64" fn not_run(_: &Task, _: &UserRegs) -> Answer {
     Answer::full(NOT_RUN)
 }
 
-/// What [`quick`] calls, by number.
-static QUICK: [QuickCall; SIZE] = {
-    let mut table: [QuickCall; SIZE] = [not_run; SIZE];
+/// What is called right from the entry from ring 3, by number.
+pub(crate) static QUICK: [QuickCall<Task>; SIZE] = {
+    let mut table: [QuickCall<Task>; SIZE] = [not_run; SIZE];
     let mut number = 0;
     while number < SIZE {
         if let Some(Call { handler: Handler::Quick(call), .. }) = &CALLS[number] {
@@ -173,19 +170,6 @@ static QUICK: [QuickCall; SIZE] = {
     }
     table
 };
-
-/// Runs the system call that the registers ask for, if it is one that needs its arguments only.
-pub(crate) extern "sysv64" fn quick(task: &Task, regs: &UserRegs) -> Answer {
-    match QUICK.get(regs.orig_rax as usize) {
-        Some(call) => call(task, regs),
-        None => not_run(task, regs),
-    }
-}
-
-/// In place of [`quick`] for processes whose calls are traced.
-pub(crate) extern "sysv64" fn none_is_quick(task: &Task, regs: &UserRegs) -> Answer {
-    not_run(task, regs)
-}
 
 /// Runs the rest of a system call whose quick part left its word in `rax`. The result is not yet in the registers.
 pub(crate) fn finish(task: &Task, regs: &mut UserRegs) -> SysResult {

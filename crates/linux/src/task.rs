@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
 use ::task::{Mutex, Once, Thread, WaitQueue};
 use abi::errno::Errno;
-use fs::{Cred, FsContext};
+use fs::{Cred, File, FsContext};
 
 use crate::SysResult;
 use crate::cred::Credentials;
@@ -199,6 +199,15 @@ impl Task {
     #[must_use]
     pub fn files(&self) -> Arc<FdTable> {
         self.files.lock().clone()
+    }
+
+    /// The open file behind a descriptor.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    #[inline]
+    pub fn file(&self, fd: i32) -> Result<Arc<File>, Errno> {
+        self.files.lock().get(fd)
     }
 
     /// Puts other descriptors in place and returns the old ones.

@@ -135,12 +135,15 @@ impl Answer {
     }
 }
 
+/// A function that answers a system call, called in thread context with interrupts on. Of the registers, those that hold the
+/// number and the arguments, `rip`, `rsp` and `rflags` are the program's; the others are stale.
+pub type QuickCall<C> = extern "sysv64" fn(&C, &UserRegs) -> Answer;
+
 /// How a program's system calls are answered without leaving [`enter`].
 pub struct Quick<'a, C> {
-    /// Called for every system call, in thread context with interrupts on. Of the registers, those that hold the number and
-    /// the arguments, `rip`, `rsp` and `rflags` are the program's; the others are stale.
-    pub call: extern "sysv64" fn(&C, &UserRegs) -> Answer,
-    /// Its first argument.
+    /// The functions, by number. A number beyond gets `Answer::full(0)`.
+    pub calls: &'a [QuickCall<C>],
+    /// Their first argument.
     pub context: &'a C,
     /// If it is true the program does not go on, and [`Trap::Interrupt`] is the answer. A flag that is set before an
     /// interrupt to this CPU ends the program's run, so none is lost between looking and leaving.
@@ -231,11 +234,12 @@ struct RawTrap {
 }
 
 /// What `run` leaves on the stack for the system call entry, from the stored stack pointer up: the return address, then
-/// these. With RBP, RBX and a word of padding that keeps the stack aligned for the call.
-const STACK_CALL: usize = 8;
-const STACK_CONTEXT: usize = 16;
-const STACK_STOP: usize = 24;
-const STACK_REGS: usize = 32;
+/// these, RBP and RBX. Eight words keep the stack aligned for the call.
+const STACK_CALLS: usize = 8;
+const STACK_COUNT: usize = 16;
+const STACK_CONTEXT: usize = 24;
+const STACK_STOP: usize = 32;
+const STACK_REGS: usize = 40;
 
 /// Goes to ring 3. Every entry from there ends in a `ret` that continues here, or goes back by itself. In line, so that the
 /// caller saves only the registers it needs.
@@ -251,12 +255,12 @@ unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, quick: &Quick<'_, C>) -> Raw
     // here and eight words further down.
     unsafe {
         asm!(
-            "push 0",
             "push rbx",
             "push rbp",
             "push rdi",
             "push r8",
             "push rcx",
+            "push r9",
             "push rdx",
             "lea rax, [rip + 3f]",
             "push rax",
@@ -292,10 +296,9 @@ unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, quick: &Quick<'_, C>) -> Raw
             "swapgs",
             "iretq",
             "3:",
-            "add rsp, 32",
+            "add rsp, 40",
             "pop rbp",
             "pop rbx",
-            "pop rcx",
             gs_user_regs = const cpu::GS_USER_REGS,
             gs_kernel_rsp = const cpu::GS_KERNEL_RSP,
             user_data = const gdt::USER_DATA,
@@ -321,10 +324,10 @@ unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, quick: &Quick<'_, C>) -> Raw
             inout("rdi") core::ptr::from_mut(regs) => _,
             inout("rsi") u64::from(sysret) => _,
             out("rax") vector,
-            inout("rdx") quick.call => code,
+            inout("rdx") quick.calls.as_ptr() => code,
             inout("rcx") core::ptr::from_ref(quick.context) => _,
             inout("r8") core::ptr::from_ref(quick.stop) => _,
-            out("r9") _,
+            inout("r9") quick.calls.len() => _,
             out("r10") _,
             out("r11") _,
             out("r12") _,
@@ -338,7 +341,7 @@ unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, quick: &Quick<'_, C>) -> Raw
 
 /// Where SYSCALL goes: saves what a function may change into the `UserRegs` of the running `enter`, which the stack pointer
 /// names for the time being (interrupts are off, and NMI and machine checks have stacks of their own), and calls the quick
-/// function on the stack that `run` prepared. If that has dealt with the call and nothing else is to be done, back by SYSRET:
+/// function on the stack that `run` prepared. If it has dealt with the call and nothing else is to be done, back by SYSRET:
 /// RIP comes from an instruction that was executed, below `USER_END`, and is not the function's to change.
 #[unsafe(naked)]
 unsafe extern "sysv64" fn syscall_entry() {
@@ -360,8 +363,11 @@ unsafe extern "sysv64" fn syscall_entry() {
         "mov rsi, rsp",
         "mov rsp, gs:[{gs_kernel_rsp}]",
         "sti",
+        "cmp rax, [rsp + {count}]",
+        "jae 3f",
         "mov rdi, [rsp + {context}]",
-        "call [rsp + {call}]",
+        "mov rcx, [rsp + {calls}]",
+        "call [rcx + 8 * rax]",
         "cli",
         "mov rdi, [rsp + {stop}]",
         "mov rcx, [rsp + {regs}]",
@@ -385,6 +391,11 @@ unsafe extern "sysv64" fn syscall_entry() {
         "mov rcx, [rcx + {rip}]",
         "swapgs",
         "sysretq",
+        "3:",
+        "xor eax, eax",
+        "mov edx, 1",
+        "cli",
+        "mov rcx, rsi",
         "2:",
         "mov [rcx + {rax}], rax",
         "mov [rcx + {rbx}], rbx",
@@ -397,7 +408,8 @@ unsafe extern "sysv64" fn syscall_entry() {
         "ret",
         syscall = const SYSCALL,
         slow = const FLAGS_SLOW,
-        call = const STACK_CALL,
+        calls = const STACK_CALLS,
+        count = const STACK_COUNT,
         context = const STACK_CONTEXT,
         stop = const STACK_STOP,
         regs = const STACK_REGS,

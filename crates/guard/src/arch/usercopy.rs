@@ -194,8 +194,12 @@ pub(super) fn fixup(rip: u64) -> Option<u64> {
     table.iter().find(|[at, _]| *at == rip).map(|[_, to]| *to)
 }
 
+#[inline(always)]
 fn check(address: usize, bytes: usize) -> Result<(), UserFault> {
-    if address <= USER_END && bytes <= USER_END - address { Ok(()) } else { Err(UserFault) }
+    match address.checked_add(bytes) {
+        Some(end) if end <= USER_END => Ok(()),
+        _ => Err(UserFault),
+    }
 }
 
 fn done(left: usize) -> Result<(), UserFault> {
