@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: figures, each beside Linux's in the same run. `docs/measuring.md` says what they mean.
 
 mod boot;
+mod document;
 mod instance;
 mod metrics;
 mod micro;
@@ -46,6 +47,9 @@ pub struct Arguments {
     /// Write the figures as JSON, too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write the figures into docs/performance.md, with a chart of the ratios
+    #[arg(long)]
+    document: bool,
 }
 
 /// Milliseconds of a clock that counts instructions, one a nanosecond: what remains of a time when the emulator's own work
@@ -85,6 +89,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     table.print();
     if let Some(path) = &arguments.json {
         fs::write(path, table.json()?).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if arguments.document {
+        document::write(&table, if arguments.icount { "instructions" } else { "time" })?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -77,31 +77,40 @@ impl Table {
         self.figures.push(Figure { metric: metric.into(), system, unit, median, min, max, runs: 0, goal, error: Some(error) });
     }
 
+    /// The figure of one metric on one system.
+    pub fn find(&self, metric: &str, unit: &str, system: &str) -> Option<&Figure> {
+        self.figures.iter().find(|figure| figure.system == system && figure.metric == metric && figure.unit == unit)
+    }
+
+    /// Each metric with both systems' figures, in the order in which they were added.
+    pub fn pairs(&self) -> impl Iterator<Item = Pair<'_>> {
+        let mut seen = BTreeSet::new();
+        let first = self.figures.iter().filter(move |figure| seen.insert((&figure.metric, figure.unit)));
+        first.map(|Figure { metric, unit, .. }| Pair {
+            metric,
+            unit,
+            skerry: self.find(metric, unit, "Skerry"),
+            linux: self.find(metric, unit, "Linux"),
+        })
+    }
+
     /// Prints a line for each metric: both systems' medians, how much of Linux's Skerry's is, the spread of each, the goal.
     pub fn print(&self) {
         println!(
             "{:<56} {:<14} {:>14} {:>14} {:>7} {:>9} {:>9} {:>10}",
             "metric", "unit", "Skerry", "Linux", "ratio", "spread", "spread", "goal"
         );
-        let mut seen = BTreeSet::new();
-        for Figure { metric, unit, .. } in &self.figures {
-            if !seen.insert((metric, unit)) {
-                continue;
-            }
-            let of = |system: &str| {
-                self.figures.iter().find(|figure| figure.system == system && figure.metric == *metric && figure.unit == *unit)
-            };
-            let (skerry, linux) = (of("Skerry"), of("Linux"));
-            let ratio = ratio(skerry, linux).map(|ratio| format!("{ratio:.2}")).unwrap_or_default();
+        for pair in self.pairs() {
+            let Pair { metric, unit, skerry, linux } = pair;
+            let ratio = pair.ratio().map(|ratio| format!("{ratio:.2}")).unwrap_or_default();
             let goal = skerry.and_then(|figure| figure.goal).map(|goal| format!("{goal}")).unwrap_or_default();
-            let missed = skerry.is_some_and(|figure| figure.goal.is_some_and(|goal| figure.median.is_none_or(|is| is > goal)));
             println!(
                 "{metric:<56} {unit:<14} {:>14} {:>14} {ratio:>7} {:>9} {:>9} {goal:>10}{}",
                 shown(skerry),
                 shown(linux),
                 spread(skerry),
                 spread(linux),
-                if missed { " missed" } else { "" }
+                if pair.missed() { " missed" } else { "" }
             );
         }
         for figure in &self.figures {
@@ -117,10 +126,29 @@ impl Table {
     }
 }
 
-/// Skerry's median in Linux's.
-fn ratio(skerry: Option<&Figure>, linux: Option<&Figure>) -> Option<f64> {
-    let linux = linux?.median.filter(|&median| median > 0.0)?;
-    Some(skerry?.median? / linux)
+/// One metric on both systems.
+pub struct Pair<'a> {
+    /// What was measured.
+    pub metric: &'a str,
+    /// The unit.
+    pub unit: &'a str,
+    /// Skerry's figure.
+    pub skerry: Option<&'a Figure>,
+    /// Linux's figure.
+    pub linux: Option<&'a Figure>,
+}
+
+impl Pair<'_> {
+    /// Skerry's median as a part of Linux's.
+    pub fn ratio(&self) -> Option<f64> {
+        let linux = self.linux?.median.filter(|&median| median > 0.0)?;
+        Some(self.skerry?.median? / linux)
+    }
+
+    /// Whether there is a goal and Skerry does not reach it.
+    pub fn missed(&self) -> bool {
+        self.skerry.is_some_and(|figure| figure.goal.is_some_and(|goal| figure.median.is_none_or(|median| median > goal)))
+    }
 }
 
 /// The median, for people.

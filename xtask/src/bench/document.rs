@@ -1,0 +1,167 @@
+//! `cargo xtask bench --document`: puts a run's figures into docs/performance.md, and draws the ratios as a bar chart (SVG).
+
+use std::fmt::Write;
+use std::fs;
+
+use anyhow::{Context, Result};
+
+use super::table::{Figure, Table};
+use crate::paths;
+
+/// Writes the part of docs/performance.md between the marks of `section`, and the chart beside it.
+///
+/// # Errors
+/// When a file cannot be written, or the document lacks the section's marks.
+pub fn write(table: &Table, section: &str) -> Result<()> {
+    let documents = paths::root().join("docs");
+    let (page, chart) = (documents.join("performance.md"), documents.join(format!("performance-{section}.svg")));
+    let failed = || format!("cannot write {}", page.display());
+    let text = fs::read_to_string(&page).with_context(failed)?;
+    let (begin, end) = (format!("<!-- begin {section} -->\n"), format!("<!-- end {section} -->"));
+    let (before, rest) = text.split_once(&begin).with_context(|| format!("no {begin:?} in {}", page.display()))?;
+    let (_, after) = rest.split_once(&end).with_context(|| format!("no {end:?} in {}", page.display()))?;
+    let alt = format!("Skerry's share of Linux's figure for each metric, in {section}");
+    let body = format!("![{alt}](performance-{section}.svg)\n\n{}\n{}", figures(table), scaling(table));
+    fs::write(&page, format!("{before}{begin}{body}{end}{after}")).with_context(failed)?;
+    fs::write(&chart, draw(&bars(table))).with_context(|| format!("cannot write {}", chart.display()))
+}
+
+/// A line for each metric that does not scale.
+fn figures(table: &Table) -> String {
+    let mut text = String::from("| metric | unit | goal | Skerry | Linux | ratio |\n|---|---|---:|---:|---:|---:|\n");
+    for pair in table.pairs().filter(|pair| !pair.metric.starts_with("scale-")) {
+        let goal = pair.skerry.and_then(|figure| figure.goal).map(number).unwrap_or_default();
+        let ratio = pair.ratio().map(|ratio| format!("{ratio:.2}")).unwrap_or_default();
+        let missed = if pair.missed() { " **missed**" } else { "" };
+        let (skerry, linux) = (cell(pair.skerry), cell(pair.linux));
+        writeln!(text, "| {} | {} | {goal} | {skerry}{missed} | {linux} | {ratio} |", pair.metric, pair.unit).expect("a string");
+    }
+    text
+}
+
+/// A line for each operation by 1, 2, 4, 8 workers; nothing if none was measured.
+fn scaling(table: &Table) -> String {
+    let mut text = String::new();
+    for pair in table.pairs() {
+        let Some(operation) = pair.metric.strip_prefix("scale-").and_then(|name| name.strip_suffix('1')) else { continue };
+        if text.is_empty() {
+            text += "| by 1, 2, 4, 8 workers | Skerry | | | | Linux | | | |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|\n";
+        }
+        let kind = if operation.ends_with('p') { "processes" } else { "threads" };
+        let name = operation.split_once('-').map_or(operation, |(name, _)| name);
+        write!(text, "| {name}, {kind} |").expect("a string");
+        for system in ["Skerry", "Linux"] {
+            for workers in [1, 2, 4, 8] {
+                let figure = table.find(&format!("scale-{operation}{workers}"), pair.unit, system);
+                write!(text, " {} |", cell(figure)).expect("a string");
+            }
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// A figure for people.
+fn cell(figure: Option<&Figure>) -> String {
+    match figure {
+        None => String::new(),
+        Some(Figure { median: Some(median), .. }) => number(*median),
+        Some(Figure { error, .. }) => {
+            format!("n/a ({})", error.as_deref().and_then(|error| error.split_whitespace().next()).unwrap_or("?"))
+        }
+    }
+}
+
+/// A number with its thousands apart; a decimal where it is small.
+fn number(value: f64) -> String {
+    if value.fract() != 0.0 && value < 1000.0 {
+        return format!("{value:.1}");
+    }
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) && digit.is_ascii_digit() {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// What the chart shows: names and ratios; of the scaling metrics those with the most workers.
+fn bars(table: &Table) -> Vec<(String, f64)> {
+    table
+        .pairs()
+        .filter(|pair| !pair.metric.starts_with("scale-") || pair.metric.ends_with('8'))
+        .filter_map(|pair| Some((pair.metric.to_owned(), pair.ratio().filter(|&ratio| ratio > 0.0)?)))
+        .collect()
+}
+
+/// A horizontal bar for each ratio, on a logarithmic scale with a line at 1.
+fn draw(bars: &[(String, f64)]) -> String {
+    const ROW: f64 = 18.0;
+    const LEFT: f64 = 220.0;
+    const WIDTH: f64 = 520.0;
+    const TOP: f64 = 34.0;
+    // The scale's ends, as powers of two.
+    let logs = || bars.iter().map(|(_, ratio)| ratio.log2());
+    let (low, high) = (logs().fold(-1.0, f64::min).floor(), logs().fold(1.0, f64::max).ceil());
+    let x = |log: f64| LEFT + (log - low) / (high - low) * WIDTH;
+    let height = TOP + ROW * bars.len() as f64 + 10.0;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"820\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
+         <text x=\"10\" y=\"16\">Skerry / Linux: less than 1 is cheaper than Linux</text>\n"
+    );
+    for power in low as i32..=high as i32 {
+        let (at, bottom, width) = (x(f64::from(power)), height - 6.0, if power == 0 { 2 } else { 1 });
+        let name = if power < 0 { format!("1/{}", 1 << -power) } else { format!("{}", 1 << power) };
+        writeln!(
+            svg,
+            "<line x1=\"{at:.1}\" y1=\"{TOP}\" x2=\"{at:.1}\" y2=\"{bottom}\" stroke=\"#999\" stroke-width=\"{width}\"/>\
+             <text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#666\">{name}</text>",
+            TOP - 4.0
+        )
+        .expect("a string");
+    }
+    for (index, (name, ratio)) in bars.iter().enumerate() {
+        let (y, one, end) = (TOP + ROW * index as f64, x(0.0), x(ratio.log2()));
+        let colour = if *ratio <= 1.0 { "#2a7f62" } else { "#b5482f" };
+        writeln!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{name}</text>\
+             <rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{colour}\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\" fill=\"#333\">{ratio:.2}</text>",
+            LEFT - 8.0,
+            y + 13.0,
+            one.min(end),
+            y + 3.0,
+            (end - one).abs(),
+            ROW - 6.0,
+            one.max(end) + 5.0,
+            y + 13.0
+        )
+        .expect("a string");
+    }
+    svg + "</svg>\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{draw, number};
+
+    #[test]
+    fn numbers_have_their_thousands_apart() {
+        assert_eq!(number(1_234_567.0), "1,234,567");
+        assert_eq!(number(999.5), "999.5");
+        assert_eq!(number(80.0), "80");
+        assert_eq!(number(100_000.4), "100,000");
+    }
+
+    #[test]
+    fn every_ratio_has_its_bar() {
+        let svg = draw(&[("a".into(), 0.5), ("b".into(), 3.0)]);
+        assert_eq!(svg.matches("<rect").count(), 3);
+        assert!(svg.contains(">0.50<") && svg.contains(">3.00<"));
+    }
+}
