@@ -1,6 +1,7 @@
 /*
  * A plugin for QEMU that counts, between two marks in the benchmark, how often each instruction is executed, and how often a
- * processor wakes from sleep. At the end it writes `resumed COUNT` and lines of `ADDRESS COUNT` to the file given as out=FILE.
+ * processor wakes from sleep. At the end it writes `resumed COUNT` and lines of `ADDRESS COUNT` to the file given as out=FILE,
+ * with a third word `rep` for string instructions that are repeated: each turn of theirs is counted.
  *
  * The counts of instructions are exact with one processor; with more, which then run at the same time, some are lost.
  *
@@ -33,6 +34,7 @@ EXPORT int qemu_plugin_version = 2;
 /* One instruction by its address; the same one may be translated many times. */
 struct count {
     uint64_t address, executed;
+    int repeats;
     struct count *next;
 };
 
@@ -74,6 +76,13 @@ static void resumed(plugin_id id, unsigned vcpu)
     __atomic_fetch_add(&wake_ups, (uint64_t)counting, __ATOMIC_RELAXED);
 }
 
+/* rep movs and rep stos, of any width. */
+static int repeats(const uint8_t *bytes)
+{
+    const uint8_t code = (bytes[1] & 0xf0) == 0x40 ? bytes[2] : bytes[1]; /* past a REX prefix */
+    return bytes[0] == 0xf3 && (code == 0xa4 || code == 0xa5 || code == 0xaa || code == 0xab);
+}
+
 static void translated(plugin_id id, struct qemu_plugin_tb *tb)
 {
     (void)id;
@@ -84,8 +93,11 @@ static void translated(plugin_id id, struct qemu_plugin_tb *tb)
         qemu_plugin_insn_data(insn, bytes, sizeof bytes);
         if (memcmp(bytes, mark, sizeof mark) == 0)
             qemu_plugin_register_vcpu_insn_exec_cb(insn, marked, NO_REGISTERS, bytes[6] ? &counting : NULL);
-        else
-            qemu_plugin_register_vcpu_insn_exec_cb(insn, executed, NO_REGISTERS, find(qemu_plugin_insn_vaddr(insn)));
+        else {
+            struct count *count = find(qemu_plugin_insn_vaddr(insn));
+            count->repeats = repeats(bytes);
+            qemu_plugin_register_vcpu_insn_exec_cb(insn, executed, NO_REGISTERS, count);
+        }
     }
 }
 
@@ -101,7 +113,7 @@ static void finished(plugin_id id, void *data)
     for (size_t bucket = 0; bucket < BUCKETS; bucket++)
         for (struct count *count = buckets[bucket]; count; count = count->next)
             if (count->executed)
-                fprintf(file, "%" PRIx64 " %" PRIu64 "\n", count->address, count->executed);
+                fprintf(file, "%" PRIx64 " %" PRIu64 "%s\n", count->address, count->executed, count->repeats ? " rep" : "");
     fclose(file);
 }
 

@@ -15,6 +15,7 @@ use object::{Object, ObjectSymbol, SymbolKind};
 use super::metrics::{How, Metric};
 use super::micro::{self, Outcome, Setup};
 use crate::vm::Kernel;
+use crate::vm::cli::parse_kernel;
 use crate::{build, paths};
 
 /// The kernel's half of the addresses begins here.
@@ -25,6 +26,9 @@ const KERNEL_HALF: u64 = 1 << 63;
 pub struct Arguments {
     /// The metric, as `cargo xtask bench` names it
     metric: String,
+    /// The kernel: of Linux only the sums are shown
+    #[arg(long, default_value = "skerry", value_parser = parse_kernel, value_name = "KERNEL")]
+    kernel: Kernel,
     /// Functions that take less than this part of the whole, in percent, are left out
     #[arg(long, default_value_t = 0.5, value_name = "PERCENT")]
     least: f64,
@@ -50,7 +54,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     // Nothing old may be taken for this run's.
     drop(fs::remove_file(&counts_file));
     let setup = Setup { cpus: 1, icount: true };
-    let mut machine = micro::machine(&Kernel::Skerry, setup);
+    let mut machine = micro::machine(&arguments.kernel, setup);
     let plugin = format!("{},out={}", build::profile_plugin()?.display(), counts_file.display());
     machine.hardware.extra = vec!["-plugin".into(), plugin.into()];
     let log = micro::boot(&machine, setup, &[metric])?;
@@ -64,22 +68,41 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lines of `ADDRESS COUNT`, the address in hexadecimal.
-fn read_counts(text: &str) -> Result<BTreeMap<u64, u64>> {
-    text.lines()
-        .filter(|line| !line.starts_with("resumed "))
-        .map(|line| {
-            let (address, count) = line.split_once(' ').with_context(|| format!("the plugin wrote {line:?}"))?;
-            Ok((u64::from_str_radix(address, 16)?, count.parse()?))
-        })
-        .collect()
+/// How often each instruction was executed, by its address.
+struct Counts {
+    executed: BTreeMap<u64, u64>,
+    /// What of that was turns of `rep movs` and `rep stos` in the kernel.
+    repeated: u64,
 }
 
-fn report(arguments: &Arguments, counts: &BTreeMap<u64, u64>, operations: u64) -> Result<()> {
+/// Lines of `ADDRESS COUNT` or `ADDRESS COUNT rep`, the address in hexadecimal.
+fn read_counts(text: &str) -> Result<Counts> {
+    let mut counts = Counts { executed: BTreeMap::new(), repeated: 0 };
+    for line in text.lines().filter(|line| !line.starts_with("resumed ")) {
+        let words: Vec<_> = line.split(' ').collect();
+        let [address, count, rest @ ..] = words.as_slice() else { bail!("the plugin wrote {line:?}") };
+        let (address, count) = (u64::from_str_radix(address, 16)?, count.parse()?);
+        counts.executed.insert(address, count);
+        counts.repeated += if address >= KERNEL_HALF && rest == ["rep"] { count } else { 0 };
+    }
+    Ok(counts)
+}
+
+fn report(arguments: &Arguments, counts: &Counts, operations: u64) -> Result<()> {
+    let Counts { executed: counts, repeated } = counts;
     let user: u64 = counts.range(..KERNEL_HALF).map(|(_, count)| count).sum();
     let kernel: u64 = counts.range(KERNEL_HALF..).map(|(_, count)| count).sum();
     let each = |count: u64| count as f64 / operations as f64;
-    println!("{}: {:.1} instructions in the kernel, {:.1} in the program", arguments.metric, each(kernel), each(user));
+    println!(
+        "{}: {:.1} instructions in the kernel, of which {:.1} turns of `rep movs` and `rep stos`; {:.1} in the program",
+        arguments.metric,
+        each(kernel),
+        each(*repeated),
+        each(user)
+    );
+    if arguments.kernel != Kernel::Skerry {
+        return Ok(());
+    }
 
     let image = build::kernel()?;
     let symbols = Symbols::read(&fs::read(&image)?)?;
