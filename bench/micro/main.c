@@ -32,7 +32,7 @@ static const uint64_t LONG_ENOUGH = 200000;
 enum { TIME_LIMIT = 60 };
 
 static const struct metric *const parts[] = {call_metrics, file_metrics, memory_metrics, process_metrics,
-                                             switch_metrics, time_metrics, scale_metrics};
+                                             switch_metrics, time_metrics, task_metrics, scale_metrics};
 
 static int instructions;        /* the clock counts instructions */
 static const char *current;     /* the metric of this process */

@@ -98,7 +98,9 @@ pub fn micro() -> Result<(PathBuf, PathBuf)> {
         }
     }
     files.sort();
-    compile(&["-pthread"], &program, &files)?;
+    let tasks = paths::root().join("tools/tasks");
+    files.push(tasks.join("tasks.c"));
+    compile(&["-pthread", "-I", &tasks.to_string_lossy()], &program, &files)?;
     Ok((program, nothing))
 }
 

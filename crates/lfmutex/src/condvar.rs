@@ -22,7 +22,7 @@ struct List {
     last: *mut Entry,
 }
 
-/// Threads that wait for a condition on what one [`Mutex`] holds. Thread context only; neither signals nor deadlines end the
+/// Threads that wait for a condition on what one [`crate::Mutex`] holds. Thread context only; neither signals nor deadlines end the
 /// wait.
 pub struct Condvar {
     /// Address of the mutex it goes with; 0 before its first use.

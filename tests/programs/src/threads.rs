@@ -22,8 +22,25 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("threads-keep-float-state", keep_float_state),
     ("threads-park-and-unpark", park_and_unpark),
     ("threads-many", many),
+    ("threads-run-tasks", run_tasks),
     ("threads-are-in-proc", are_in_proc),
 ];
+
+/// The tasks library: workers pinned to their processors, which sleep between runs.
+fn run_tasks() -> Result<()> {
+    // SAFETY: takes nothing, returns a number.
+    let here = || unsafe { libc::sched_getcpu() };
+    for round in 0..200u64 {
+        let results = tasks::run(50, |i| (thread::current().id(), here(), i as u64 * round));
+        ensure!(results.iter().zip(0..).all(|(result, i)| result.2 == i * round), "round {round} gave {results:?}");
+        let mut places: Vec<_> = results.into_iter().map(|(worker, cpu, _)| (format!("{worker:?}"), cpu)).collect();
+        places.sort_unstable();
+        places.dedup();
+        let workers: BTreeSet<_> = places.iter().map(|place| &place.0).collect();
+        ensure!(workers.len() == places.len() && places.len() <= tasks::processors(), "the workers moved: {places:?}");
+    }
+    Ok(())
+}
 
 fn return_values() -> Result<()> {
     let threads: Vec<_> = (0..8u64).map(|n| thread::spawn(move || (0..=n * 1000).sum::<u64>())).collect();
