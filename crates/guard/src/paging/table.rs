@@ -1,5 +1,6 @@
 //! One page table of 512 entries, and how to get at it.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi::layout::PAGE_SIZE;
@@ -31,6 +32,30 @@ impl Table {
     /// Reads an entry. Acquire: a table that another CPU has just made is read after its content was.
     pub(crate) fn get(&self, slot: usize) -> Entry {
         Entry(self.0[slot].load(Ordering::Acquire))
+    }
+
+    /// The entries in `slots` that are not empty, with their slots, ascending. Most tables are nearly empty: eight entries are
+    /// passed over at a time.
+    pub(crate) fn entries(&self, slots: Range<usize>) -> impl Iterator<Item = (usize, Entry)> {
+        const GROUP: usize = 8;
+        let Range { start: mut next, end } = slots;
+        core::iter::from_fn(move || {
+            while next < end {
+                let slot = next;
+                if let (0, Some(group)) = (slot % GROUP, self.0[..end].get(slot..slot + GROUP))
+                    && group.iter().fold(0, |all, cell| all | cell.load(Ordering::Relaxed)) == 0
+                {
+                    next += GROUP;
+                    continue;
+                }
+                next += 1;
+                let entry = self.get(slot);
+                if entry != Entry::NONE {
+                    return Some((slot, entry));
+                }
+            }
+            None
+        })
     }
 
     /// Fills an empty entry, or returns what is there.
@@ -110,6 +135,18 @@ mod tests {
         assert_eq!(index(abi::layout::IMAGE, 4), 511);
         assert_eq!(index(abi::layout::IMAGE, 3), 510);
         assert_eq!([1, 2, 3].map(span), [4096, 2 << 20, 1 << 30]);
+    }
+
+    #[test]
+    fn entries_are_found_wherever_they_are() {
+        let table = Table([const { AtomicU64::new(0) }; ENTRIES]);
+        let used = [0, 7, 8, 30, 31, 64, 500, 511];
+        used.iter().for_each(|&slot| table.set(slot, Entry(slot as u64 + 1)));
+        for (start, end) in [(0, ENTRIES), (1, 511), (8, 9), (9, 30), (31, 32), (65, 505), (512, 512), (3, 3)] {
+            let found: Vec<_> = table.entries(start..end).collect();
+            let wanted = used.iter().filter(|slot| (start..end).contains(slot)).map(|&slot| (slot, Entry(slot as u64 + 1)));
+            assert_eq!(found, wanted.collect::<Vec<_>>(), "{start}..{end}");
+        }
     }
 
     #[test]

@@ -253,12 +253,10 @@ impl PageTable {
         let Range { start, end } = user_pages(&range);
         let mut reduced = false;
         let Ok(()) = self.for_each_table(start..end, |_, table, slots| {
-            for slot in slots {
-                if table.get(slot).present() {
-                    let before = table.update(slot, |entry| entry.with(entry.flags() & NOTED | perm.bits())).flags();
-                    reduced |= before.contains(Bits::WRITE) && !perm.write;
-                    reduced |= !before.contains(Bits::NO_EXECUTE) && !perm.exec;
-                }
+            for (slot, _) in table.entries(slots).filter(|(_, entry)| entry.present()) {
+                let before = table.update(slot, |entry| entry.with(entry.flags() & NOTED | perm.bits())).flags();
+                reduced |= before.contains(Bits::WRITE) && !perm.write;
+                reduced |= !before.contains(Bits::NO_EXECUTE) && !perm.exec;
             }
             Ok::<(), Infallible>(())
         });
@@ -294,10 +292,7 @@ impl PageTable {
             // The child's after the parent's: nobody takes two spans of one pair of tables the other way round.
             let _edit_child = child.edit(va);
             let mut lower = None;
-            for slot in slots {
-                if !table.get(slot).present() {
-                    continue;
-                }
+            for (slot, _) in table.entries(slots).filter(|(_, entry)| entry.present()) {
                 let lower = match lower {
                     Some(lower) => lower,
                     None => *lower.insert(child.page_table(va)?),
@@ -436,9 +431,7 @@ impl Drop for PageTable {
         tlb::leave(&self.active);
         // No CPU has the table loaded now, and loading another one dropped its translations: no flush is needed.
         let root = self.root_table();
-        for slot in 0..KERNEL_HALF {
-            free_below(root.get(slot), 3);
-        }
+        root.entries(0..KERNEL_HALF).for_each(|(_, entry)| free_below(entry, 3));
         // SAFETY: `new` made it from a block of order 0; nobody uses it any more.
         drop(unsafe { Block::from_raw(self.root, 0) });
     }
@@ -453,9 +446,7 @@ fn free_below(entry: Entry, level: usize) {
         return;
     }
     let below = table(entry.address());
-    for slot in 0..ENTRIES {
-        free_below(below.get(slot), level - 1);
-    }
+    below.entries(0..ENTRIES).for_each(|(_, entry)| free_below(entry, level - 1));
     // SAFETY: `page_table` made it from a block of order 0, and only the dead entry led to it.
     drop(unsafe { Block::from_raw(frame, 0) });
 }
