@@ -54,11 +54,12 @@ fn role() -> Vec<u8> {
 }
 
 fn cpus() -> Vec<u8> {
-    let mut text = String::from("cpu switches wakes ipis idle_ns runnable\n");
+    let mut text = String::from("cpu switches wakes ipis idle_ns runnable remote_wakes ipis_saved steals polls sleeps\n");
     for cpu in 0..task::cpu_count() {
         let s = task::stats::cpu(task::CpuId(cpu as u32));
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{cpu} {} {} {} {} {}", s.switches, s.wakes, s.ipis, s.idle_ns, s.runnable);
+        let _ = write!(text, "{cpu} {} {} {} {} {} ", s.switches, s.wakes, s.ipis, s.idle_ns, s.runnable);
+        let _ = writeln!(text, "{} {} {} {} {}", s.remote_wakes, s.ipis_saved, s.steals, s.polls, s.sleeps);
     }
     for count in guard::irq::counts() {
         let _ = writeln!(text, "irq {:#x} cpu {} {}", count.vector, count.cpu, count.count);

@@ -68,6 +68,14 @@ impl Usage {
         Self(Self::FULL.0 - scale(Self::FULL.0 - self.0, factor(ns)))
     }
 
+    pub(crate) fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
     /// The decayed run time itself, `τ·R`, in nanoseconds.
     #[must_use]
     pub fn ns(self) -> u64 {

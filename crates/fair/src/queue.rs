@@ -31,6 +31,29 @@ impl History {
     pub fn lag_ns(&self) -> i64 {
         self.lag_ns
     }
+
+    /// Number of words of [`Self::to_words`].
+    pub const WORDS: usize = 5;
+
+    /// As words, to be kept where only words can be.
+    #[must_use]
+    pub fn to_words(&self) -> [u64; Self::WORDS] {
+        let small = u64::from(self.quantum_ns) << 32 | u64::from(self.queue);
+        [self.usage.to_bits(), self.stamp_ns, self.lag_ns.cast_unsigned(), self.virtual_time, small]
+    }
+
+    /// What [`Self::to_words`] was made of.
+    #[must_use]
+    pub fn from_words([usage, stamp_ns, lag_ns, virtual_time, small]: [u64; Self::WORDS]) -> Self {
+        Self {
+            usage: Usage::from_bits(usage),
+            stamp_ns,
+            lag_ns: lag_ns.cast_signed(),
+            queue: small as u32,
+            virtual_time,
+            quantum_ns: (small >> 32) as u32,
+        }
+    }
 }
 
 impl Default for History {

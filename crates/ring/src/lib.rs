@@ -1,4 +1,4 @@
-//! Lock-free building blocks: rings between instances, the wake list of a CPU, and the park mailbox.
+//! Lock-free building blocks: rings between instances, the wake queues of a CPU, and the park mailbox.
 //!
 //! Everything here works on atomics that somebody else owns, so it needs no `unsafe`; the orderings are checked with loom.
 //! What crosses the border between instances is never believed: every index read from shared memory is validated before use.
@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+mod cpuset;
 mod log;
 pub mod mailbox;
 mod messages;
@@ -13,6 +14,7 @@ mod sync;
 mod wake;
 
 pub use bytes::{Consumer, Producer};
+pub use cpuset::CpuSet;
 pub use log::{LogReader, LogWriter};
 pub use messages::{MessageReader, MessageWriter};
-pub use wake::{NIL, WakeList};
+pub use wake::{NIL, WakeQueues};

@@ -36,15 +36,6 @@ impl Fifo {
         self.len += 1;
     }
 
-    pub(crate) fn push_front<'a>(&mut self, number: u32, next: impl Fn(u32) -> &'a AtomicU32) {
-        next(number).store(self.head, Ordering::Relaxed);
-        self.head = number;
-        if self.tail == NIL {
-            self.tail = number;
-        }
-        self.len += 1;
-    }
-
     pub(crate) fn pop<'a>(&mut self, next: impl Fn(u32) -> &'a AtomicU32) -> Option<u32> {
         let number = self.head;
         if number == NIL {
@@ -64,20 +55,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_in_first_out_and_front_before_all() {
+    fn first_in_first_out() {
         let links: Vec<AtomicU32> = (0..8).map(|_| AtomicU32::new(NIL)).collect();
         let next = |n: u32| &links[n as usize];
         let mut queue = Fifo::new();
         for n in [4, 2, 7] {
             queue.push_back(n, next);
         }
-        queue.push_front(1, next);
-        assert_eq!(queue.len(), 4);
+        assert_eq!(queue.len(), 3);
         let all: Vec<u32> = core::iter::from_fn(|| queue.pop(next)).collect();
-        assert_eq!(all, [1, 4, 2, 7]);
-        queue.push_front(3, next);
+        assert_eq!(all, [4, 2, 7]);
         queue.push_back(5, next);
-        assert_eq!((queue.pop(next), queue.pop(next), queue.pop(next)), (Some(3), Some(5), None));
+        assert_eq!((queue.pop(next), queue.pop(next)), (Some(5), None));
         assert!(queue.is_empty());
     }
 }

@@ -23,6 +23,7 @@ use host as platform;
 use kernel as platform;
 
 pub use event::Event;
+pub use fair::{Policy, RR_QUANTUM_NS, SLICE_NS};
 pub use lfmutex::{Condvar, Mutex, MutexGuard, Once, ReadGuard, RwLock, WriteGuard};
 pub use platform::{
     CpuId, PreemptGuard, Thread, UserSpace, cpu_count, current, now_ns, park, park_until, preempt_disable, sleep_until, spawn,

@@ -12,8 +12,9 @@ use core::mem::offset_of;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
+use super::features::{self, Features};
 use super::gdt::{Gdt, Tss};
-use super::msr;
+use super::{msr, timer};
 use crate::role;
 
 pub use super::cpuinfo::{CpuInfo, brand};
@@ -307,6 +308,47 @@ pub fn idle_wait(should_sleep: impl FnOnce() -> bool) {
     } else {
         irqs_on();
     }
+}
+
+/// Asks `done` again and again until it says so, or for `limit_ns`.
+pub fn idle_poll(limit_ns: u64, done: impl FnMut() -> bool) {
+    timer::poll_ticks((u128::from(limit_ns) * u128::from(timer::tsc_hz()) / 1_000_000_000) as u64, done);
+}
+
+/// Whether the processor can sleep until a word is written to ([`idle_watch`]).
+#[must_use]
+pub fn can_watch() -> bool {
+    features::has(Features::MWAIT)
+}
+
+/// Whether there is a hypervisor or an emulator below.
+#[must_use]
+pub fn is_guest() -> bool {
+    features::has(Features::HYPERVISOR)
+}
+
+/// As [`idle_wait`], but a write to `word` ends the sleep as well. `should_sleep` is asked with interrupts off; the processor
+/// sleeps only while the word is still `value`.
+///
+/// # Panics
+/// If the processor has no MWAIT.
+pub fn idle_watch(word: &AtomicU32, value: u32, should_sleep: impl FnOnce() -> bool) {
+    assert_not_pinned();
+    assert!(features::has(Features::MWAIT), "this processor cannot watch a word");
+    irqs_off();
+    if should_sleep() {
+        // SAFETY: the instruction exists and only arms the monitor, on memory that is readable.
+        unsafe {
+            asm!("monitor", in("rax") ptr::from_ref(word), in("ecx") 0, in("edx") 0, options(nostack, preserves_flags));
+        }
+        // After the monitor is armed: an earlier write is seen here, a later one ends the sleep.
+        if word.load(Ordering::SeqCst) == value {
+            // SAFETY: as in `idle_wait`; hint 0 is the shallowest sleep.
+            unsafe { asm!("sti", "mwait", in("eax") 0, in("ecx") 0, options(nostack)) };
+            return;
+        }
+    }
+    irqs_on();
 }
 
 /// One value per CPU, made at its first use on (or of) that CPU.

@@ -24,6 +24,7 @@ bitflags! {
         const HUGE_1G = 1 << 9;
         const MCE = 1 << 10;
         const HYPERVISOR = 1 << 11;
+        const MWAIT = 1 << 12;
     }
 }
 
@@ -49,6 +50,7 @@ pub(super) fn detect() {
     let max_extended = __cpuid(0x8000_0000).eax;
 
     let one = __cpuid(1);
+    note(one.ecx & 1 << 3 != 0, Features::MWAIT);
     note(one.ecx & 1 << 24 != 0, Features::TSC_DEADLINE);
     note(one.ecx & 1 << 26 != 0, Features::XSAVE);
     note(one.ecx & 1 << 30 != 0, Features::RDRAND);

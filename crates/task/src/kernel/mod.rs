@@ -2,17 +2,30 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `slot` | thread slots: state, links and stack of a thread; permits; wake-ups |
-//! | `sched` | the run queue of a CPU, choosing, switching, the timer |
+//! | `slot` | thread slots: state, links and stack of a thread; permits; what it may run on and how |
+//! | `cpu` | what a CPU has: its own part and the part others may touch; who runs there |
+//! | `choose` | deciding who runs next, and for how long |
+//! | `switch` | going from one thread to another |
+//! | `wake` | where a woken thread goes, and telling that CPU |
+//! | `idle` | CPUs without work: asking for some, polling, sleeping |
+//! | `sleep` | sleeping threads with a deadline, and the timer |
 //! | `thread` | the `Thread` handle, spawn, join |
+//! | `stats` | counters |
 
-mod sched;
+mod choose;
+mod cpu;
+mod idle;
+mod sleep;
 mod slot;
+pub mod stats;
+mod switch;
 mod thread;
+mod wake;
 
 pub use guard::cpu::CpuId;
 pub use guard::timer::now_ns;
-pub use sched::{PreemptGuard, preempt_disable, start_cpu, stats, yield_now};
+pub use idle::start_cpu;
+pub use switch::{PreemptGuard, preempt_disable, yield_now};
 pub use thread::{Thread, UserSpace, current, spawn};
 
 /// Number of CPUs of this instance.
@@ -23,16 +36,18 @@ pub fn cpu_count() -> usize {
 
 /// Sets threads up, on the first CPU, before any is spawned. Threads run once [`start_cpu`] is called.
 pub fn init() {
-    sched::prepare_cpus();
-    sched::adopt_cpu();
-    sched::install_hooks();
+    cpu::prepare();
+    cpu::adopt();
+    guard::irq::set_timer_handler(sleep::on_timer);
+    guard::irq::set_reschedule_handler(switch::on_kick);
+    guard::irq::set_irq_exit_hook(switch::look_again);
     lfmutex::set_scheduler(&SCHEDULER);
 }
 
 /// Sleeps until the calling thread's permit is there (see [`Thread::unpark`]). May return early: look again at what is
 /// waited for.
 pub fn park() {
-    slot::park();
+    switch::park();
 }
 
 /// As [`park`], but only until the clock passes `deadline_ns`; false if it has.
@@ -40,7 +55,7 @@ pub fn park_until(deadline_ns: u64) -> bool {
     if now_ns() >= deadline_ns {
         return false;
     }
-    sched::with_sleeper(deadline_ns, slot::park);
+    sleep::with_deadline(deadline_ns, switch::park);
     now_ns() < deadline_ns
 }
 
@@ -55,20 +70,20 @@ static SCHEDULER: Scheduler = Scheduler;
 
 impl lfmutex::Scheduler for Scheduler {
     fn current(&self) -> lfmutex::Token {
-        lfmutex::Token::from_raw(sched::current_slot().number() as usize)
+        lfmutex::Token::from_raw(cpu::current_slot().number() as usize)
     }
 
     fn park(&self) {
-        slot::park();
+        switch::park();
     }
 
     fn unpark(&self, thread: lfmutex::Token) {
         if let Some(slot) = u32::try_from(thread.into_raw()).ok().and_then(slot::get) {
-            slot::unpark(slot);
+            wake::unpark(slot);
         }
     }
 
     fn may_block(&self) -> bool {
-        guard::cpu::irqs_enabled() && sched::may_preempt()
+        guard::cpu::irqs_enabled() && switch::may_preempt()
     }
 }

@@ -2,55 +2,78 @@
 //! included. A slot has a stack and a context, made once; when its thread ends, the next one to be spawned continues there.
 //! A permit given to a thread that is gone therefore hits an idle slot or a new thread, and is a spurious wake-up: harmless.
 //!
-//! A slot is RUNNING (on a CPU or queued for one), NOTIFIED (that, with a permit), or PARKED. Whoever moves it from PARKED to
-//! RUNNING, and nobody else, puts it on a wake list.
+//! All that wake-ups and switches need of a thread is here, in atomics, so that they take no lock. What belongs to the run
+//! queue (`history`, `moved`) is written by the CPU that has the thread, and passes to the next one with the wake queue.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use fair::{History, Policy};
 use guard::context::Context;
+use guard::cpu::{CpuId, MAX_CPUS};
 use lfmutex::{Mutex, Once};
 use ring::NIL;
 
-use super::sched;
 use super::thread::Thread;
 
 const CHUNK: usize = 64;
 const CHUNKS: usize = 512;
+/// Words of a set of CPUs.
+pub(super) const CPU_WORDS: usize = MAX_CPUS / 64;
 
-const RUNNING: u32 = 0;
-const NOTIFIED: u32 = 1;
-const PARKED: u32 = 2;
+/// On a CPU, or queued for one.
+pub(super) const RUNNING: u32 = 0;
+/// The same, with a permit.
+pub(super) const NOTIFIED: u32 = 1;
+/// Asleep. Whoever moves a slot from here to `RUNNING`, and nobody else, queues it.
+pub(super) const PARKED: u32 = 2;
+
+/// What a slot runs next.
+pub(super) struct Job {
+    pub(super) thread: Arc<Thread>,
+    pub(super) body: Box<dyn FnOnce() + Send>,
+}
 
 /// A thread's fixed part.
 pub(super) struct Slot {
     number: u32,
-    state: AtomicU32,
-    /// Link in a wake list or run queue.
+    pub(super) state: AtomicU32,
+    /// Link in a wake queue.
     next: AtomicU32,
     /// The CPU it runs on or last ran on, or is queued for.
     cpu: AtomicU32,
+    policy: AtomicU32,
+    /// The policy is not the one its run queue knows.
+    pub(super) changed: AtomicBool,
+    /// It comes from another run queue, not from sleep.
+    pub(super) moved: AtomicBool,
+    history: [AtomicU64; History::WORDS],
+    allowed: [AtomicU64; CPU_WORDS],
     context: Once<Context>,
-    /// The thread that lives here. Locked for moments only, and never by an interrupt handler.
-    pub(super) thread: Mutex<Option<Arc<Thread>>>,
-    pub(super) job: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    /// Id of the thread that lives here. Locked while somebody changes where and how that runs, so that a late change does not hit the
+    /// next one.
+    pub(super) tenant: Mutex<u64>,
+    pub(super) job: Mutex<Option<Job>>,
 }
 
 static SLOTS: [Once<Box<[Slot]>>; CHUNKS] = [const { Once::new() }; CHUNKS];
 
 /// The slot of a number that was handed out.
+#[inline]
 pub(super) fn get(number: u32) -> Option<&'static Slot> {
     let number = number as usize;
     SLOTS.get(number / CHUNK)?.get().map(|chunk| &chunk[number % CHUNK])
 }
 
 /// The slot of a number known to be good.
+#[inline]
 pub(super) fn at(number: u32) -> &'static Slot {
     get(number).expect("a number from a list of slots")
 }
 
 /// The link of a number known to be good, for lists.
+#[inline]
 pub(super) fn link(number: u32) -> &'static AtomicU32 {
     &at(number).next
 }
@@ -69,22 +92,30 @@ impl Slot {
             state: AtomicU32::new(PARKED),
             next: AtomicU32::new(NIL),
             cpu: AtomicU32::new(0),
+            policy: AtomicU32::new(encode(Policy::default())),
+            changed: AtomicBool::new(false),
+            moved: AtomicBool::new(false),
+            history: History::default().to_words().map(AtomicU64::new),
+            allowed: [const { AtomicU64::new(u64::MAX) }; CPU_WORDS],
             context: Once::new(),
-            thread: Mutex::new(None),
+            tenant: Mutex::new(0),
             job: Mutex::new(None),
         }
     }
 
+    #[inline]
     pub(super) fn number(&self) -> u32 {
         self.number
     }
 
-    pub(super) fn cpu(&self) -> u32 {
-        self.cpu.load(Ordering::Relaxed)
+    #[inline]
+    pub(super) fn cpu(&self) -> CpuId {
+        CpuId(self.cpu.load(Ordering::Relaxed))
     }
 
-    pub(super) fn set_cpu(&self, cpu: u32) {
-        self.cpu.store(cpu, Ordering::Relaxed);
+    #[inline]
+    pub(super) fn set_cpu(&self, cpu: CpuId) {
+        self.cpu.store(cpu.0, Ordering::Relaxed);
     }
 
     pub(super) fn set_context(&self, context: Context) {
@@ -92,47 +123,83 @@ impl Slot {
     }
 
     /// The context; set before the slot is first used.
+    #[inline]
     pub(super) fn context(&self) -> &Context {
         self.context.get().expect("set when the slot was made")
     }
 
-    /// Declares the slot running without a wake-up: for what already runs.
-    pub(super) fn adopt(&self) {
-        self.state.store(RUNNING, Ordering::Relaxed);
+    /// Whether a CPU is on its stack.
+    #[inline]
+    pub(super) fn on_cpu(&self) -> bool {
+        self.context().is_running()
     }
 
     pub(super) fn is_parked(&self) -> bool {
         self.state.load(Ordering::Relaxed) == PARKED
     }
+
+    #[inline]
+    pub(super) fn policy(&self) -> Policy {
+        decode(self.policy.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_policy(&self, policy: Policy) {
+        self.policy.store(encode(policy), Ordering::Relaxed);
+    }
+
+    /// What was remembered when a run queue gave the thread up.
+    #[inline]
+    pub(super) fn history(&self) -> History {
+        History::from_words(core::array::from_fn(|i| self.history[i].load(Ordering::Relaxed)))
+    }
+
+    /// Remembers it; `moved` if the thread goes to another queue.
+    #[inline]
+    pub(super) fn remember(&self, history: &History, moved: bool) {
+        for (to, word) in self.history.iter().zip(history.to_words()) {
+            to.store(word, Ordering::Relaxed);
+        }
+        self.moved.store(moved, Ordering::Relaxed);
+    }
+
+    /// A word of the CPUs it may run on.
+    #[inline]
+    pub(super) fn allowed(&self, word: usize) -> u64 {
+        self.allowed[word].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_allowed(&self, word: impl Fn(usize) -> u64) {
+        for (i, to) in self.allowed.iter().enumerate() {
+            to.store(word(i), Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(super) fn may_run_on(&self, cpu: CpuId) -> bool {
+        self.allowed(cpu.0 as usize / 64) >> (cpu.0 % 64) & 1 != 0
+    }
 }
 
-/// Takes the calling thread's permit, or sleeps until there is one.
-pub(super) fn park() {
-    guard::cpu::without_irqs(|| {
-        let me = sched::current_slot();
-        if me.state.compare_exchange(RUNNING, PARKED, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            // From here on anybody may wake us: that puts us on this CPU's wake list, because our stack is in use until
-            // the switch is done, and the list is looked at by nobody but this CPU.
-            sched::reschedule(sched::Why::Parked);
-        } else {
-            me.state.store(RUNNING, Ordering::Release);
-        }
-    });
+/// A policy in a word: its kind, and above it the priority or nice level.
+fn encode(policy: Policy) -> u32 {
+    let (kind, value) = match policy {
+        Policy::Other(nice) => (0, nice.cast_unsigned()),
+        Policy::Batch(nice) => (1, nice.cast_unsigned()),
+        Policy::Idle => (2, 0),
+        Policy::Fifo(priority) => (3, priority),
+        Policy::Rr(priority) => (4, priority),
+    };
+    kind | u32::from(value) << 8
 }
 
-/// Gives a thread its permit. Callable anywhere.
-pub(super) fn unpark(slot: &'static Slot) {
-    let mut state = slot.state.load(Ordering::Acquire);
-    loop {
-        let next = match state {
-            RUNNING => NOTIFIED,
-            PARKED => RUNNING,
-            _ => return,
-        };
-        match slot.state.compare_exchange_weak(state, next, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(PARKED) => return sched::make_runnable(slot),
-            Ok(_) => return,
-            Err(now) => state = now,
-        }
+#[inline]
+fn decode(word: u32) -> Policy {
+    let value = (word >> 8) as u8;
+    match word & 0xff {
+        0 => Policy::Other(value.cast_signed()),
+        1 => Policy::Batch(value.cast_signed()),
+        2 => Policy::Idle,
+        3 => Policy::Fifo(value),
+        _ => Policy::Rr(value),
     }
 }

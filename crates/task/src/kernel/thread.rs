@@ -8,14 +8,16 @@ use core::any::Any;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use fair::{Policy, Room};
 use guard::context::Context;
-use guard::cpu::{CpuId, MAX_CPUS};
+use guard::cpu::CpuId;
 use guard::fpu::UserFpu;
 use guard::stack::KernelStack;
 use lfmutex::{Mutex, Once};
 
-use super::slot::{self, Slot};
-use super::{now_ns, sched};
+use super::cpu::{CPUS, Own, shared};
+use super::slot::{self, Job, Slot};
+use super::{now_ns, switch, wake};
 use crate::{NoMemory, WaitQueue};
 
 /// What is made current on a CPU before a thread's user code runs there.
@@ -23,9 +25,6 @@ pub trait UserSpace: Send + Sync {
     /// Makes this the CPU's user address space. Called with interrupts off.
     fn activate(&self);
 }
-
-/// A set of CPUs.
-const MASK_WORDS: usize = MAX_CPUS / 64;
 
 /// A kernel thread. It ends when its closure returns.
 pub struct Thread {
@@ -35,25 +34,13 @@ pub struct Thread {
     interrupted: AtomicBool,
     dead: AtomicBool,
     joined: WaitQueue,
-    allowed: [AtomicU64; MASK_WORDS],
     ran_ns: AtomicU64,
-    /// Changed by the thread itself only; read by the switch, which finds it unlocked unless the thread was interrupted in
-    /// the middle of a change.
-    user: Mutex<Option<Arc<dyn UserSpace>>>,
-    fpu: Mutex<Option<UserFpu>>,
     ext: Once<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Thread {
-    pub(super) fn new(name: &str, slot: &'static Slot, affinity: Option<CpuId>) -> Arc<Self> {
+    fn new(name: &str, slot: &'static Slot) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let allowed = [const { AtomicU64::new(u64::MAX) }; MASK_WORDS];
-        if let Some(cpu) = affinity {
-            for (i, word) in allowed.iter().enumerate() {
-                let bit = if cpu.0 as usize / 64 == i { 1 << (cpu.0 % 64) } else { 0 };
-                word.store(bit, Ordering::Relaxed);
-            }
-        }
         Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             name: Mutex::new(name.into()),
@@ -61,10 +48,7 @@ impl Thread {
             interrupted: AtomicBool::new(false),
             dead: AtomicBool::new(false),
             joined: WaitQueue::new(),
-            allowed,
             ran_ns: AtomicU64::new(0),
-            user: Mutex::new(None),
-            fpu: Mutex::new(None),
             ext: Once::new(),
         })
     }
@@ -88,7 +72,7 @@ impl Thread {
 
     /// Gives it its permit: ends its sleep, or its next one. Callable from interrupt handlers.
     pub fn unpark(&self) {
-        slot::unpark(self.slot);
+        wake::unpark(self.slot);
     }
 
     /// Ends its interruptible sleeps, this one and further ones, until [`Self::clear_interrupt`].
@@ -96,7 +80,7 @@ impl Thread {
         self.interrupted.store(true, Ordering::SeqCst);
         self.unpark();
         // A thread in user mode must come into the kernel to notice.
-        sched::kick(self.slot);
+        wake::kick(self.slot);
     }
 
     /// Lets interruptible sleeps sleep again.
@@ -131,7 +115,7 @@ impl Thread {
     /// The CPU it runs on or last ran on.
     #[must_use]
     pub fn cpu(&self) -> CpuId {
-        CpuId(self.slot.cpu())
+        self.slot.cpu()
     }
 
     /// Waits for its end.
@@ -143,63 +127,75 @@ impl Thread {
     #[must_use]
     pub fn cpu_time_ns(&self) -> u64 {
         let ran = self.ran_ns.load(Ordering::Relaxed);
-        if self.slot.context().is_running() { ran + sched::running_for(self.slot, now_ns()) } else { ran }
+        if self.is_dead() || !self.slot.on_cpu() {
+            return ran;
+        }
+        ran + now_ns().saturating_sub(shared(self.slot.cpu()).since.load(Ordering::Relaxed))
     }
 
+    /// By the CPU it runs on.
     pub(super) fn add_time(&self, ns: u64) {
-        self.ran_ns.fetch_add(ns, Ordering::Relaxed);
+        self.ran_ns.store(self.ran_ns.load(Ordering::Relaxed) + ns, Ordering::Relaxed);
     }
 
-    /// Whether it may run on `cpu`.
-    #[must_use]
-    pub fn may_run_on(&self, cpu: CpuId) -> bool {
-        self.allowed.get(cpu.0 as usize / 64).is_some_and(|w| w.load(Ordering::Relaxed) >> (cpu.0 % 64) & 1 != 0)
+    /// Does something to the slot if the thread still lives there, and tells the CPU that has it.
+    fn change(&self, change: impl FnOnce(&Slot)) {
+        {
+            let tenant = self.slot.tenant.lock();
+            if *tenant != self.id {
+                return;
+            }
+            change(self.slot);
+        }
+        wake::changed(self.slot);
     }
 
     /// Lets it run only on the CPUs whose bit is set (word 0 holds CPUs 0 to 63). False, and no change, if that is none of
-    /// this instance's. A thread that runs elsewhere at the moment moves when it next waits or its time slice ends.
+    /// this instance's. A thread that runs elsewhere at the moment is moved at once, the caller before this returns.
     pub fn set_cpus(&self, mask: &[u64]) -> bool {
         let word = |i: usize| mask.get(i).copied().unwrap_or(0);
         if !(0..super::cpu_count()).any(|cpu| word(cpu / 64) >> (cpu % 64) & 1 != 0) {
             return false;
         }
-        for (i, to) in self.allowed.iter().enumerate() {
-            to.store(word(i), Ordering::Relaxed);
-        }
+        self.change(|slot| slot.set_allowed(word));
         true
+    }
+
+    /// Sets how it is scheduled from now on, wherever it is.
+    pub fn set_policy(&self, policy: Policy) {
+        self.change(|slot| {
+            slot.set_policy(policy);
+            slot.changed.store(true, Ordering::SeqCst);
+        });
     }
 
     /// Sets the user address space this thread runs in, and makes it current. For the calling thread itself.
     pub fn set_user(&self, user: Option<Arc<dyn UserSpace>>) {
-        let old = {
-            let mut slot = self.user.lock();
+        let old = self.with_own(|own| {
             if let Some(user) = &user {
-                guard::cpu::without_irqs(|| user.activate());
+                user.activate();
             }
-            core::mem::replace(&mut *slot, user)
-        };
+            core::mem::replace(&mut own.user, user)
+        });
         drop(old);
-        // A switch in the middle found the lock taken and left the choice to us.
-        guard::cpu::without_irqs(|| self.activate());
     }
 
     /// Gives this thread floating-point state of its own, saved and restored by the switch. For the calling thread itself.
     pub fn set_fpu(&self, fpu: Option<UserFpu>) {
-        guard::cpu::without_irqs(|| {
-            let mut slot = self.fpu.try_lock().expect("only its owner and the switch touch it, with interrupts off");
+        let old = self.with_own(|own| {
             if let Some(fpu) = &fpu {
                 fpu.restore();
             }
-            core::mem::replace(&mut *slot, fpu)
+            core::mem::replace(&mut own.fpu, fpu)
         });
+        drop(old);
     }
 
     /// Runs `f` with the up-to-date floating-point state of the calling thread, which continues with what `f` leaves. `f` runs
     /// with interrupts off: no user memory, no locks.
     pub fn with_fpu<R>(&self, f: impl FnOnce(&mut UserFpu) -> R) -> Option<R> {
-        guard::cpu::without_irqs(|| {
-            let mut slot = self.fpu.try_lock().expect("only its owner and the switch touch it, with interrupts off");
-            let fpu = slot.as_mut()?;
+        self.with_own(|own| {
+            let fpu = own.fpu.as_mut()?;
             fpu.save();
             let result = f(fpu);
             fpu.restore();
@@ -207,31 +203,14 @@ impl Thread {
         })
     }
 
-    /// The CPU is about to be given to another thread. Interrupts are off.
-    pub(super) fn leave(&self) {
-        if let Some(mut slot) = self.fpu.try_lock()
-            && let Some(fpu) = slot.as_mut()
-        {
-            fpu.save();
-        }
-    }
-
-    /// The CPU is this thread's again. Interrupts are off.
-    pub(super) fn arrive(&self) {
-        self.activate();
-        if let Some(slot) = self.fpu.try_lock()
-            && let Some(fpu) = slot.as_ref()
-        {
-            fpu.restore();
-        }
-    }
-
-    fn activate(&self) {
-        if let Some(slot) = self.user.try_lock()
-            && let Some(user) = slot.as_ref()
-        {
-            user.activate();
-        }
+    /// What the calling thread, which is this one, has with it. Interrupts are off meanwhile.
+    fn with_own<R>(&self, f: impl FnOnce(&mut Own) -> R) -> R {
+        CPUS.with(|c| {
+            let mut own = c.own.borrow_mut();
+            let own = own.as_mut().expect("a thread that runs has its things with it");
+            assert!(own.thread.id == self.id, "only a thread itself changes what it has with it");
+            f(own)
+        })
     }
 
     /// What the layer above keeps with it.
@@ -256,9 +235,12 @@ impl fmt::Debug for Thread {
 }
 
 /// The calling thread.
+///
+/// # Panics
+/// On a CPU's idle thread, which is none.
 #[must_use]
 pub fn current() -> Arc<Thread> {
-    sched::current_slot().thread.lock().clone().expect("what runs has a thread")
+    CPUS.with(|c| c.own.borrow().as_ref().map(|own| own.thread.clone())).expect("what runs is a thread")
 }
 
 /// Slots whose thread has ended.
@@ -286,39 +268,67 @@ pub fn spawn(name: &str, affinity: Option<CpuId>, f: impl FnOnce() + Send + 'sta
             slot
         }
     };
-    let thread = Thread::new(name, slot, affinity);
-    *slot.thread.lock() = Some(thread.clone());
+    let thread = Thread::new(name, slot);
+    {
+        let mut tenant = slot.tenant.lock();
+        *tenant = thread.id;
+        slot.set_policy(Policy::default());
+        slot.set_allowed(|word| match affinity {
+            None => u64::MAX,
+            Some(cpu) if cpu.0 as usize / 64 == word => 1 << (cpu.0 % 64),
+            Some(_) => 0,
+        });
+    }
     if fresh {
-        slot.set_cpu(sched::least_loaded(&thread).0);
+        slot.set_cpu(wake::least_loaded(slot));
     }
     // A recycled slot may still be on its way to sleep on the CPU it names: the wake-up decides where it goes on.
-    *slot.job.lock() = Some(Box::new(f));
-    slot::unpark(slot);
+    *slot.job.lock() = Some(Job { thread: thread.clone(), body: Box::new(f) });
+    wake::unpark(slot);
     Ok(thread)
 }
 
 /// What every slot's context does: one job after another.
 fn run(number: usize) -> ! {
     let slot = slot::at(number as u32);
-    sched::look_again();
+    switch::arrive(None);
     guard::cpu::enable_irqs();
     loop {
         let job = slot.job.lock().take();
-        if let Some(job) = job {
-            job();
+        if let Some(Job { thread, body }) = job {
+            let own = Box::new(Own { thread, user: None, fpu: None });
+            CPUS.with(|c| *c.own.borrow_mut() = Some(own));
+            make_room();
+            body();
             end(slot);
         }
-        slot::park();
+        switch::park();
     }
 }
 
+/// Sees to it that the run queue of this CPU has room for more threads than it holds. Here, because every thread that may have to
+/// wait on a CPU has started somewhere, and because this may allocate.
+fn make_room() {
+    let (waiting, room) = CPUS.with(|c| {
+        let queue = c.queue.borrow();
+        (queue.waiting() + c.overflow.borrow().len() as usize, queue.capacity())
+    });
+    if waiting * 2 < room {
+        return;
+    }
+    let mut larger = Room::new(waiting * 4);
+    // Perhaps of another CPU by now, which is all right.
+    CPUS.with(|c| c.queue.borrow_mut().enlarge(&mut larger));
+}
+
 fn end(slot: &'static Slot) {
-    let thread = slot.thread.lock().clone().expect("it ran");
+    let thread = current();
     thread.set_user(None);
     thread.set_fpu(None);
+    *slot.tenant.lock() = 0;
     thread.dead.store(true, Ordering::Release);
     thread.joined.wake_all();
-    *slot.thread.lock() = None;
-    drop(thread);
+    let own = CPUS.with(|c| c.own.take());
+    drop((own, thread));
     FREE.lock().push(slot.number());
 }

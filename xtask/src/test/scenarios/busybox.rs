@@ -161,7 +161,7 @@ fn looked_at() -> Vec<Step> {
     vec![
         Step::new(
             "ps lists the processes with their parents",
-            "sleep 30 & ps -o pid,ppid,comm; kill $!",
+            "sleep 30 & until grep -q sleep /proc/$!/comm; do :; done; ps -o pid,ppid,comm; kill $!",
             Accepted(|printed| {
                 ensure!(
                     printed.lines().any(|line| line.ends_with(" sleep")) && printed.lines().any(|line| line.ends_with(" ps")),

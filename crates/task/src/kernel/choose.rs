@@ -1,0 +1,248 @@
+//! Deciding who runs next on a CPU, and for how long.
+//!
+//! The mathematics is `fair`'s. A run queue is touched by its own CPU only, with interrupts off: what others want arrives through the
+//! wake queues, and marks on the slots that are looked at when somebody says so (`recheck`).
+
+use core::sync::atomic::Ordering;
+
+use fair::{HYSTERESIS_NS, Policy, RunQueue};
+use guard::cpu::{self, CpuId};
+use guard::timer::{self, now_ns};
+
+use super::cpu::{Cpu, IDLE, LOADED, shared};
+use super::slot::{self, CPU_WORDS, Slot};
+use super::switch::Why;
+use super::wake;
+
+/// Most idle CPUs that are tried for a thread to give away each time.
+const TRIES: usize = 4;
+
+impl Cpu {
+    /// Takes in who was woken, decides who runs, and says so to others and to the timer. The caller switches.
+    pub(super) fn choose(&self, why: Why) -> &'static Slot {
+        let me = cpu::current();
+        let shared = shared(me);
+        let now = now_ns();
+        let (prev, idle) = (self.current(), self.idle());
+        self.reschedule.set(false);
+        // Before the wake queues are looked at, so that who comes later tells us again.
+        shared.notice.0.swap(wake::OPEN, Ordering::SeqCst);
+
+        let queue = &mut *self.queue.borrow_mut();
+        if why == Why::Parked {
+            prev.remember(&queue.block(now), false);
+        }
+        if !shared.inbox.is_empty() {
+            shared.inbox.drain(slot::link, |number| {
+                self.admit(queue, slot::at(number), me, now);
+            });
+        }
+        if shared.recheck.load(Ordering::Relaxed) && shared.recheck.swap(false, Ordering::SeqCst) {
+            self.recheck(queue, me, now);
+        }
+        let picked = if why == Why::Yield { queue.pick_other(now) } else { queue.pick(now) };
+        let next = picked.map_or(idle, slot::at);
+        if !core::ptr::eq(prev, next) {
+            self.account(prev, next, me, now);
+            if !self.overflow.borrow().is_empty() {
+                let tired = why != Why::Parked && !core::ptr::eq(prev, idle) && self.evicted.get().is_none();
+                self.take_overflow(queue, tired.then_some(prev), now);
+            }
+        }
+        if queue.waiting() != 0 || self.loaded.get() {
+            self.give(queue, me, now);
+        }
+        if picked.is_none() {
+            IDLE.insert(me.0 as usize);
+        }
+        shared.load.store(queue.waiting() as u32 + u32::from(picked.is_some()), Ordering::Relaxed);
+        let look = queue.next_deadline();
+        shared.notice.0.store(self.notice(picked.map(|_| next.policy()), look), Ordering::Release);
+        self.arm(look.unwrap_or(u64::MAX), picked.is_none());
+        next
+    }
+
+    /// What others need to know before they disturb this CPU.
+    fn notice(&self, current: Option<Policy>, look: Option<u64>) -> u32 {
+        match (current, look) {
+            (None | Some(Policy::Idle), _) => wake::OPEN,
+            (Some(Policy::Fifo(priority) | Policy::Rr(priority)), _) => wake::REALTIME + u32::from(priority),
+            (_, Some(look)) if look <= self.since.get() + HYSTERESIS_NS => wake::LOOKS_SOON,
+            (_, Some(_)) => wake::LOOKS_LATER,
+            (_, None) => wake::OPEN,
+        }
+    }
+
+    /// `prev` leaves the CPU to `next`.
+    fn account(&self, prev: &'static Slot, next: &'static Slot, me: CpuId, now: u64) {
+        let shared = shared(me);
+        let ran = now.saturating_sub(self.since.get());
+        if core::ptr::eq(prev, self.idle()) {
+            IDLE.remove(me.0 as usize);
+            shared.counters.idle_ns.add(ran);
+            self.usual_idle_ns.set((self.usual_idle_ns.get() * 7 + ran.min(1 << 30)) / 8);
+        } else if let Some(own) = &*self.own.borrow() {
+            own.thread.add_time(ran);
+        }
+        self.since.set(now);
+        shared.since.store(now, Ordering::Relaxed);
+        shared.counters.switches.add(1);
+        self.current.set(Some(next));
+        next.set_cpu(me);
+    }
+
+    /// A thread that was woken, or sent here, joins the queue. True if it has a better claim than who runs.
+    pub(super) fn admit(&self, queue: &mut RunQueue, slot: &'static Slot, me: CpuId, now: u64) -> bool {
+        if !slot.may_run_on(me) {
+            if !slot.on_cpu() {
+                wake::send(slot, wake::least_loaded(slot));
+                return false;
+            }
+            // It is on its way to sleep here, and its stack in use: it is sent on when that is done.
+            shared(me).recheck.store(true, Ordering::Relaxed);
+            self.reschedule.set(true);
+        }
+        if !has_room(queue) {
+            self.overflow.borrow_mut().push_back(slot.number(), slot::link);
+            return false;
+        }
+        self.enter(queue, slot, now)
+    }
+
+    fn enter(&self, queue: &mut RunQueue, slot: &'static Slot, now: u64) -> bool {
+        // Before the policy is read: a later change is marked again.
+        slot.changed.store(false, Ordering::SeqCst);
+        let (policy, history) = (slot.policy(), slot.history());
+        if slot.moved.load(Ordering::Relaxed) {
+            queue.migrate_in(slot.number(), policy, &history, now)
+        } else {
+            queue.wake(slot.number(), policy, &history, now)
+        }
+    }
+
+    /// Threads there was no room for come in as others leave, or in turn: `tired`, who has just had to give way, waits outside.
+    fn take_overflow(&self, queue: &mut RunQueue, tired: Option<&'static Slot>, now: u64) {
+        let mut overflow = self.overflow.borrow_mut();
+        if let Some(tired) = tired
+            && let Some(history) = queue.remove(tired.number(), now)
+        {
+            tired.remember(&history, true);
+            overflow.push_back(tired.number(), slot::link);
+        }
+        while has_room(queue) {
+            let Some(number) = overflow.pop(slot::link) else { return };
+            self.enter(queue, slot::at(number), now);
+        }
+    }
+
+    /// Somebody changed where or how threads of this CPU run: O(n).
+    fn recheck(&self, queue: &mut RunQueue, me: CpuId, now: u64) {
+        if let Some(slot) = queue.current().map(slot::at)
+            && !slot.may_run_on(me)
+        {
+            slot.remember(&queue.block(now), true);
+            self.evicted.set(Some(slot));
+        }
+        let misplaced = |number| !slot::at(number).may_run_on(me) && !slot::at(number).on_cpu();
+        while let Some((number, history)) = queue.migrate_out(misplaced, now) {
+            slot::at(number).remember(&history, true);
+            wake::send(slot::at(number), wake::least_loaded(slot::at(number)));
+        }
+        loop {
+            let is_changed = |number: &u32| slot::at(*number).changed.swap(false, Ordering::SeqCst);
+            let mut changed = queue.current().filter(is_changed);
+            if changed.is_none() {
+                // Nobody goes; but each is looked at.
+                let look = |number| {
+                    if changed.is_none() && is_changed(&number) {
+                        changed = Some(number);
+                    }
+                    false
+                };
+                let _ = queue.migrate_out(look, now);
+            }
+            let Some(number) = changed else { return };
+            queue.set_policy(number, slot::at(number).policy(), now);
+        }
+    }
+
+    /// Gives waiting threads to CPUs that have none: first to the one that asked.
+    fn give(&self, queue: &mut RunQueue, me: CpuId, now: u64) {
+        let shared = shared(me);
+        if shared.asker.load(Ordering::Relaxed) != ring::NIL {
+            let asker = CpuId(shared.asker.swap(ring::NIL, Ordering::AcqRel));
+            if give_to(queue, asker, now) {
+                shared.counters.steals.add(1);
+            }
+        }
+        let mut start = me.0 as usize + 1;
+        for _ in 0..TRIES {
+            if queue.waiting() == 0 {
+                break;
+            }
+            let Some(idle) = IDLE.find(start, |_| u64::MAX) else { break };
+            if idle != me.0 as usize && give_to(queue, CpuId(idle as u32), now) {
+                IDLE.remove(idle);
+            }
+            start = (idle + 1) % (64 * CPU_WORDS);
+        }
+        self.balance(queue, me, now);
+        let loaded = queue.waiting() != 0;
+        if loaded != self.loaded.replace(loaded) {
+            if loaded {
+                LOADED.insert(me.0 as usize);
+            } else {
+                LOADED.remove(me.0 as usize);
+            }
+        }
+    }
+
+    /// When no CPU idles: looks at one other CPU each time, and gives it a thread if it has two fewer.
+    fn balance(&self, queue: &mut RunQueue, me: CpuId, now: u64) {
+        let count = super::cpu_count() as u32;
+        if queue.waiting() < 2 || count == 1 {
+            return;
+        }
+        let other = CpuId((self.compared.get() + 1) % count);
+        self.compared.set(other.0);
+        let other_shared = shared(other);
+        let load = other_shared.load.load(Ordering::Relaxed) as usize;
+        if other != me && other_shared.started.load(Ordering::Relaxed) && load < queue.waiting() {
+            give_to(queue, other, now);
+        }
+    }
+
+    /// Arms the timer for the first sleeper or `look`, whichever is first. A timer that is armed for earlier is left alone, which saves
+    /// programming it with each switch and costs one interrupt in the end; but an idle CPU sleeps for as long as it may.
+    fn arm(&self, look: u64, idle: bool) {
+        let first = self.sleepers.borrow().last().map_or(u64::MAX, |s| s.0);
+        let deadline = first.min(look);
+        let armed = self.armed.get();
+        if deadline < armed {
+            self.armed.set(deadline);
+            timer::arm(deadline);
+        } else if idle && deadline != armed {
+            self.armed.set(deadline);
+            if deadline == u64::MAX {
+                timer::disarm();
+            } else {
+                timer::arm(deadline);
+            }
+        }
+    }
+}
+
+/// Whether one more thread can wait, and the current one besides should it have to.
+fn has_room(queue: &RunQueue) -> bool {
+    queue.waiting() + 2 <= queue.capacity()
+}
+
+/// Sends the waiting thread that would wait longest here to another CPU; false if none may go there.
+fn give_to(queue: &mut RunQueue, cpu: CpuId, now: u64) -> bool {
+    let may_go = |number| slot::at(number).may_run_on(cpu) && !slot::at(number).on_cpu();
+    let Some((number, history)) = queue.migrate_out(may_go, now) else { return false };
+    let slot = slot::at(number);
+    slot.remember(&history, true);
+    wake::send(slot, cpu);
+    true
+}

@@ -1,0 +1,195 @@
+//! What a CPU has: the part that only itself touches, with interrupts off, and the part that others may touch.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use fair::{Room, RunQueue};
+use guard::context::Context;
+use guard::cpu::{self, CpuId, CpuLocal, MAX_CPUS};
+use guard::fpu::UserFpu;
+use guard::timer::now_ns;
+use ring::{CpuSet, WakeQueues};
+
+use super::slot::{self, CPU_WORDS, RUNNING, Slot};
+use super::thread::{Thread, UserSpace, fresh_slot};
+use crate::fifo::Fifo;
+
+/// Waiting threads that a run queue has room for at first.
+const FIRST_ROOM: usize = 64;
+
+/// What a thread has with it while it runs; on its stack while it does not. Nobody else touches it, so there is no lock.
+pub(super) struct Own {
+    pub(super) thread: Arc<Thread>,
+    pub(super) user: Option<Arc<dyn UserSpace>>,
+    pub(super) fpu: Option<UserFpu>,
+}
+
+/// What only the CPU itself touches.
+pub(super) struct Cpu {
+    pub(super) current: Cell<Option<&'static Slot>>,
+    pub(super) idle: Cell<Option<&'static Slot>>,
+    pub(super) own: RefCell<Option<Box<Own>>>,
+    pub(super) queue: RefCell<RunQueue>,
+    /// Runnable threads that the queue had no room for.
+    pub(super) overflow: RefCell<Fifo>,
+    /// It may not stay here, and goes on as soon as its stack is free.
+    pub(super) evicted: Cell<Option<&'static Slot>>,
+    /// When the current thread got the CPU.
+    pub(super) since: Cell<u64>,
+    /// Something changed: look for another thread at the next opportunity.
+    pub(super) reschedule: Cell<bool>,
+    pub(super) preempt_depth: Cell<u32>,
+    /// Sleeping threads that want to be woken, the latest deadline first.
+    pub(super) sleepers: RefCell<Vec<(u64, u32)>>,
+    /// When the timer will fire, or before.
+    pub(super) armed: Cell<u64>,
+    /// It is in `LOADED`.
+    pub(super) loaded: Cell<bool>,
+    /// The CPU whose load it compared with its own last.
+    pub(super) compared: Cell<u32>,
+    /// How long it was idle at a time lately, in nanoseconds.
+    pub(super) usual_idle_ns: Cell<u64>,
+}
+
+pub(super) static CPUS: CpuLocal<Cpu> = CpuLocal::new(|cpu| Cpu {
+    current: Cell::new(None),
+    idle: Cell::new(None),
+    own: RefCell::new(None),
+    queue: RefCell::new(empty_queue(cpu)),
+    overflow: RefCell::new(Fifo::new()),
+    evicted: Cell::new(None),
+    since: Cell::new(0),
+    reschedule: Cell::new(false),
+    preempt_depth: Cell::new(0),
+    sleepers: RefCell::new(Vec::with_capacity(32)),
+    armed: Cell::new(u64::MAX),
+    loaded: Cell::new(false),
+    compared: Cell::new(0),
+    usual_idle_ns: Cell::new(1 << 30),
+});
+
+fn empty_queue(cpu: CpuId) -> RunQueue {
+    let mut queue = RunQueue::new(cpu.0);
+    queue.enlarge(&mut Room::new(FIRST_ROOM));
+    queue
+}
+
+/// What others may touch.
+#[repr(align(64))]
+pub(super) struct Shared {
+    /// What to do about something new for this CPU: see `wake::Notice`. In a line of its own, which an idle CPU may watch.
+    pub(super) notice: Line<AtomicU32>,
+    /// Threads that other CPUs woke and want to run here.
+    pub(super) inbox: WakeQueues<MAX_CPUS, CPU_WORDS>,
+    /// Where or how threads of this CPU run was changed: look at all of them.
+    pub(super) recheck: AtomicBool,
+    /// An idle CPU that asks for work.
+    pub(super) asker: AtomicU32,
+    pub(super) started: AtomicBool,
+    /// Slot of its idle thread, made before the CPU starts.
+    idle_slot: AtomicU32,
+    /// Threads running or queued, and since when the current one runs. Written by the CPU itself.
+    pub(super) load: AtomicU32,
+    pub(super) since: AtomicU64,
+    pub(super) counters: Counters,
+}
+
+/// A value with a cache line to itself.
+#[repr(align(64))]
+pub(super) struct Line<T>(pub(super) T);
+
+/// Counters of a CPU, each changed by itself alone.
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) switches: Counter,
+    pub(super) wakes: Counter,
+    pub(super) remote_wakes: Counter,
+    pub(super) ipis: Counter,
+    pub(super) ipis_saved: Counter,
+    pub(super) steals: Counter,
+    pub(super) polls: Counter,
+    pub(super) sleeps: Counter,
+    pub(super) idle_ns: Counter,
+}
+
+/// A count that one CPU changes, with interrupts off, and anybody reads: no locked operations are needed.
+#[derive(Default)]
+pub(super) struct Counter(AtomicU64);
+
+impl Counter {
+    #[inline]
+    pub(super) fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Made when the CPUs are known, so that what a machine does not have costs nothing.
+static SHARED: CpuLocal<Shared> = CpuLocal::new(|_| Shared {
+    notice: Line(AtomicU32::new(super::wake::OPEN)),
+    inbox: WakeQueues::new(),
+    recheck: AtomicBool::new(false),
+    asker: AtomicU32::new(ring::NIL),
+    started: AtomicBool::new(false),
+    idle_slot: AtomicU32::new(ring::NIL),
+    load: AtomicU32::new(0),
+    since: AtomicU64::new(0),
+    counters: Counters::default(),
+});
+
+#[inline]
+pub(super) fn shared(cpu: CpuId) -> &'static Shared {
+    SHARED.of(cpu)
+}
+
+/// CPUs without a thread.
+pub(super) static IDLE: CpuSet<CPU_WORDS> = CpuSet::new();
+/// CPUs that had threads waiting when they last chose.
+pub(super) static LOADED: CpuSet<CPU_WORDS> = CpuSet::new();
+
+/// What runs on this CPU.
+#[inline]
+pub(super) fn current_slot() -> &'static Slot {
+    CPUS.with(Cpu::current)
+}
+
+impl Cpu {
+    #[inline]
+    pub(super) fn current(&self) -> &'static Slot {
+        self.current.get().expect("a CPU that runs has a thread")
+    }
+
+    #[inline]
+    pub(super) fn idle(&self) -> &'static Slot {
+        self.idle.get().expect("a CPU that runs has an idle thread")
+    }
+}
+
+/// Makes what the CPUs need before they start: a CPU that comes up has no thread yet and must not wait for a lock.
+pub(super) fn prepare() {
+    for cpu in (0..super::cpu_count() as u32).map(CpuId) {
+        CPUS.prepare(cpu);
+        SHARED.prepare(cpu);
+        let slot = fresh_slot().expect("the first slots of all");
+        slot.set_cpu(cpu);
+        slot.state.store(RUNNING, Ordering::Relaxed);
+        shared(cpu).idle_slot.store(slot.number(), Ordering::Release);
+    }
+}
+
+/// Makes what runs on this CPU, on the stack it came up on, its idle thread.
+pub(super) fn adopt() {
+    let slot = slot::at(shared(cpu::current()).idle_slot.load(Ordering::Acquire));
+    slot.set_context(Context::boot());
+    CPUS.with(|c| {
+        c.current.set(Some(slot));
+        c.idle.set(Some(slot));
+        c.since.set(now_ns());
+    });
+}

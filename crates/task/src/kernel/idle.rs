@@ -1,0 +1,86 @@
+//! CPUs without work: they ask for some, poll for a moment if work has come often lately, and then sleep until an interrupt, or until
+//! somebody writes to the line they watch (MWAIT).
+
+use core::sync::atomic::Ordering;
+
+use guard::cpu::{self, CpuId};
+
+use super::cpu::{CPUS, LOADED, Shared, adopt, shared};
+use super::switch::{Why, reschedule};
+use super::wake;
+
+/// How long an idle CPU polls before it sleeps, and how short it must usually be idle to do so at all: about what it costs to send an
+/// interrupt and to be woken by it.
+const POLL_NS: u64 = 20_000;
+
+/// Runs threads on this CPU from now on. The first CPU comes here when the system is set up, each further one when it is
+/// started.
+pub fn start_cpu() -> ! {
+    let me = cpu::current();
+    if CPUS.with(|c| c.current.get().is_none()) {
+        adopt();
+    }
+    let shared = shared(me);
+    shared.started.store(true, Ordering::Release);
+    let watches = sleeps_by_mwait();
+    loop {
+        cpu::without_irqs(|| reschedule(Why::Preempt));
+        ask_for_work(me);
+        // Pages are zeroed ahead until somebody is woken.
+        while nothing_came(shared) && guard::mem::idle_step() {}
+        if super::cpu_count() > 1 && CPUS.with(|c| c.usual_idle_ns.get()) < POLL_NS {
+            poll(shared);
+        }
+        shared.counters.sleeps.add(1);
+        if watches {
+            // A store is enough here. What was put into a queue before the notice says so is seen now.
+            cpu::idle_watch(&shared.notice.0, wake::POLL, || {
+                shared.notice.0.swap(wake::POLL, Ordering::SeqCst);
+                nothing_came(shared)
+            });
+        } else {
+            // No wake-up is lost: whoever puts a thread into a wake queue after this look interrupts, and that ends the halt.
+            cpu::idle_wait(|| {
+                shared.notice.0.swap(wake::OPEN, Ordering::SeqCst);
+                nothing_came(shared)
+            });
+        }
+    }
+}
+
+/// How this machine's CPUs sleep: by MWAIT if they have it, but not under a hypervisor or emulator, where that is an exit or nothing
+/// at all and a halt is what lets others run. `idle=mwait` and `idle=halt` on the command line decide otherwise.
+fn sleeps_by_mwait() -> bool {
+    let option = guard::role::cmdline().split_whitespace().find_map(|word| word.strip_prefix("idle="));
+    cpu::can_watch()
+        && match option {
+            Some("mwait") => true,
+            Some("halt") => false,
+            _ => !cpu::is_guest(),
+        }
+}
+
+/// Whether there is nothing to look at; with interrupts off.
+fn nothing_came(shared: &Shared) -> bool {
+    shared.inbox.is_empty() && !shared.recheck.load(Ordering::SeqCst) && CPUS.with(|c| !c.reschedule.get())
+}
+
+/// Asks a CPU that has threads waiting for one of them.
+fn ask_for_work(me: CpuId) {
+    if let Some(victim) = LOADED.find(me.0 as usize + 1, |_| u64::MAX) {
+        let victim = CpuId(victim as u32);
+        if shared(victim).asker.compare_exchange(ring::NIL, me.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            cpu::without_irqs(|| wake::summon(victim));
+        }
+    }
+}
+
+/// Watches for work. Whoever has some sees that and sends no interrupt.
+fn poll(shared: &Shared) {
+    shared.counters.polls.add(1);
+    shared.notice.0.swap(wake::POLL, Ordering::SeqCst);
+    if shared.inbox.is_empty() && !shared.recheck.load(Ordering::SeqCst) {
+        // Interrupts are on; a thread that one of them wakes is switched to at its end, and leaves another notice behind.
+        cpu::idle_poll(POLL_NS, || shared.notice.0.load(Ordering::Acquire) != wake::POLL);
+    }
+}

@@ -1,0 +1,188 @@
+//! Where a woken thread goes, and telling that CPU.
+//!
+//! On its own CPU a thread joins the run queue at once. Another CPU finds it in a wake queue, one for each pair of CPUs. It is told by an
+//! interrupt only if it would not look in time by itself; what it is doing is in its `notice`:
+//! * `LOOK`: it was told already.
+//! * `POLL`: it watches the notice; a store is enough.
+//! * `LOOKS_SOON`: its timer fires before a fair thread could take the CPU from the one that runs.
+//! * `LOOKS_LATER`: its timer fires at the end of the slice, soon enough for who never takes the CPU from another.
+//! * `REALTIME + priority`: nobody of a lower priority can take the CPU before it is given up, which looks.
+//! * `OPEN`: anything else.
+//!
+//! No wake-up is lost: the CPU makes its notice `OPEN` before it looks at the wake queues, and who queues a thread reads the notice
+//! after that, both in one total order. So either the look finds the thread, or the waker finds `OPEN`, or what was decided in a later
+//! look.
+
+use core::sync::atomic::{Ordering, fence};
+
+use fair::Policy;
+use guard::cpu::{self, CpuId};
+use guard::timer::now_ns;
+
+use super::cpu::{CPUS, Cpu, IDLE, shared};
+use super::slot::{self, NOTIFIED, PARKED, RUNNING, Slot};
+use super::switch;
+
+/// See the top of this file.
+pub(super) const LOOK: u32 = 0;
+pub(super) const POLL: u32 = 1;
+pub(super) const OPEN: u32 = 2;
+pub(super) const LOOKS_SOON: u32 = 3;
+pub(super) const LOOKS_LATER: u32 = 4;
+/// And above: plus the priority.
+pub(super) const REALTIME: u32 = 5;
+
+/// Gives a thread its permit. Callable anywhere.
+pub(super) fn unpark(slot: &'static Slot) {
+    let mut state = slot.state.load(Ordering::Acquire);
+    loop {
+        let next = match state {
+            RUNNING => NOTIFIED,
+            PARKED => RUNNING,
+            _ => return,
+        };
+        match slot.state.compare_exchange(state, next, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(PARKED) => return make_runnable(slot),
+            Ok(_) => return,
+            Err(now) => state = now,
+        }
+    }
+}
+
+/// A thread was woken: decides where it runs, and queues it there.
+fn make_runnable(slot: &'static Slot) {
+    let switch = CPUS.with(|c| {
+        let me = cpu::current();
+        shared(me).counters.wakes.add(1);
+        // Who is still on its way to sleep has its stack in use there.
+        let target = if slot.on_cpu() { slot.cpu() } else { place(slot) };
+        if target != me {
+            send(slot, target);
+            return false;
+        }
+        c.take_in(slot, me)
+    });
+    // In thread context the choice is made at once; in a handler, and where interrupts are off, at the next opportunity.
+    if switch && cpu::irqs_enabled() {
+        cpu::without_irqs(switch::look_again);
+    }
+}
+
+impl Cpu {
+    /// A thread that was woken by this CPU joins its run queue. True if somebody has to go.
+    fn take_in(&self, slot: &'static Slot, me: CpuId) -> bool {
+        slot.set_cpu(me);
+        let queue = &mut *self.queue.borrow_mut();
+        let now = now_ns();
+        let switch = self.admit(queue, slot, me, now);
+        if switch {
+            self.reschedule.set(true);
+        } else if let Some(look) = queue.next_deadline()
+            && look < self.armed.get()
+        {
+            self.armed.set(look);
+            guard::timer::arm(look);
+        }
+        switch
+    }
+}
+
+/// Where a woken thread runs: where it ran last, unless that is busy and another CPU idles, or it may not.
+fn place(slot: &Slot) -> CpuId {
+    let home = slot.cpu();
+    let allowed = slot.may_run_on(home);
+    if IDLE.is_empty() {
+        return if allowed { home } else { least_loaded(slot) };
+    }
+    if let Some(idle) = IDLE.find(home.0 as usize, |word| slot.allowed(word)) {
+        // Taken, so that the next waker finds another one. It comes back when it has nothing to do.
+        IDLE.remove(idle);
+        return CpuId(idle as u32);
+    }
+    if allowed { home } else { least_loaded(slot) }
+}
+
+/// The allowed CPU with the fewest threads.
+pub(super) fn least_loaded(slot: &Slot) -> CpuId {
+    (0..super::cpu_count() as u32)
+        .map(CpuId)
+        .filter(|&cpu| slot.may_run_on(cpu) && (shared(cpu).started.load(Ordering::Relaxed) || cpu.0 == 0))
+        .min_by_key(|&cpu| shared(cpu).load.load(Ordering::Relaxed))
+        .unwrap_or(CpuId(0))
+}
+
+/// Puts a runnable thread, whose stack nobody uses, into a wake queue of another CPU (or of this one: then it joins at the next look).
+/// Interrupts are off.
+pub(super) fn send(slot: &'static Slot, target: CpuId) {
+    let me = cpu::current();
+    slot.set_cpu(target);
+    shared(me).counters.remote_wakes.add(1);
+    let policy = slot.policy();
+    shared(target).inbox.push(me.0 as usize, slot.number(), slot::link);
+    tell(target, policy);
+}
+
+/// The thread's stack is free now, and it may not run here.
+pub(super) fn send_on(slot: &'static Slot) {
+    cpu::without_irqs(|| send(slot, least_loaded(slot)));
+}
+
+/// Sees to it that a CPU looks at what was put into a wake queue of it, in time for a thread of that policy. Interrupts are off.
+fn tell(target: CpuId, policy: Policy) {
+    fence(Ordering::SeqCst);
+    let waits = match shared(target).notice.0.load(Ordering::Relaxed) {
+        LOOK => true,
+        POLL | OPEN => false,
+        LOOKS_SOON => policy.realtime().is_none(),
+        LOOKS_LATER => matches!(policy, Policy::Batch(_) | Policy::Idle),
+        realtime => u32::from(policy.realtime().unwrap_or(0)) + REALTIME < realtime,
+    };
+    if waits {
+        shared(cpu::current()).counters.ipis_saved.add(1);
+    } else {
+        summon(target);
+    }
+}
+
+/// Makes a CPU look, whatever it does. Interrupts are off.
+pub(super) fn summon(target: CpuId) {
+    let me = cpu::current();
+    if target == me {
+        CPUS.with(|c| c.reschedule.set(true));
+        return;
+    }
+    match shared(target).notice.0.swap(LOOK, Ordering::SeqCst) {
+        LOOK | POLL => shared(me).counters.ipis_saved.add(1),
+        _ => {
+            shared(me).counters.ipis.add(1);
+            guard::ipi::reschedule(target);
+        }
+    }
+}
+
+/// Brings the CPU a thread runs on into the kernel, if that is another one.
+pub(super) fn kick(slot: &Slot) {
+    cpu::without_irqs(|| {
+        let target = slot.cpu();
+        if target != cpu::current() && slot.on_cpu() {
+            guard::ipi::reschedule(target);
+        }
+    });
+}
+
+/// Where or how a thread runs was changed: its CPU takes that in if it has it. When it sleeps, the next wake-up does.
+pub(super) fn changed(slot: &'static Slot) {
+    fence(Ordering::SeqCst);
+    if slot.is_parked() {
+        return;
+    }
+    let here = cpu::without_irqs(|| {
+        let target = slot.cpu();
+        shared(target).recheck.store(true, Ordering::SeqCst);
+        summon(target);
+        target == cpu::current()
+    });
+    if here && cpu::irqs_enabled() {
+        cpu::without_irqs(switch::look_again);
+    }
+}
