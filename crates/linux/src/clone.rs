@@ -80,6 +80,7 @@ fn inherited(task: &Task, request: &Request) -> Inherited {
         blocked,
         stack: if keeps_stack { stack } else { AltStack::none() },
         cpus: task.cpus.lock().clone(),
+        schedule: task.schedule().inherited(),
     }
 }
 

@@ -82,6 +82,12 @@ impl Credentials {
         let mine = [self.user.effective, self.user.real];
         self.privileged() || mine.contains(&other.user.real) || mine.contains(&other.user.saved)
     }
+
+    /// Whether it may change how a thread of `other`'s is scheduled, other than by the superuser's powers.
+    #[must_use]
+    pub fn owns_schedule_of(&self, other: &Self) -> bool {
+        [other.user.real, other.user.effective].contains(&self.user.effective)
+    }
 }
 
 /// Ids that are `u32::MAX` in a call stay as they are.

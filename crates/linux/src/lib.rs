@@ -63,6 +63,7 @@ pub mod process_table;
 pub mod run;
 #[cfg(target_os = "none")]
 pub mod sched;
+mod schedule;
 #[cfg(target_os = "none")]
 pub mod signal;
 #[cfg(target_os = "none")]

@@ -459,6 +459,7 @@ impl Process {
             signals: [own | self.pending_set(), blocked, ignored, caught],
             cpu: first.and_then(|t| t.started()).map_or(0, |t| t.cpu().0),
             allowed_cpus: allowed_cpus.unwrap_or_else(crate::sched::all_cpus),
+            schedule: first.map(|t| t.schedule()).unwrap_or_default(),
         }
     }
 }

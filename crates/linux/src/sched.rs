@@ -1,5 +1,4 @@
-//! Processors and priorities. There is one class of threads so far, served in turn: policies and priorities other than the default
-//! are refused, niceness is remembered by nobody.
+//! Processors, policies and priorities.
 
 use alloc::sync::Arc;
 use alloc::vec;
@@ -7,14 +6,12 @@ use alloc::vec::Vec;
 
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::schedule::{Schedule, check_change, check_nice, is_realtime, priorities};
 use crate::time::TimeSpec;
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task, process_table as processes};
-
-/// The longest time a thread runs while another waits for its processor.
-const SLICE_NS: u64 = 10_000_000;
 
 /// The mask of all processors.
 pub(crate) fn all_cpus() -> Vec<u64> {
@@ -77,7 +74,7 @@ pub fn sys_sched_setaffinity(task: &Task, tid: i32, size: usize, mask: usize) ->
     }
     let cred = task.cred();
     with_task(task, tid, |target| {
-        if !cred.may_control(&target.cred()) {
+        if !cred.privileged() && !cred.owns_schedule_of(&target.cred()) {
             return Err(Errno::EPERM);
         }
         if let Some(thread) = target.started() {
@@ -86,92 +83,225 @@ pub fn sys_sched_setaffinity(task: &Task, tid: i32, size: usize, mask: usize) ->
         *target.cpus.lock() = allowed;
         Ok(())
     })??;
-    if tid == 0 || tid == task.tid() {
-        // The caller is where it may be when the call is over.
-        ::task::yield_now();
-    }
     Ok(0)
 }
 
-/// `sched_getscheduler(2)`
-pub fn sys_sched_getscheduler(task: &Task, tid: i32) -> SysResult {
-    with_task(task, tid, |_| sys::SCHED_NORMAL as usize)
+/// What a policy and priority are to become; `None` keeps the policy.
+struct Wish {
+    policy: Option<u32>,
+    priority: u32,
+    nice: Option<i32>,
+    reset_on_fork: bool,
 }
 
-/// Whether a policy is one that is served in turn.
-fn ordinary(policy: u32) -> Result<(), Errno> {
-    match policy & !sys::SCHED_RESET_ON_FORK {
-        sys::SCHED_NORMAL | sys::SCHED_BATCH | sys::SCHED_IDLE => Ok(()),
-        sys::SCHED_FIFO | sys::SCHED_RR | sys::SCHED_DEADLINE => Err(Errno::EPERM),
-        _ => Err(Errno::EINVAL),
-    }
+fn apply(task: &Task, tid: i32, wish: &Wish) -> SysResult {
+    with_task(task, tid, |target| {
+        target.reschedule(|schedule| {
+            let policy = wish.policy.unwrap_or(schedule.policy);
+            if !priorities(policy)?.contains(&wish.priority) {
+                return Err(Errno::EINVAL);
+            }
+            let reset_on_fork = wish.reset_on_fork || (wish.policy.is_none() && schedule.reset_on_fork);
+            let nice = wish.nice.filter(|_| !is_realtime(policy)).unwrap_or(schedule.nice);
+            let new = Schedule { policy, priority: wish.priority, nice, reset_on_fork };
+            check_change(task, target, *schedule, new)?;
+            *schedule = new;
+            Ok(())
+        })
+    })?
+    .map(|()| 0)
 }
 
 /// `sched_setscheduler(2)`
 pub fn sys_sched_setscheduler(task: &Task, tid: i32, policy: u32, parameters: UserPtr<i32>) -> SysResult {
-    ordinary(policy)?;
-    sys_sched_setparam(task, tid, parameters)
-}
-
-/// `sched_getparam(2)`
-pub fn sys_sched_getparam(task: &Task, tid: i32, parameters: UserPtr<i32>) -> SysResult {
-    with_task(task, tid, |_| ())?;
-    parameters.write(&0)?;
-    Ok(0)
+    if parameters.is_null() || policy.cast_signed() < 0 || tid < 0 {
+        return Err(Errno::EINVAL);
+    }
+    let reset_on_fork = policy & sys::SCHED_RESET_ON_FORK != 0;
+    let policy = Some(policy & !sys::SCHED_RESET_ON_FORK);
+    apply(task, tid, &Wish { policy, priority: parameters.read()?.cast_unsigned(), nice: None, reset_on_fork })
 }
 
 /// `sched_setparam(2)`
 pub fn sys_sched_setparam(task: &Task, tid: i32, parameters: UserPtr<i32>) -> SysResult {
-    with_task(task, tid, |_| ())?;
-    if parameters.read()? == 0 { Ok(0) } else { Err(Errno::EINVAL) }
+    if parameters.is_null() || tid < 0 {
+        return Err(Errno::EINVAL);
+    }
+    let priority = parameters.read()?.cast_unsigned();
+    apply(task, tid, &Wish { policy: None, priority, nice: None, reset_on_fork: false })
+}
+
+/// `sched_getscheduler(2)`
+pub fn sys_sched_getscheduler(task: &Task, tid: i32) -> SysResult {
+    let schedule = with_task(task, tid, Task::schedule)?;
+    let flag = if schedule.reset_on_fork { sys::SCHED_RESET_ON_FORK } else { 0 };
+    Ok((schedule.policy | flag) as usize)
+}
+
+/// `sched_getparam(2)`
+pub fn sys_sched_getparam(task: &Task, tid: i32, parameters: UserPtr<i32>) -> SysResult {
+    if parameters.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    let schedule = with_task(task, tid, Task::schedule)?;
+    parameters.write(&schedule.priority.cast_signed())?;
+    Ok(0)
+}
+
+/// `struct sched_attr`.
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SchedAttr {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+    util_min: u32,
+    util_max: u32,
+}
+
+/// Its first size.
+const ATTR_SIZE_0: usize = 48;
+/// The largest that is accepted.
+const ATTR_SIZE_MAX: usize = 4096;
+
+/// Reads a `sched_attr` of any size; what we do not know must be zero.
+fn read_attr(addr: usize) -> Result<SchedAttr, Errno> {
+    let known = size_of::<SchedAttr>();
+    let size = match UserPtr::<u32>::new(addr).read()? as usize {
+        0 => ATTR_SIZE_0,
+        size => size,
+    };
+    let mut bytes = vec![0; size.clamp(ATTR_SIZE_0, ATTR_SIZE_MAX)];
+    let mut fits = bytes.len() == size;
+    if fits {
+        uaccess::read_bytes(addr, &mut bytes)?;
+        fits = bytes.iter().skip(known).all(|&byte| byte == 0);
+    }
+    if !fits {
+        UserPtr::<u32>::new(addr).write(&(known as u32))?;
+        return Err(Errno::E2BIG);
+    }
+    bytes.resize(known, 0);
+    SchedAttr::read_from_bytes(&bytes).map_err(|_| Errno::EINVAL)
+}
+
+/// `sched_setattr(2)`
+pub fn sys_sched_setattr(task: &Task, tid: i32, attr: usize, flags: u32) -> SysResult {
+    if attr == 0 || tid < 0 || flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let attr = read_attr(attr)?;
+    let flag = |bits: u32| attr.flags & u64::from(bits) != 0;
+    if attr.policy.cast_signed() < 0 || attr.flags & !u64::from(sys::SCHED_FLAG_ALL) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if flag(sys::SCHED_FLAG_UTIL_CLAMP) {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let now = with_task(task, tid, Task::schedule)?;
+    let keeps = flag(sys::SCHED_FLAG_KEEP_PARAMS);
+    let wish = Wish {
+        policy: (!flag(sys::SCHED_FLAG_KEEP_POLICY)).then_some(attr.policy),
+        priority: if keeps { now.priority } else { attr.priority },
+        nice: (!keeps).then_some(attr.nice.clamp(-20, 19)),
+        reset_on_fork: flag(sys::SCHED_FLAG_RESET_ON_FORK),
+    };
+    apply(task, tid, &wish)
+}
+
+/// `sched_getattr(2)`
+pub fn sys_sched_getattr(task: &Task, tid: i32, attr: usize, size: u32, flags: u32) -> SysResult {
+    let size = size as usize;
+    if attr == 0 || tid < 0 || flags != 0 || !(ATTR_SIZE_0..=ATTR_SIZE_MAX).contains(&size) {
+        return Err(Errno::EINVAL);
+    }
+    let schedule = with_task(task, tid, Task::schedule)?;
+    let len = size.min(size_of::<SchedAttr>());
+    let known = SchedAttr {
+        size: len as u32,
+        policy: schedule.policy,
+        flags: if schedule.reset_on_fork { u64::from(sys::SCHED_FLAG_RESET_ON_FORK) } else { 0 },
+        nice: if is_realtime(schedule.policy) { 0 } else { schedule.nice },
+        priority: schedule.priority,
+        ..SchedAttr::default()
+    };
+    uaccess::write_bytes(attr, &known.as_bytes()[..len])?;
+    Ok(0)
 }
 
 /// `sched_get_priority_max(2)`
 pub fn sys_sched_get_priority_max(_: &Task, policy: u32) -> SysResult {
-    match policy {
-        sys::SCHED_FIFO | sys::SCHED_RR => Ok(99),
-        _ => ordinary(policy).map(|()| 0),
-    }
+    priorities(policy).map(|range| *range.end() as usize)
 }
 
 /// `sched_get_priority_min(2)`
 pub fn sys_sched_get_priority_min(_: &Task, policy: u32) -> SysResult {
-    match policy {
-        sys::SCHED_FIFO | sys::SCHED_RR => Ok(1),
-        _ => ordinary(policy).map(|()| 0),
-    }
+    priorities(policy).map(|range| *range.start() as usize)
 }
 
 /// `sched_rr_get_interval(2)`
 pub fn sys_sched_rr_get_interval(task: &Task, tid: i32, interval: UserPtr<TimeSpec>) -> SysResult {
-    with_task(task, tid, |_| ())?;
-    interval.write(&TimeSpec::from_ns(SLICE_NS))?;
+    let ns = match with_task(task, tid, Task::schedule)?.policy {
+        sys::SCHED_RR => ::task::RR_QUANTUM_NS,
+        sys::SCHED_FIFO => 0,
+        _ => ::task::SLICE_NS,
+    };
+    interval.write(&TimeSpec::from_ns(ns))?;
     Ok(0)
 }
 
-/// What `getpriority` returns for niceness 0: 20 minus it.
-const NICE_0: usize = 20;
-
-fn check_who(which: u32) -> Result<(), Errno> {
-    if which <= sys::PRIO_USER { Ok(()) } else { Err(Errno::EINVAL) }
+/// The threads that `getpriority(2)` and `setpriority(2)` mean.
+fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> {
+    let threads = match which {
+        sys::PRIO_PROCESS => {
+            return Ok(processes::find_task(if who == 0 { task.tid() } else { who }).into_iter().collect());
+        }
+        sys::PRIO_PGRP => {
+            let group = if who == 0 { processes::relations(task.pid())[2] } else { who };
+            processes::select(|_, node| node.group == group)
+        }
+        sys::PRIO_USER => {
+            let user = if who == 0 { task.cred().user.real } else { who.cast_unsigned() };
+            processes::select(|_, node| node.process.credentials().user.real == user)
+        }
+        _ => return Err(Errno::EINVAL),
+    };
+    Ok(threads.iter().flat_map(|process| process.tasks()).collect())
 }
 
-/// `getpriority(2)`
+/// `getpriority(2)`: 20 minus the nice level, the highest of all selected threads.
 pub fn sys_getpriority(task: &Task, which: u32, who: i32) -> SysResult {
-    check_who(which)?;
-    if which == sys::PRIO_PROCESS {
-        with_task(task, who, |_| ())?;
-    }
-    Ok(NICE_0)
+    let best = selected(task, which, who)?.iter().map(|target| 20 - target.schedule().nice).max();
+    best.map(|value| value as usize).ok_or(Errno::ESRCH)
 }
 
-/// `setpriority(2)`: everybody is served alike.
-pub fn sys_setpriority(task: &Task, which: u32, who: i32, _nice: i32) -> SysResult {
-    check_who(which)?;
-    if which == sys::PRIO_PROCESS {
-        with_task(task, who, |_| ())?;
+/// `setpriority(2)`
+pub fn sys_setpriority(task: &Task, which: u32, who: i32, nice: i32) -> SysResult {
+    let nice = nice.clamp(-20, 19);
+    let cred = task.cred();
+    let mut result = Err(Errno::ESRCH);
+    for target in selected(task, which, who)? {
+        let changed = if cred.privileged() || cred.owns_schedule_of(&target.cred()) {
+            target.reschedule(|schedule| {
+                check_nice(task, target.process(), schedule.nice, nice)?;
+                schedule.nice = nice;
+                Ok(())
+            })
+        } else {
+            Err(Errno::EPERM)
+        };
+        result = match (changed, result) {
+            (Ok(()), Err(Errno::ESRCH) | Ok(_)) => Ok(0),
+            (Ok(()), earlier) => earlier,
+            (Err(error), _) => Err(error),
+        };
     }
-    Ok(0)
+    result
 }
 
 /// `membarrier(2)`: nothing is offered yet, and the query says so.

@@ -15,6 +15,7 @@ use crate::cred::Credentials;
 use crate::fdtable::FdTable;
 use crate::process::{Image, NewProcess, Process};
 use crate::process_table::{self as processes, Jobs};
+use crate::schedule::Schedule;
 use crate::sigframe::AltStack;
 use crate::siginfo::SigInfo;
 use crate::task::Inherited;
@@ -81,8 +82,16 @@ pub fn spawn_init(program: &Program, context: Arc<FsContext>, stdio: [Arc<File>;
         image: Image::default(),
         traced: guard::role::cmdline_has("trace"),
     });
-    let inherited =
-        Inherited { files, fs: context, cred, name: "init".into(), blocked: 0, stack: AltStack::none(), cpus: Vec::new() };
+    let inherited = Inherited {
+        files,
+        fs: context,
+        cred,
+        name: "init".into(),
+        blocked: 0,
+        stack: AltStack::none(),
+        cpus: Vec::new(),
+        schedule: Schedule::default(),
+    };
     let task = Task::new(pid, process.clone(), inherited);
 
     let loaded = exec::load(&task, file, &program.path, program.args.clone(), &program.env)?;

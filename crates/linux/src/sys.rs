@@ -150,6 +150,10 @@ pub(crate) const STACK: usize = sys::RLIMIT_STACK as usize;
 const NOFILE: usize = sys::RLIMIT_NOFILE as usize;
 const SPACE: usize = sys::RLIMIT_AS as usize;
 const CORE: usize = sys::RLIMIT_CORE as usize;
+/// Index of the limit of nice levels.
+pub(crate) const NICE: usize = sys::RLIMIT_NICE as usize;
+/// Index of the limit of priorities.
+pub(crate) const RTPRIO: usize = sys::RLIMIT_RTPRIO as usize;
 
 /// Names and units, as `/proc/<pid>/limits` has them.
 pub(crate) const LIMIT_NAMES: [(&str, &str); RESOURCES] = [
@@ -176,6 +180,8 @@ pub(crate) fn default_limits() -> Limits {
     let mut limits = [[u64::MAX; 2]; RESOURCES];
     limits[STACK][0] = 8 << 20;
     limits[CORE][0] = 0;
+    limits[NICE] = [0; 2];
+    limits[RTPRIO] = [0; 2];
     limits[NOFILE] = [DEFAULT_LIMIT as u64, MAX_LIMIT as u64];
     limits
 }

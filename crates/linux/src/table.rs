@@ -436,6 +436,8 @@ calls! {
     306 syncfs(Fd) = [file::sys_syncfs];
     307 sendmmsg(Fd, Ptr, Num, Hex) = [sockmsg::sys_sendmmsg];
     309 getcpu(Ptr, Ptr, Ptr) = [sched::sys_getcpu];
+    314 sched_setattr(Int, Ptr, Hex) = [sched::sys_sched_setattr];
+    315 sched_getattr(Int, Ptr, Num, Hex) = [sched::sys_sched_getattr];
     316 renameat2(Fd, Str, Fd, Str, Hex) = [path::sys_renameat2];
     318 getrandom(Ptr, Num, Hex) = [sys::sys_getrandom];
     319 memfd_create(Str, Hex) = [file::sys_memfd_create];
@@ -474,7 +476,7 @@ pub static MISSING: &[(u16, &str)] = &[
     (287, "timerfd_gettime"), (289, "signalfd4"), (294, "inotify_init1"), (298, "perf_event_open"),
     (300, "fanotify_init"), (301, "fanotify_mark"), (303, "name_to_handle_at"), (304, "open_by_handle_at"),
     (305, "clock_adjtime"), (308, "setns"), (310, "process_vm_readv"), (311, "process_vm_writev"),
-    (312, "kcmp"), (313, "finit_module"), (314, "sched_setattr"), (315, "sched_getattr"), (317, "seccomp"),
+    (312, "kcmp"), (313, "finit_module"), (317, "seccomp"),
     (320, "kexec_file_load"), (321, "bpf"), (323, "userfaultfd"), (329, "pkey_mprotect"), (330, "pkey_alloc"),
     (331, "pkey_free"), (333, "io_pgetevents"), (334, "rseq"), (335, "uretprobe"), (424, "pidfd_send_signal"),
     (425, "io_uring_setup"), (426, "io_uring_enter"), (427, "io_uring_register"), (428, "open_tree"), (429, "move_mount"),

@@ -14,6 +14,7 @@ use crate::SysResult;
 use crate::cred::Credentials;
 use crate::fdtable::FdTable;
 use crate::process::Process;
+use crate::schedule::Schedule;
 use crate::sigframe::{AltStack, LastFault};
 use crate::siginfo::{SigSet, UNBLOCKABLE};
 use crate::signal::Pending;
@@ -92,6 +93,8 @@ pub struct Task {
     pub(crate) sleep: Mutex<Option<SleepRest>>,
     /// CPUs it may run on, as words of 64; empty for all.
     pub(crate) cpus: Mutex<Vec<u64>>,
+    /// How it is scheduled.
+    pub(crate) schedule: Mutex<Schedule>,
 }
 
 /// What a new thread takes over from the one that makes it.
@@ -103,6 +106,7 @@ pub(crate) struct Inherited {
     pub(crate) blocked: SigSet,
     pub(crate) stack: AltStack,
     pub(crate) cpus: Vec<u64>,
+    pub(crate) schedule: Schedule,
 }
 
 impl Task {
@@ -129,6 +133,7 @@ impl Task {
             vfork: Mutex::new(None),
             sleep: Mutex::new(None),
             cpus: Mutex::new(from.cpus),
+            schedule: Mutex::new(from.schedule),
         })
     }
 
@@ -175,12 +180,17 @@ impl Task {
         // A weak reference: the task holds its thread.
         let me: Arc<dyn Any + Send + Sync> = Arc::new(Current(Arc::downgrade(self)));
         thread.set_ext(me);
+        thread.set_name(&self.name.lock());
+        // Known to others first: what they change from now on reaches the thread, and what they changed before is done here.
+        self.thread.call_once(|| thread);
         let cpus = self.cpus.lock().clone();
         if !cpus.is_empty() {
-            thread.set_cpus(&cpus);
+            self.thread().set_cpus(&cpus);
         }
-        thread.set_name(&self.name.lock());
-        self.thread.call_once(|| thread);
+        if self.schedule() != Schedule::default() {
+            // Nothing is changed, so nothing fails; the thread gets it.
+            let _ = self.reschedule(|_| Ok(()));
+        }
     }
 
     /// Makes the thread look at signals and at whether it must end, soon.

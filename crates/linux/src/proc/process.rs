@@ -4,6 +4,7 @@ use super::{PID_SHIFT, machine::NS_PER_TICK, number};
 use crate::fdtable::FdTable;
 use crate::process::Process;
 use crate::process_table as processes;
+use crate::schedule::Schedule;
 use abi::errno::Errno;
 use alloc::format;
 use alloc::string::String;
@@ -42,6 +43,7 @@ pub(crate) struct Snapshot {
     pub(crate) cpu: u32,
     /// Mask of CPUs it may run on, as words of 64.
     pub(crate) allowed_cpus: Vec<u64>,
+    pub(crate) schedule: Schedule,
 }
 
 /// A file of the directory: its name, kind and permissions. Its place in the table is part of its number.
@@ -268,9 +270,12 @@ fn stat(s: &Snapshot, tid: Option<i32>) -> String {
     let ticks = s.cpu_ns.map(|ns| ns / NS_PER_TICK);
     let [size, resident] = s.memory;
     let [pending, blocked, ignored, caught] = s.signals;
+    let Schedule { policy, priority: rt, nice, .. } = s.schedule;
+    // As Linux counts: below 0 for those with priorities, 0 to 39 for the others.
+    let priority = if rt == 0 { 20 + nice } else { -1 - rt.cast_signed() };
     format!(
-        "{} ({}) {} {parent} {group} {session} {tty} {foreground} 0 0 0 0 0 {} 0 {} 0 20 0 {} 0 {} {size} {} \
-         18446744073709551615 0 0 0 0 0 {pending} {blocked} {ignored} {caught} 0 0 0 17 {} 0 0 0 0 0 0 0 0 0 0 0 0 0\n",
+        "{} ({}) {} {parent} {group} {session} {tty} {foreground} 0 0 0 0 0 {} 0 {} 0 {priority} {nice} {} 0 {} {size} {} \
+         18446744073709551615 0 0 0 0 0 {pending} {blocked} {ignored} {caught} 0 0 0 17 {} {rt} {policy} 0 0 0 0 0 0 0 0 0 0 0\n",
         tid.unwrap_or(pid),
         s.name,
         s.state,
