@@ -1,12 +1,15 @@
 //! Checks of the Linux interface from inside: an ordinary static program that knows nothing of the kernel it runs on.
 //!
 //! `machine-tests list` prints the checks' names; `machine-tests NAME` runs one and prints `ok NAME`, or says what is wrong and
-//! exits with status 1. Every check passes on Linux.
+//! exits with status 1. Every check passes on Linux. `machine-tests stress` prints the names of those that run longer, and
+//! `machine-tests quiet` counts interrupts as only Skerry shows them.
 
 mod canary;
 mod files;
 mod memory;
 mod processes;
+mod quiet;
+mod scheduling;
 mod signals;
 mod sockets;
 mod spaces;
@@ -23,6 +26,7 @@ type Check = fn() -> Result<()>;
 fn checks() -> Vec<(&'static str, Check)> {
     [
         threads::CHECKS,
+        scheduling::CHECKS,
         signals::CHECKS,
         memory::CHECKS,
         spaces::CHECKS,
@@ -38,25 +42,13 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
-        ["list"] => {
-            for (name, _) in checks() {
-                println!("{name}");
-            }
-            ExitCode::SUCCESS
-        }
+        ["list"] => print_names(&checks()),
+        ["stress"] => print_names(scheduling::STRESS),
+        ["quiet"] => report("quiet", quiet::run()),
         ["child", what @ ..] => processes::child(what),
         ["canary", what] => canary::run(what),
-        [name] => match checks().into_iter().find(|(known, _)| known == name) {
-            Some((_, check)) => match check() {
-                Ok(()) => {
-                    println!("ok {name}");
-                    ExitCode::SUCCESS
-                }
-                Err(error) => {
-                    println!("not ok {name}: {error:#}");
-                    ExitCode::FAILURE
-                }
-            },
+        [name] => match checks().iter().chain(scheduling::STRESS).find(|(known, _)| known == name) {
+            Some((_, check)) => report(name, check()),
             None => {
                 eprintln!("no check is called {name}; `machine-tests list` names them");
                 ExitCode::from(2)
@@ -65,6 +57,26 @@ fn main() -> ExitCode {
         _ => {
             eprintln!("usage: machine-tests list | machine-tests NAME");
             ExitCode::from(2)
+        }
+    }
+}
+
+fn print_names(checks: &[(&str, Check)]) -> ExitCode {
+    for (name, _) in checks {
+        println!("{name}");
+    }
+    ExitCode::SUCCESS
+}
+
+fn report(name: &str, result: Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => {
+            println!("ok {name}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            println!("not ok {name}: {error:#}");
+            ExitCode::FAILURE
         }
     }
 }

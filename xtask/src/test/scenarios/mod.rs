@@ -5,6 +5,7 @@ mod busybox;
 mod json;
 mod partitions;
 mod programs;
+mod scheduler;
 mod terminal;
 
 use super::Place::{AnyMachine, SkerryMachine};
@@ -19,6 +20,7 @@ pub fn tests() -> Vec<Test> {
         Test { name: "machine/terminal", place: AnyMachine, run: terminal::run },
         Test { name: "machine/busybox", place: AnyMachine, run: busybox::run },
         Test { name: "machine/programs", place: AnyMachine, run: programs::run },
+        Test { name: "machine/scheduler", place: SkerryMachine, run: scheduler::run },
         Test { name: "machine/boot", place: SkerryMachine, run: boot::small },
         Test { name: "machine/four", place: SkerryMachine, run: partitions::four },
         Test { name: "machine/iso", place: SkerryMachine, run: boot::iso },
