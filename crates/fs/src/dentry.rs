@@ -1,6 +1,7 @@
 //! Names in the tree. A [`Dentry`] is a name that somebody uses at the moment: an open file, a working directory, a mount, or
 //! the parent of one. Names that nobody uses exist in the file systems only.
 
+use crate::dcache;
 use crate::mount::Mount;
 use crate::{FileOps, FileType, Inode, Metadata, OpenFlags, Result};
 use abi::errno::Errno;
@@ -132,7 +133,23 @@ impl Dentry {
     /// # Errors
     /// `ENOENT`, `ENOTDIR`.
     pub fn find(self: &Arc<Self>, name: &[u8]) -> Result<Arc<Self>> {
-        self.child(&mut self.lock(), name)
+        if let Some(child) = dcache::find(self, name) {
+            return Ok(child);
+        }
+        let displaced;
+        let mut names = self.lock();
+        let child = self.child(&mut names, name)?;
+        // With the directory locked, so that whoever removes the name clears the entry later.
+        displaced = self.inode.names_are_stable().then(|| dcache::remember(self, name, &child));
+        drop(names);
+        drop(displaced);
+        Ok(child)
+    }
+
+    /// Whether this is the entry `name` of `parent` at the moment.
+    pub(crate) fn hangs_at(&self, parent: &Arc<Self>, name: &[u8]) -> bool {
+        let place = self.place.lock();
+        !place.removed && place.parent.as_ref().is_some_and(|p| Arc::ptr_eq(p, parent)) && *place.name == *name
     }
 }
 

@@ -8,7 +8,7 @@ use alloc::sync::Arc;
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use linux_raw_sys::general as sys;
-use task::Mutex;
+use task::{Mutex, Once};
 
 bitflags::bitflags! {
     /// Flags of `open(2)`. The two lowest bits are the access mode, see [`OpenFlags::readable`] and [`OpenFlags::writable`].
@@ -238,10 +238,14 @@ impl File {
     /// An opening of a regular file or directory in the ordinary way.
     #[must_use]
     pub fn of_inode(path: Path, flags: OpenFlags) -> Arc<Self> {
-        let ops: Arc<dyn FileOps> = match path.inode().kind() {
-            FileType::Directory => Arc::new(Directory),
-            _ => Arc::new(Regular),
+        // Neither has anything of its own, so there is one of each.
+        static DIRECTORY: Once<Arc<dyn FileOps>> = Once::new();
+        static REGULAR: Once<Arc<dyn FileOps>> = Once::new();
+        let ops = match path.inode().kind() {
+            FileType::Directory => DIRECTORY.call_once(|| Arc::new(Directory)),
+            _ => REGULAR.call_once(|| Arc::new(Regular)),
         };
+        let ops = ops.clone();
         Self::new(path, ops, flags)
     }
 

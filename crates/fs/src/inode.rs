@@ -1,7 +1,7 @@
 //! What a file is, whichever file system it lives in.
 
 use crate::pipe::Pipe;
-use crate::{DeviceId, FileOps, FileType, Metadata, OpenFlags, Path, Result, SetAttr};
+use crate::{DeviceId, FileOps, FileType, Metadata, OpenFlags, Path, Permissions, Result, SetAttr};
 use abi::errno::Errno;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -80,6 +80,11 @@ bitflags::bitflags! {
 pub trait Inode: Any + Send + Sync {
     /// Everything `stat(2)` shows.
     fn metadata(&self) -> Metadata;
+
+    /// The part of the metadata that decides who may do what.
+    fn permissions(&self) -> Permissions {
+        (&self.metadata()).into()
+    }
 
     /// The kind of file; never changes.
     fn kind(&self) -> FileType;

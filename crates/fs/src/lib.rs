@@ -14,6 +14,7 @@
 extern crate alloc;
 
 pub mod cpio;
+mod dcache;
 mod dentry;
 pub mod devfs;
 pub mod epoll;
@@ -36,4 +37,6 @@ pub use dentry::{Dentry, Path};
 pub use file::{File, FileOps, OpenFlags, Whence};
 pub use inode::{DirEntry, Inode, Link, NewInode, NewKind, RenameFlags};
 pub use path::FsContext;
-pub use types::{Access, Cred, DeviceId, FileType, Metadata, NAME_MAX, PATH_MAX, Result, SetAttr, StatFs, Timestamp};
+pub use types::{
+    Access, Cred, DeviceId, FileType, Metadata, NAME_MAX, PATH_MAX, Permissions, Result, SetAttr, StatFs, Timestamp,
+};

@@ -1,6 +1,6 @@
 //! Mounts: which file system hangs where.
 
-use crate::{Dentry, FileType, Inode, Metadata, Path, Result, StatFs};
+use crate::{Dentry, FileType, Inode, Metadata, Path, Result, StatFs, dcache};
 use abi::errno::Errno;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -185,6 +185,7 @@ pub fn unmount(at: &Path, detach: bool) -> Result<()> {
     point.dentry().mounts.fetch_sub(1, Ordering::Release);
     drop(mounts);
     drop(removed);
+    dcache::clear();
     Ok(())
 }
 

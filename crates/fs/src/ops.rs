@@ -4,8 +4,8 @@
 use crate::file::{FileOps, OpenFlags};
 use crate::path::{LookupFlags, Parent, Walk, Walker};
 use crate::{
-    Access, Cred, Dentry, File, FileType, Metadata, NewInode, NewKind, Path, RenameFlags, Result, SetAttr, Timestamp, devfs,
-    mount, pipe,
+    Access, Cred, Dentry, File, FileType, Metadata, NewInode, NewKind, Path, RenameFlags, Result, SetAttr, Timestamp, dcache,
+    devfs, mount, pipe,
 };
 use abi::errno::Errno;
 use alloc::sync::Arc;
@@ -45,8 +45,8 @@ fn open_or_create(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> 
         if trailing_slash {
             return Err(Errno::EISDIR);
         }
-        if matches!(&last[..], b"." | b"..") {
-            walker.step(&last, false)?;
+        if matches!(walker.component(&last), b"." | b"..") {
+            walker.step(last, false)?;
             return existing(&walker.at);
         }
         walker.require_search()?;
@@ -56,7 +56,7 @@ fn open_or_create(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> 
         let dir = walker.at.clone();
         let (dentry, created) = find_or_make(
             &dir,
-            &last,
+            walker.component(&last),
             walk.cred,
             &NewInode { kind: NewKind::Regular, mode, uid: walk.cred.uid, gid: walk.cred.gid },
         )?;
@@ -297,6 +297,8 @@ pub fn remove(walk: &Walk<'_>, name: &[u8], dir_wanted: bool) -> Result<()> {
     }
     names.remove(&name);
     victim.set_removed();
+    drop(names);
+    drop(dcache::forget(dir.dentry(), &name));
     Ok(())
 }
 
@@ -409,6 +411,9 @@ pub fn rename(from: &Walk<'_>, old: &[u8], to: &Walk<'_>, new: &[u8], flags: Ren
         let names = other_names.as_mut().unwrap_or(&mut names);
         names.insert(&target.name, &moved);
     }
+    drop((names, other_names));
+    drop(dcache::forget(source_dir, &source.name));
+    drop(dcache::forget(target_dir, &target.name));
     Ok(())
 }
 

@@ -3,8 +3,10 @@
 use crate::mount;
 use crate::{Access, Cred, FileType, Link, NAME_MAX, PATH_MAX, Path, Result};
 use abi::errno::Errno;
+use alloc::borrow::Cow;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 use task::Mutex;
 
 /// How many symbolic links one walk follows.
@@ -52,7 +54,7 @@ impl Walk<'_> {
         let mut directory = flags.contains(LookupFlags::DIRECTORY);
         while let Some((last, trailing_slash)) = walker.walk_to_parent()? {
             directory |= trailing_slash;
-            walker.step(&last, trailing_slash || !flags.contains(LookupFlags::NOFOLLOW))?;
+            walker.step(last, trailing_slash || !flags.contains(LookupFlags::NOFOLLOW))?;
         }
         if directory && walker.at.inode().kind() != FileType::Directory {
             return Err(Errno::ENOTDIR);
@@ -71,6 +73,7 @@ impl Walk<'_> {
         if name.len() > NAME_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
+        let name = walker.component(&name).to_vec();
         Ok(Some(Parent { dir: walker.at, name, trailing_slash }))
     }
 }
@@ -79,14 +82,14 @@ impl Walk<'_> {
 pub(crate) struct Walker<'a> {
     walk: &'a Walk<'a>,
     pub(crate) at: Path,
-    /// What is still to be walked, and how far into it the walk is.
-    rest: Vec<u8>,
+    /// What is to be walked, and how far into it the walk is. The caller's name until a link is followed.
+    rest: Cow<'a, [u8]>,
     position: usize,
     links: usize,
 }
 
 impl<'a> Walker<'a> {
-    pub(crate) fn new(walk: &'a Walk<'a>, name: &[u8]) -> Result<Self> {
+    pub(crate) fn new(walk: &'a Walk<'a>, name: &'a [u8]) -> Result<Self> {
         if name.is_empty() {
             return Err(Errno::ENOENT);
         }
@@ -94,38 +97,50 @@ impl<'a> Walker<'a> {
             return Err(Errno::ENAMETOOLONG);
         }
         let at = if name[0] == b'/' { walk.root.clone() } else { walk.base.clone() };
-        Ok(Self { walk, at, rest: name.to_vec(), position: 0, links: 0 })
+        Ok(Self { walk, at, rest: Cow::Borrowed(name), position: 0, links: 0 })
     }
 
-    /// Walks all components but the last and returns that, and whether a slash follows it. `None`: nothing is left.
-    pub(crate) fn walk_to_parent(&mut self) -> Result<Option<(Vec<u8>, bool)>> {
+    /// A component that [`Walker::walk_to_parent`] found. Valid until a link is followed.
+    pub(crate) fn component(&self, at: &Range<usize>) -> &[u8] {
+        &self.rest[at.clone()]
+    }
+
+    /// Walks all components but the last and returns where that is, and whether a slash follows it. `None`: nothing is left.
+    pub(crate) fn walk_to_parent(&mut self) -> Result<Option<(Range<usize>, bool)>> {
         loop {
-            let rest = &self.rest[self.position..];
-            let Some(start) = rest.iter().position(|&b| b != b'/') else { return Ok(None) };
-            let name = rest[start..].split(|&b| b == b'/').next().unwrap_or_default().to_vec();
-            let after = &rest[start + name.len()..];
-            let last = after.iter().all(|&b| b == b'/');
-            let trailing_slash = last && !after.is_empty();
-            self.position += start + name.len();
-            if last {
-                return Ok(Some((name, trailing_slash)));
+            let slash = |b: &u8| *b == b'/';
+            let skip = |from: usize, wanted: bool| {
+                let rest = &self.rest[from..];
+                rest.iter().position(|b| slash(b) == wanted).map_or(self.rest.len(), |n| from + n)
+            };
+            let start = skip(self.position, false);
+            if start == self.rest.len() {
+                return Ok(None);
             }
-            self.step(&name, true)?;
+            let end = skip(start, true);
+            let last = skip(end, false) == self.rest.len();
+            let trailing_slash = last && end < self.rest.len();
+            self.position = end;
+            if last {
+                return Ok(Some((start..end, trailing_slash)));
+            }
+            self.step(start..end, true)?;
         }
     }
 
     /// Checks that this is a directory the walker may search.
     pub(crate) fn require_search(&self) -> Result<()> {
-        let meta = self.at.metadata();
-        if meta.kind != FileType::Directory {
+        let permissions = self.at.inode().permissions();
+        if !permissions.directory {
             return Err(Errno::ENOTDIR);
         }
-        self.walk.cred.check(&meta, Access::EXEC)
+        self.walk.cred.check_permissions(&permissions, Access::EXEC)
     }
 
-    /// Goes to the entry `name`. A symbolic link, if followed, puts its text before what is left.
-    pub(crate) fn step(&mut self, name: &[u8], follow: bool) -> Result<()> {
+    /// Goes to the entry whose name is at `component`. A symbolic link, if followed, puts its text before what is left.
+    pub(crate) fn step(&mut self, component: Range<usize>, follow: bool) -> Result<()> {
         self.require_search()?;
+        let name = self.component(&component);
         match name {
             b"." => return Ok(()),
             b".." => {
@@ -162,7 +177,7 @@ impl<'a> Walker<'a> {
                     self.at = self.walk.root.clone();
                 }
                 text.extend_from_slice(&self.rest[self.position..]);
-                self.rest = text;
+                self.rest = Cow::Owned(text);
                 self.position = 0;
             }
         }

@@ -191,6 +191,25 @@ impl Metadata {
     }
 }
 
+/// The part of a file's metadata that decides who may do what.
+#[derive(Clone, Copy, Debug)]
+pub struct Permissions {
+    /// Whether it is a directory.
+    pub directory: bool,
+    /// Permission bits (07777).
+    pub mode: u32,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+}
+
+impl From<&Metadata> for Permissions {
+    fn from(meta: &Metadata) -> Self {
+        Self { directory: meta.kind == FileType::Directory, mode: meta.mode, uid: meta.uid, gid: meta.gid }
+    }
+}
+
 /// A change of metadata; what is `None` stays.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SetAttr {
@@ -287,18 +306,26 @@ impl Cred {
     /// # Errors
     /// `EACCES`.
     pub fn check(&self, meta: &Metadata, want: Access) -> Result<()> {
-        let granted = if self.uid == meta.uid {
-            meta.mode >> 6
-        } else if self.in_group(meta.gid) {
-            meta.mode >> 3
+        self.check_permissions(&meta.into(), want)
+    }
+
+    /// As [`Cred::check`], of a file whose other metadata nobody needs.
+    ///
+    /// # Errors
+    /// `EACCES`.
+    pub fn check_permissions(&self, of: &Permissions, want: Access) -> Result<()> {
+        let granted = if self.uid == of.uid {
+            of.mode >> 6
+        } else if self.in_group(of.gid) {
+            of.mode >> 3
         } else {
-            meta.mode
+            of.mode
         } & 7;
         let mut missing = want.0 & !granted;
         if self.privileged {
             // The superuser needs at least somebody's execute bit to run a file, and nothing else.
             missing &= Access::EXEC.0;
-            if meta.kind == FileType::Directory || meta.mode & 0o111 != 0 {
+            if of.directory || of.mode & 0o111 != 0 {
                 missing = 0;
             }
         }

@@ -189,8 +189,11 @@ fn offset(value: i64) -> Result<Option<u64>, Errno> {
 #[inline(always)]
 pub fn sys_read(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
     let file = task.file(fd)?;
-    if !(1..=TINY).contains(&len) || !file.ops().fills_buffers() {
+    if !(1..=TINY).contains(&len) {
         return read_into(&file, &[Buffers::one(buf, len)], None);
+    }
+    if !file.ops().fills_buffers() {
+        uaccess::probe_write(buf)?;
     }
     let mut bytes = [0; TINY];
     let n = file.read(&mut bytes[..len])?;

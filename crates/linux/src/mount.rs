@@ -58,7 +58,7 @@ fn parse_size(text: &str) -> Option<u64> {
 }
 
 fn optional_text(addr: usize) -> Result<String, Errno> {
-    let bytes = if addr == 0 { alloc::vec::Vec::new() } else { read_path(addr)? };
+    let bytes = if addr == 0 { alloc::vec::Vec::new() } else { read_path(addr)?.to_vec() };
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 

@@ -15,12 +15,38 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// The descriptor that means the working directory.
 pub const AT_FDCWD: i32 = sys::AT_FDCWD;
 
+/// Names up to this length, NUL included, need no memory of their own.
+const SHORT_NAME: usize = 96;
+
+/// A path name, without its NUL.
+pub enum Name {
+    /// A short one, and its length.
+    Short([u8; SHORT_NAME], usize),
+    /// A longer one.
+    Long(Vec<u8>),
+}
+
+impl core::ops::Deref for Name {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Short(bytes, len) => &bytes[..*len],
+            Self::Long(bytes) => bytes,
+        }
+    }
+}
+
 /// A path name from user memory.
 ///
 /// # Errors
 /// `EFAULT`, `ENAMETOOLONG`.
-pub fn read_path(addr: usize) -> Result<Vec<u8>, Errno> {
-    uaccess::read_cstr(addr, PATH_MAX)
+pub fn read_path(addr: usize) -> Result<Name, Errno> {
+    let mut short = [0; SHORT_NAME];
+    match guard::user::read_cstr(addr, &mut short).map_err(|_| Errno::EFAULT)? {
+        len if len < SHORT_NAME => Ok(Name::Short(short, len)),
+        _ => uaccess::read_cstr(addr, PATH_MAX).map(Name::Long),
+    }
 }
 
 /// Where a walk of `name` starts: the directory behind `dirfd`, unless the name is absolute.
@@ -44,7 +70,7 @@ pub fn walk_at<'a>(task: &Task, cred: &'a Cred, dirfd: i32, name: &[u8]) -> Resu
 /// # Errors
 /// Those of a walk.
 pub fn lookup_at(task: &Task, dirfd: i32, addr: usize, flags: u32) -> Result<Path, Errno> {
-    let name = if addr == 0 && flags & sys::AT_EMPTY_PATH != 0 { Vec::new() } else { read_path(addr)? };
+    let name = if addr == 0 && flags & sys::AT_EMPTY_PATH != 0 { Name::Long(Vec::new()) } else { read_path(addr)? };
     let cred = task.fs_cred();
     let walk = walk_at(task, &cred, dirfd, &name)?;
     if name.is_empty() && flags & sys::AT_EMPTY_PATH != 0 {

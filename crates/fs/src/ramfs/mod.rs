@@ -8,7 +8,8 @@ mod pages;
 use crate::mount::{FileSystem, new_anonymous_device};
 use crate::pipe::Pipe;
 use crate::{
-    DeviceId, DirEntry, FileType, Inode, Link, Metadata, NewInode, NewKind, Path, RenameFlags, Result, SetAttr, StatFs, Timestamp,
+    DeviceId, DirEntry, FileType, Inode, Link, Metadata, NewInode, NewKind, Path, Permissions, RenameFlags, Result, SetAttr,
+    StatFs, Timestamp,
 };
 use abi::errno::Errno;
 use alloc::boxed::Box;
@@ -311,6 +312,12 @@ impl Inode for RamInode {
             ctime: attr.ctime,
             btime: attr.btime,
         }
+    }
+
+    fn permissions(&self) -> Permissions {
+        let directory = matches!(self.body, Body::Directory(_));
+        let attr = self.attr.lock();
+        Permissions { directory, mode: attr.mode, uid: attr.uid, gid: attr.gid }
     }
 
     fn kind(&self) -> FileType {
