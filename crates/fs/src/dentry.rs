@@ -51,6 +51,8 @@ pub(crate) struct Place {
 /// One name in use.
 pub struct Dentry {
     inode: Arc<dyn Inode>,
+    /// The file's, which never changes.
+    kind: FileType,
     place: Mutex<Place>,
     children: Mutex<Children>,
     /// How many mounts hang here; spares ordinary lookups the mount table.
@@ -66,6 +68,7 @@ impl Dentry {
 
     fn new(inode: Arc<dyn Inode>, parent: Option<Arc<Self>>, name: &[u8]) -> Arc<Self> {
         Arc::new(Self {
+            kind: inode.kind(),
             inode,
             place: Mutex::new(Place { parent, name: name.into(), removed: false }),
             children: Mutex::new(Children::default()),
@@ -77,6 +80,12 @@ impl Dentry {
     #[must_use]
     pub fn inode(&self) -> &Arc<dyn Inode> {
         &self.inode
+    }
+
+    /// The kind of file.
+    #[must_use]
+    pub fn kind(&self) -> FileType {
+        self.kind
     }
 
     pub(crate) fn place(&self) -> Place {
@@ -149,7 +158,9 @@ impl Dentry {
     /// Whether this is the entry `name` of `parent` at the moment.
     pub(crate) fn hangs_at(&self, parent: &Arc<Self>, name: &[u8]) -> bool {
         let place = self.place.lock();
-        !place.removed && place.parent.as_ref().is_some_and(|p| Arc::ptr_eq(p, parent)) && *place.name == *name
+        // Byte by byte: names are short, and a call would cost more.
+        let same = |known: &[u8]| known.len() == name.len() && known.iter().zip(name).all(|(a, b)| a == b);
+        !place.removed && place.parent.as_ref().is_some_and(|p| Arc::ptr_eq(p, parent)) && same(&place.name)
     }
 }
 
@@ -221,6 +232,11 @@ impl Path {
     #[must_use]
     pub fn mount(&self) -> &Arc<Mount> {
         &self.mount
+    }
+
+    /// Goes on to a dentry of the same mount.
+    pub(crate) fn descend(&mut self, to: Arc<Dentry>) {
+        self.dentry = to;
     }
 
     /// The place above, across mounts; `None` at the very top.

@@ -187,14 +187,15 @@ impl Epoll {
         Ok(())
     }
 
-    /// Waits until something is ready, at most `max`. Empty: the deadline (monotonic nanoseconds) passed.
+    /// Waits until something is ready and hands it to `take`, one after the other, at most `max`. Returns how many; none: the deadline
+    /// (monotonic nanoseconds) passed.
     ///
     /// # Errors
-    /// `EINTR` when a signal came first.
-    pub fn wait(&self, max: usize, deadline: Option<u64>) -> Result<Vec<Ready>> {
+    /// `EINTR` when a signal came first; that of `take`, whose file stays ready.
+    pub fn wait(&self, max: usize, deadline: Option<u64>, mut take: impl FnMut(usize, Ready) -> Result<()>) -> Result<usize> {
         loop {
-            let found = self.collect(max);
-            if !found.is_empty() || deadline.is_some_and(|d| d <= task::now_ns()) {
+            let found = self.collect(max, &mut take)?;
+            if found > 0 || deadline.is_some_and(|d| d == 0 || d <= task::now_ns()) {
                 return Ok(found);
             }
             let any = || (!self.ready.lock().is_empty()).then_some(());
@@ -203,30 +204,36 @@ impl Epoll {
     }
 
     /// Takes what is ready, without waiting.
-    fn collect(&self, max: usize) -> Vec<Ready> {
-        let mut found = Vec::new();
-        let mut again = Vec::new();
+    fn collect(&self, max: usize, take: &mut impl FnMut(usize, Ready) -> Result<()>) -> Result<usize> {
+        let mut found = 0;
+        let mut again = false;
+        let mut result = Ok(());
         // Entries that come in while this runs are for the next round, else a busy file could keep it going.
         let mut budget = self.ready.lock().len();
-        while found.len() < max && budget > 0 {
+        while found < max && budget > 0 && result.is_ok() {
             budget -= 1;
             let Some(entry) = self.ready.lock().pop_front() else { break };
             // From here on a change puts it on the list again, so none is lost between the look below and the next.
             entry.queued.store(false, Ordering::Release);
             let Some((interest, events)) = entry.ready() else { continue };
-            found.push(Ready { events: events.bits(), data: interest.data });
-            if interest.events & sys::EPOLLONESHOT != 0 {
+            result = take(found, Ready { events: events.bits(), data: interest.data });
+            found += usize::from(result.is_ok());
+            if result.is_ok() && interest.events & sys::EPOLLONESHOT != 0 {
                 let mut current = entry.interest.lock();
                 if *current == Some(interest) {
                     let flags = sys::EPOLLONESHOT | sys::EPOLLET;
                     *current = Some(Interest { events: interest.events & flags, data: interest.data });
                 }
-            } else if interest.events & sys::EPOLLET == 0 {
-                again.push(entry);
+            } else if (result.is_err() || interest.events & sys::EPOLLET == 0) && !entry.queued.swap(true, Ordering::AcqRel) {
+                // Behind those this round is about.
+                self.ready.lock().push_back(entry);
+                again = true;
             }
         }
-        self.enqueue(again);
-        found
+        if again {
+            self.waiters.notify();
+        }
+        if found > 0 { Ok(found) } else { result.map(|()| 0) }
     }
 
     /// Whether this set watches `other`, or is it, directly or through others.

@@ -106,7 +106,7 @@ fn open_unnamed(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Re
 /// Those of `open(2)`.
 pub fn open_path(path: &Path, flags: OpenFlags, cred: &Cred, created: bool) -> Result<Arc<File>> {
     let inode = path.inode();
-    let kind = inode.kind();
+    let kind = path.dentry().kind();
     if flags.contains(OpenFlags::DIRECTORY) && kind != FileType::Directory {
         return Err(Errno::ENOTDIR);
     }
@@ -121,7 +121,6 @@ pub fn open_path(path: &Path, flags: OpenFlags, cred: &Cred, created: bool) -> R
         FileType::Char if path.mount().flags() & mount::MS_NODEV != 0 => return Err(Errno::EACCES),
         _ => {}
     }
-    let meta = inode.metadata();
     let truncate = flags.contains(OpenFlags::TRUNC) && kind == FileType::Regular && !created;
     if !created {
         let mut want = Access::NONE;
@@ -131,8 +130,8 @@ pub fn open_path(path: &Path, flags: OpenFlags, cred: &Cred, created: bool) -> R
         if flags.writable() || truncate {
             want = want.and(Access::WRITE);
         }
-        cred.check(&meta, want)?;
-        if flags.contains(OpenFlags::NOATIME) && !cred.owns(&meta) {
+        cred.check_permissions(&inode.permissions(), want)?;
+        if flags.contains(OpenFlags::NOATIME) && !cred.owns(&inode.metadata()) {
             return Err(Errno::EPERM);
         }
     }

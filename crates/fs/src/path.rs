@@ -7,6 +7,7 @@ use alloc::borrow::Cow;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
+use core::sync::atomic::Ordering;
 use task::Mutex;
 
 /// How many symbolic links one walk follows.
@@ -56,7 +57,7 @@ impl Walk<'_> {
             directory |= trailing_slash;
             walker.step(last, trailing_slash || !flags.contains(LookupFlags::NOFOLLOW))?;
         }
-        if directory && walker.at.inode().kind() != FileType::Directory {
+        if directory && walker.at.dentry().kind() != FileType::Directory {
             return Err(Errno::ENOTDIR);
         }
         Ok(walker.at)
@@ -155,6 +156,10 @@ impl<'a> Walker<'a> {
             _ => {}
         }
         let child = self.at.dentry().find(name)?;
+        if child.mounts.load(Ordering::Acquire) == 0 && (!follow || child.kind() != FileType::Symlink) {
+            self.at.descend(child);
+            return Ok(());
+        }
         let child = mount::cross(Path::new(self.at.mount().clone(), child));
         if follow && child.inode().kind() == FileType::Symlink {
             return self.follow(&child);

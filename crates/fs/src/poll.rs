@@ -56,6 +56,9 @@ pub trait Watcher: Send + Sync {
     fn changed(&self);
 }
 
+/// So many watchers of a source are told without memory of the heap.
+const FEW: usize = 2;
+
 /// A place to wait for a change.
 pub struct Source {
     queue: WaitQueue,
@@ -86,13 +89,19 @@ impl Source {
             return;
         }
         // The watchers run without the lock: a watcher may drop files, and with them this source's other users.
-        let live: Vec<Arc<dyn Watcher>> = {
+        let mut few: [Option<Arc<dyn Watcher>>; FEW] = [const { None }; FEW];
+        let mut more: Vec<Arc<dyn Watcher>> = Vec::new();
+        {
             let mut watchers = self.watchers.lock();
             watchers.retain(|w| w.strong_count() != 0);
             self.watcher_count.store(watchers.len(), Ordering::Relaxed);
-            watchers.iter().filter_map(Weak::upgrade).collect()
-        };
-        for watcher in live {
+            let mut live = watchers.iter().filter_map(Weak::upgrade);
+            for (place, watcher) in few.iter_mut().zip(&mut live) {
+                *place = Some(watcher);
+            }
+            more.extend(live);
+        }
+        for watcher in few.into_iter().flatten().chain(more) {
             watcher.changed();
         }
     }

@@ -187,8 +187,19 @@ const IN: u32 = 1;
 const ET: u32 = 1 << 31;
 const ONESHOT: u32 = 1 << 30;
 
+fn wait(set: &EpollFile, max: usize, deadline: Option<u64>) -> Vec<Ready> {
+    let mut found = Vec::new();
+    let n = set.set().wait(max, deadline, |at, ready| {
+        assert_eq!(at, found.len());
+        found.push(ready);
+        Ok(())
+    });
+    assert_eq!(n, Ok(found.len()));
+    found
+}
+
 fn now(set: &EpollFile) -> Vec<Ready> {
-    set.set().wait(10, Some(0)).unwrap()
+    wait(set, 10, Some(0))
 }
 
 #[test]
@@ -245,8 +256,8 @@ fn epoll_wakes_and_nests() {
         thread::sleep(Duration::from_millis(20));
         writer.write(&1u64.to_ne_bytes()).unwrap();
     });
-    assert_eq!(outer.set().wait(4, None).unwrap(), [Ready { events: IN, data: 2 }]);
-    assert_eq!(inner.set().wait(4, None).unwrap(), [Ready { events: IN, data: 1 }]);
+    assert_eq!(wait(outer, 4, None), [Ready { events: IN, data: 2 }]);
+    assert_eq!(wait(inner, 4, None), [Ready { events: IN, data: 1 }]);
     sender.join().unwrap();
 }
 
@@ -265,7 +276,7 @@ fn epoll_loses_no_wake_up() {
     let mut sum = 0;
     while sum < 20_000 {
         let deadline = task::now_ns() + 10_000_000_000;
-        assert!(!set.set().wait(1, Some(deadline)).unwrap().is_empty(), "a wake-up was lost at {sum}");
+        assert!(!wait(set, 1, Some(deadline)).is_empty(), "a wake-up was lost at {sum}");
         let mut buf = [0; 8];
         while counter.read(&mut buf).is_ok() {
             sum += u64::from_ne_bytes(buf);

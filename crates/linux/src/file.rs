@@ -219,35 +219,35 @@ pub fn sys_write(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
 
 /// `pread64(2)`
 pub fn sys_pread64(task: &Task, fd: i32, buf: usize, len: usize, at: i64) -> SysResult {
-    read_into(&*task.files().get_io(fd)?, &[Buffers::one(buf, len)], offset(at)?)
+    read_into(&*task.file_io(fd)?, &[Buffers::one(buf, len)], offset(at)?)
 }
 
 /// `pwrite64(2)`
 pub fn sys_pwrite64(task: &Task, fd: i32, buf: usize, len: usize, at: i64) -> SysResult {
-    write_from(task, &*task.files().get_io(fd)?, &[Buffers::one(buf, len)], offset(at)?)
+    write_from(task, &*task.file_io(fd)?, &[Buffers::one(buf, len)], offset(at)?)
 }
 
 /// `readv(2)`
 pub fn sys_readv(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize) -> SysResult {
-    let file = task.files().get_io(fd)?;
+    let file = task.file_io(fd)?;
     read_into(&file, Buffers::read(iov, count)?.as_slice(), None)
 }
 
 /// `writev(2)`
 pub fn sys_writev(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize) -> SysResult {
-    let file = task.files().get_io(fd)?;
+    let file = task.file_io(fd)?;
     write_from(task, &file, Buffers::read(iov, count)?.as_slice(), None)
 }
 
 /// `preadv(2)`; the offset's upper half, an argument of its own, means nothing where a long has 64 bits.
 pub fn sys_preadv(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64) -> SysResult {
-    let file = task.files().get_io(fd)?;
+    let file = task.file_io(fd)?;
     read_into(&file, Buffers::read(iov, count)?.as_slice(), offset(at)?)
 }
 
 /// `pwritev(2)`
 pub fn sys_pwritev(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64) -> SysResult {
-    let file = task.files().get_io(fd)?;
+    let file = task.file_io(fd)?;
     write_from(task, &file, Buffers::read(iov, count)?.as_slice(), offset(at)?)
 }
 
@@ -280,7 +280,7 @@ pub fn sys_lseek(task: &Task, fd: i32, offset: i64, whence: u32) -> SysResult {
         sys::SEEK_HOLE => Whence::Hole,
         _ => return Err(Errno::EINVAL),
     };
-    task.files().get_io(fd)?.seek(whence, offset).map(|position| position as usize)
+    task.file_io(fd)?.seek(whence, offset).map(|position| position as usize)
 }
 
 /// `close(2)`
@@ -446,7 +446,7 @@ const F_GET_SEALS: u32 = F_LINUX_SPECIFIC_BASE + 10;
 
 /// `flock(2)`
 pub fn sys_flock(task: &Task, fd: i32, operation: u32) -> SysResult {
-    let file = task.files().get_io(fd)?;
+    let file = task.file_io(fd)?;
     let nonblocking = operation & sys::LOCK_NB != 0;
     match operation & !sys::LOCK_NB {
         sys::LOCK_SH => lock::flock(&file, false, nonblocking)?,
@@ -464,7 +464,7 @@ pub fn sys_sync(_: &Task) -> SysResult {
 
 /// `fsync(2)`
 pub fn sys_fsync(task: &Task, fd: i32) -> SysResult {
-    task.files().get_io(fd)?.ops().sync().map(|()| 0)
+    task.file_io(fd)?.ops().sync().map(|()| 0)
 }
 
 /// `fdatasync(2)`
@@ -474,7 +474,7 @@ pub fn sys_fdatasync(task: &Task, fd: i32) -> SysResult {
 
 /// `syncfs(2)`
 pub fn sys_syncfs(task: &Task, fd: i32) -> SysResult {
-    task.files().get_io(fd).map(|_| 0)
+    task.file_io(fd).map(|_| 0)
 }
 
 /// `sync_file_range(2)`
@@ -482,7 +482,7 @@ pub fn sys_sync_file_range(task: &Task, fd: i32, from: i64, len: i64, _flags: u3
     if from < 0 || len < 0 {
         return Err(Errno::EINVAL);
     }
-    seekable(&*task.files().get_io(fd)?).map(|()| 0)
+    seekable(&*task.file_io(fd)?).map(|()| 0)
 }
 
 fn seekable(file: &File) -> Result<(), Errno> {
@@ -494,7 +494,7 @@ fn seekable(file: &File) -> Result<(), Errno> {
 
 /// `fadvise64(2)`: advice is heard and not needed.
 pub fn sys_fadvise64(task: &Task, fd: i32, _offset: i64, len: i64, advice: u32) -> SysResult {
-    let file = task.files().get_io(fd)?;
+    let file = task.file_io(fd)?;
     if len < 0 || advice > sys::POSIX_FADV_NOREUSE {
         return Err(Errno::EINVAL);
     }
@@ -503,7 +503,7 @@ pub fn sys_fadvise64(task: &Task, fd: i32, _offset: i64, len: i64, advice: u32) 
 
 /// `readahead(2)`: everything is in memory.
 pub fn sys_readahead(task: &Task, fd: i32, _offset: i64, _len: usize) -> SysResult {
-    let file = task.files().get_io(fd)?;
+    let file = task.file_io(fd)?;
     if !file.flags().readable() {
         return Err(Errno::EBADF);
     }
@@ -512,7 +512,7 @@ pub fn sys_readahead(task: &Task, fd: i32, _offset: i64, _len: usize) -> SysResu
 
 /// `ftruncate(2)`
 pub fn sys_ftruncate(task: &Task, fd: i32, size: i64) -> SysResult {
-    let file = task.files().get_io(fd)?;
+    let file = task.file_io(fd)?;
     let size = u64::try_from(size).map_err(|_| Errno::EINVAL)?;
     if !file.flags().writable() || file.inode().kind() != FileType::Regular {
         return Err(Errno::EINVAL);
@@ -522,7 +522,7 @@ pub fn sys_ftruncate(task: &Task, fd: i32, size: i64) -> SysResult {
 
 /// `fallocate(2)`
 pub fn sys_fallocate(task: &Task, fd: i32, mode: u32, offset: i64, len: i64) -> SysResult {
-    let file = task.files().get_io(fd)?;
+    let file = task.file_io(fd)?;
     let (Ok(offset), Ok(len @ 1..)) = (u64::try_from(offset), u64::try_from(len)) else { return Err(Errno::EINVAL) };
     if !file.flags().writable() {
         return Err(Errno::EBADF);

@@ -9,7 +9,7 @@ use fs::OpenFlags;
 use fs::epoll::{self, EpollFile, Interest};
 use fs::poll::{self, Events, PollEntry};
 use linux_raw_sys::general as sys;
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// A time span as the caller gives it: seconds and nanoseconds (`struct timespec`) or microseconds (`struct timeval`).
 pub type TimeSpan = [i64; 2];
@@ -31,7 +31,8 @@ fn user_deadline(ptr: UserPtr<TimeSpan>, per_sec: i64) -> Result<Option<u64>, Er
 
 /// The monotonic time `ms` milliseconds from now; negative is never.
 fn deadline_ms(ms: i32) -> Option<u64> {
-    u64::try_from(ms).ok().map(|ms| task::now_ns() + ms * 1_000_000)
+    // Not to wait is a time long past.
+    u64::try_from(ms).ok().map(|ms| if ms == 0 { 0 } else { task::now_ns() + ms * 1_000_000 })
 }
 
 /// Stores what is left until the deadline, where the caller gave one.
@@ -225,15 +226,10 @@ pub fn sys_epoll_ctl(task: &Task, set_fd: i32, operation: u32, fd: i32, event: U
 
 fn do_epoll_wait(task: &Task, set_fd: i32, events: usize, max: i32, deadline: Option<u64>) -> SysResult {
     let max = usize::try_from(max).ok().filter(|&m| m > 0).ok_or(Errno::EINVAL)?;
-    let file = task.files().get_io(set_fd)?;
+    let file = task.file_io(set_fd)?;
     let set = file.ops_as::<EpollFile>().ok_or(Errno::EINVAL)?.set();
-    let ready = set.wait(max, deadline)?;
-    let mut out = vec![EpollEvent::new_zeroed(); ready.len()];
-    for (event, ready) in out.iter_mut().zip(&ready) {
-        *event = EpollEvent { events: ready.events, data: ready.data };
-    }
-    uaccess::write_bytes(events, out.as_slice().as_bytes())?;
-    Ok(ready.len())
+    let events = UserPtr::<EpollEvent>::new(events);
+    set.wait(max, deadline, |at, ready| events.add(at).write(&EpollEvent { events: ready.events, data: ready.data }))
 }
 
 /// `epoll_wait(2)`

@@ -31,7 +31,7 @@ pub(crate) fn of_file(file: &File) -> Result<&Socket, Errno> {
 }
 
 fn with_socket<R>(task: &Task, fd: i32, f: impl FnOnce(&Socket, &File) -> Result<R, Errno>) -> Result<R, Errno> {
-    let file = task.files().get_io(fd)?;
+    let file = task.file_io(fd)?;
     f(of_file(&file)?, &file)
 }
 

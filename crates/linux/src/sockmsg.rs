@@ -182,7 +182,7 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
 
 /// `sendto(2)`
 pub fn sys_sendto(task: &Task, fd: i32, buf: usize, len: usize, flags: u32, addr: usize, addr_len: u32) -> SysResult {
-    let file = task.files().get_io(fd)?;
+    let file = task.file_io(fd)?;
     send(task, &file, &[(buf, len.min(MAX_TRANSFER))], &To { addr, len: addr_len }, Beside::default(), flags)
 }
 
@@ -207,7 +207,7 @@ fn send_message(task: &Task, file: &File, header: &MsgHdr, flags: u32) -> SysRes
 
 /// `sendmsg(2)`
 pub fn sys_sendmsg(task: &Task, fd: i32, message: UserPtr<MsgHdr>, flags: u32) -> SysResult {
-    let file = task.files().get_io(fd)?;
+    let file = task.file_io(fd)?;
     send_message(task, &file, &message.read()?, flags)
 }
 
@@ -228,7 +228,7 @@ fn many(messages: UserPtr<MMsgHdr>, count: usize, mut each: impl FnMut(usize, Us
 
 /// `sendmmsg(2)`
 pub fn sys_sendmmsg(task: &Task, fd: i32, messages: UserPtr<MMsgHdr>, count: usize, flags: u32) -> SysResult {
-    let file = task.files().get_io(fd)?;
+    let file = task.file_io(fd)?;
     of_file(&file)?;
     many(messages, count.min(MAX_MESSAGES), |_, message| send_message(task, &file, &message.read()?, flags))
 }
@@ -273,7 +273,7 @@ fn sender_address(socket: &Socket, got: &Incoming) -> Vec<u8> {
 
 /// `recvfrom(2)`
 pub fn sys_recvfrom(task: &Task, fd: i32, buf: usize, len: usize, flags: u32, addr: usize, addr_len: UserPtr<i32>) -> SysResult {
-    let file = task.files().get_io(fd)?;
+    let file = task.file_io(fd)?;
     let socket = of_file(&file)?;
     let (n, _, got) = receive(socket, &file, &[(buf, len.min(MAX_TRANSFER))], flags)?;
     if addr != 0 {
@@ -359,7 +359,7 @@ fn receive_message(task: &Task, file: &File, message: UserPtr<MsgHdr>, flags: u3
 
 /// `recvmsg(2)`
 pub fn sys_recvmsg(task: &Task, fd: i32, message: UserPtr<MsgHdr>, flags: u32) -> SysResult {
-    let file = task.files().get_io(fd)?;
+    let file = task.file_io(fd)?;
     receive_message(task, &file, message, flags)
 }
 
@@ -373,7 +373,7 @@ pub fn sys_recvmmsg(
     timeout: UserPtr<[i64; 2]>,
 ) -> SysResult {
     const WAITFORONE: u32 = 0x1_0000;
-    let file = task.files().get_io(fd)?;
+    let file = task.file_io(fd)?;
     of_file(&file)?;
     let deadline = match timeout.read_optional()? {
         None => None,

@@ -220,6 +220,14 @@ impl Task {
         self.files.lock().get(fd)
     }
 
+    /// The open file behind a descriptor that was not opened with `O_PATH`.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn file_io(&self, fd: i32) -> Result<Arc<fs::File>, Errno> {
+        self.files.lock().get_io(fd)
+    }
+
     /// Puts other descriptors in place and returns the old ones.
     pub(crate) fn replace_files(&self, files: Arc<FdTable>) -> Arc<FdTable> {
         core::mem::replace(&mut *self.files.lock(), files)
