@@ -17,6 +17,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use crate::paths;
 use crate::vm::Kernel;
 use crate::vm::cli::parse_kernel;
 use metrics::{How, Metric};
@@ -183,6 +184,11 @@ impl System {
     fn clearing(&self) -> u32 {
         if self.kernel == Kernel::Skerry { 512 } else { 4096 }
     }
+}
+
+/// A file in the target directory that this process has for itself.
+fn scratch(kind: &str) -> PathBuf {
+    paths::target().join(format!("bench-{}.{kind}", std::process::id()))
 }
 
 /// The newest Linux image of this machine.

@@ -77,19 +77,8 @@ pub fn bench_programs() -> Result<Tools> {
 
 /// Builds the benchmark of `bench/micro`: the first process that measures, and the program that it executes.
 pub fn micro() -> Result<(PathBuf, PathBuf)> {
-    let (source, target) = (paths::root().join("bench/micro"), paths::target().join("machine"));
-    fs::create_dir_all(&target).with_context(|| format!("cannot make {}", target.display()))?;
-    let (program, nothing) = (target.join("micro"), target.join("nothing"));
-    let compile = |flags: &[&str], output: &PathBuf, files: &[PathBuf]| {
-        run(Command::new("cc")
-            .args(["-std=gnu17", "-O2", "-Wall", "-Wextra", "-static"])
-            .args(flags)
-            .arg("-o")
-            .arg(output)
-            .args(files))
-        .context("the C compiler (package gcc; `make setup` installs it)")
-    };
-    compile(&["-nostdlib"], &nothing, &[source.join("nothing.c")])?;
+    let source = paths::root().join("bench/micro");
+    let nothing = compile("nothing", &["-static", "-nostdlib"], &[source.join("nothing.c")])?;
     let mut files = Vec::new();
     for entry in fs::read_dir(&source).with_context(|| format!("cannot read {}", source.display()))? {
         let path = entry?.path();
@@ -100,20 +89,23 @@ pub fn micro() -> Result<(PathBuf, PathBuf)> {
     files.sort();
     let tasks = paths::root().join("tools/tasks");
     files.push(tasks.join("tasks.c"));
-    compile(&["-pthread", "-I", &tasks.to_string_lossy()], &program, &files)?;
-    Ok((program, nothing))
+    Ok((compile("micro", &["-static", "-pthread", "-I", &tasks.to_string_lossy()], &files)?, nothing))
 }
 
 /// Builds the plugin of `bench/profile`; returns its path.
 pub fn profile_plugin() -> Result<PathBuf> {
+    compile("profile.so", &["-fPIC", "-shared"], &[paths::root().join("bench/profile/plugin.c")])
+}
+
+/// Compiles C files into one program of the target directory, which is replaced whole, because another xtask may be reading it.
+fn compile(name: &str, flags: &[&str], files: &[PathBuf]) -> Result<PathBuf> {
     let target = paths::target().join("machine");
     fs::create_dir_all(&target).with_context(|| format!("cannot make {}", target.display()))?;
-    let plugin = target.join("profile.so");
-    run(Command::new("cc")
-        .args(["-std=gnu17", "-O2", "-Wall", "-Wextra", "-fPIC", "-shared", "-o"])
-        .arg(&plugin)
-        .arg(paths::root().join("bench/profile/plugin.c")))?;
-    Ok(plugin)
+    let (program, fresh) = (target.join(name), target.join(format!("{name}.{}", std::process::id())));
+    run(Command::new("cc").args(["-std=gnu17", "-O2", "-Wall", "-Wextra"]).args(flags).arg("-o").arg(&fresh).args(files))
+        .context("the C compiler (package gcc; `make setup` installs it)")?;
+    fs::rename(&fresh, &program).with_context(|| format!("cannot write {}", program.display()))?;
+    Ok(program)
 }
 
 /// Builds the test program in Go; returns its path.

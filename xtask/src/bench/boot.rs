@@ -66,12 +66,8 @@ pub struct Boot {
 
 /// Boots once, with a first process that tells the clocks.
 pub fn boot(kernel: &Kernel, cpus: u32, icount: bool) -> Result<Boot> {
-    let mut machine = Machine {
-        kernel: kernel.clone(),
-        append: "quiet".into(),
-        log: crate::paths::target().join("bench.log"),
-        ..Machine::default()
-    };
+    let mut machine =
+        Machine { kernel: kernel.clone(), append: "quiet".into(), log: super::scratch("log"), ..Machine::default() };
     (machine.hardware.cpus, machine.hardware.icount) = (cpus, icount);
     let program = build::bench_programs()?.program("first-instruction");
     let log = machine.run_without_agent(&program, |_| Ok(()))?;

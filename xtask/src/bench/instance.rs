@@ -51,7 +51,7 @@ fn run(instances: usize, icount: bool) -> Result<String> {
     let mut machine = Machine {
         append: "quiet".into(),
         timeout: Some(Duration::from_secs(300)),
-        log: crate::paths::target().join("bench.log"),
+        log: super::scratch("log"),
         command: ["/bin/sh", "-c", &script].map(OsString::from).to_vec(),
         ..Machine::default()
     };

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::metrics::Metric;
+use crate::build;
 use crate::vm::{Kernel, Machine};
-use crate::{build, paths};
 
 /// How long one machine may take: emulated, and counting, Linux alone needs a minute or two to boot.
 const TIME_LIMIT: Duration = Duration::from_secs(600);
@@ -72,7 +72,7 @@ pub fn machine(kernel: &Kernel, setup: Setup) -> Machine {
         kernel: kernel.clone(),
         // Skerry's supervisor is to have all processors, and Linux's symbols the addresses they were linked at.
         append: format!("quiet nokaslr supervisor_cpus={}", setup.cpus),
-        log: paths::target().join("bench.log"),
+        log: super::scratch("log"),
         timeout: Some(TIME_LIMIT),
         ..Machine::default()
     };

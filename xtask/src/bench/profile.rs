@@ -50,7 +50,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Some(Metric { name, how: How::Program(_), .. }) => name,
         _ => bail!("{} is no operation that the program repeats", arguments.metric),
     };
-    let counts_file = paths::target().join("profile.counts");
+    let counts_file = super::scratch("counts");
     // Nothing old may be taken for this run's.
     drop(fs::remove_file(&counts_file));
     let setup = Setup { cpus: 1, icount: true };

@@ -7,11 +7,11 @@ use anyhow::{Context, Result, bail};
 
 use super::boot;
 use super::micro::{self, Outcome, Setup};
+use crate::build;
 use crate::vm::{Kernel, Machine};
-use crate::{build, paths};
 
-/// How long a machine may take to reach its first process. One with too little memory may stop without a word.
-const BOOT_LIMIT: Duration = Duration::from_secs(45);
+/// How long a machine with enough memory may take to reach its first process.
+const BOOT_LIMIT: Duration = Duration::from_secs(300);
 /// Where the least memory is sought, in MiB.
 const MEMORIES: std::ops::Range<u32> = 1..1024;
 /// Processors of the machine that idles.
@@ -37,12 +37,12 @@ pub fn image_size(kernel: &Kernel) -> Result<Outcome> {
 /// The least memory, in MiB, with which the first process runs, by bisection.
 pub fn least_memory(kernel: &Kernel) -> Result<Outcome> {
     let program = build::bench_programs()?.program("first-instruction");
-    let boots = |memory: u32| -> Result<bool> {
+    let boots = |memory: u32, limit: Duration| -> Result<bool> {
         let mut machine = Machine {
             kernel: kernel.clone(),
             append: "quiet".into(),
-            log: paths::target().join("bench.log"),
-            timeout: Some(BOOT_LIMIT),
+            log: super::scratch("log"),
+            timeout: Some(limit),
             ..Machine::default()
         };
         (machine.hardware.cpus, machine.hardware.memory) = (1, format!("{memory}M"));
@@ -51,12 +51,15 @@ pub fn least_memory(kernel: &Kernel) -> Result<Outcome> {
         Ok(String::from_utf8_lossy(&fs::read(&machine.log)?).contains("first-instruction: tsc"))
     };
     let (mut fails, mut works) = (MEMORIES.start - 1, MEMORIES.end);
-    if !boots(works)? {
+    let started = Instant::now();
+    if !boots(works, BOOT_LIMIT)? {
         bail!("{works} MiB are not enough");
     }
+    // A machine with too little may stop without a word.
+    let limit = 4 * started.elapsed();
     while works - fails > 1 {
         let middle = fails.midpoint(works);
-        if boots(middle)? { works = middle } else { fails = middle }
+        if boots(middle, limit)? { works = middle } else { fails = middle }
     }
     Ok(Outcome::Value { median: f64::from(works), operations: 1 })
 }
@@ -64,7 +67,7 @@ pub fn least_memory(kernel: &Kernel) -> Result<Outcome> {
 /// How often a processor was woken in the ten seconds in which the program slept, its own end of sleep apart.
 pub fn idle_wake_ups(kernel: &Kernel) -> Result<Outcome> {
     const NAME: &str = "idle-wake-ups";
-    let counts = paths::target().join("idle.counts");
+    let counts = super::scratch("counts");
     drop(fs::remove_file(&counts));
     // QEMU tells of a processor's sleep only where each has a thread of its own.
     let setup = Setup { cpus: IDLE_CPUS, icount: false };
