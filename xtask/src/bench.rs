@@ -85,7 +85,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let metrics = chosen(&arguments.names)?;
     if !metrics.is_empty() {
-        measure(arguments, &systems, &metrics, &mut table);
+        measure(arguments, &systems, &metrics, &mut table)?;
     }
     table.print();
     if let Some(path) = &arguments.json {
@@ -116,7 +116,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Metric>> {
 }
 
 /// One round: each metric once on one system. What takes only one machine in all is measured in the first round.
-fn round(arguments: &Arguments, kernel: &Kernel, metrics: &[&'static Metric], first: bool) -> Results {
+fn round(arguments: &Arguments, kernel: &Kernel, metrics: &[&'static Metric], first: bool) -> Result<Results> {
     let mut results = Results::new();
     let mut programs: BTreeMap<u32, Vec<&'static Metric>> = BTreeMap::new();
     for metric in metrics {
@@ -135,18 +135,18 @@ fn round(arguments: &Arguments, kernel: &Kernel, metrics: &[&'static Metric], fi
         results.insert(metric.name, outcome.unwrap_or_else(|error| Outcome::NotAvailable(format!("{error:#}"))));
     }
     for (cpus, metrics) in programs {
-        results.extend(micro::run(kernel, micro::Setup { cpus, icount: arguments.icount }, &metrics));
+        results.extend(micro::run(kernel, micro::Setup { cpus, icount: arguments.icount }, &metrics)?);
     }
-    results
+    Ok(results)
 }
 
 /// Runs the metrics on all systems in turn.
-fn measure(arguments: &Arguments, systems: &[System], metrics: &[&'static Metric], table: &mut Table) {
+fn measure(arguments: &Arguments, systems: &[System], metrics: &[&'static Metric], table: &mut Table) -> Result<()> {
     let runs = arguments.runs.unwrap_or(if arguments.icount { 1 } else { 5 });
     let mut rounds = Vec::new();
     for number in 0..runs {
         for system in systems {
-            rounds.push((system, round(arguments, &system.kernel, metrics, number == 0)));
+            rounds.push((system, round(arguments, &system.kernel, metrics, number == 0)?));
         }
     }
     for metric in metrics {
@@ -164,26 +164,21 @@ fn measure(arguments: &Arguments, systems: &[System], metrics: &[&'static Metric
             let counted = arguments.icount || matches!(metric.how, How::IdleWakeUps);
             let goal = metric.goal.filter(|_| counted && system.kernel == Kernel::Skerry);
             // What the clearing is part of is judged without it.
-            let whole = if metric.clears > 0 { None } else { goal };
+            let whole = if metric.clears { None } else { goal };
             match reason {
                 Some(reason) if values.is_empty() => table.add_not_available(metric.name, system.name, unit, whole, reason),
                 _ => table.add(metric.name, system.name, unit, whole, values.clone()),
             }
-            if metric.clears > 0 && arguments.icount {
-                let clearing = f64::from(metric.clears * system.clearing());
-                let rest = values.iter().map(|value| value - clearing).collect();
-                table.add(format!("{} less the clearing", metric.name), system.name, unit, goal, rest);
+            if metric.clears && arguments.icount {
+                let name = format!("{} less the clearing", metric.name);
+                match profile::repeated(&system.kernel, metric.name) {
+                    Ok(turns) => table.add(name, system.name, unit, goal, values.iter().map(|value| value - turns).collect()),
+                    Err(error) => table.add_not_available(&name, system.name, unit, goal, format!("{error:#}")),
+                }
             }
         }
     }
-}
-
-impl System {
-    /// The instructions that QEMU counts for clearing a page: `rep stosq` on Skerry, on Linux `rep stosb`, as its choice is on
-    /// processors that say these are fast; one for each turn.
-    fn clearing(&self) -> u32 {
-        if self.kernel == Kernel::Skerry { 512 } else { 4096 }
-    }
+    Ok(())
 }
 
 /// A file in the target directory that this process has for itself.

@@ -10,9 +10,9 @@ pub struct Metric {
     /// What it is to cost at most: instructions on one processor, without what `clears` says; of others than programs, in the unit
     /// of the metric.
     pub goal: Option<f64>,
-    /// Pages that the kernel must clear or copy in one operation. The loop that does so counts one instruction for each of its
-    /// turns where it is a `rep` instruction, which says nothing about its time, so it is shown apart.
-    pub clears: u32,
+    /// Whether the kernel must clear pages in it. The loop that does so counts one instruction for each of its turns where it is
+    /// a `rep` instruction, which says nothing about its time, so it is left out in a figure of its own, and that one is judged.
+    pub clears: bool,
 }
 
 /// How a metric is measured.
@@ -50,7 +50,7 @@ impl How {
 
 /// A metric of the program on one processor, with its goal in instructions, or 0.
 const fn single(name: &'static str, goal: u32) -> Metric {
-    Metric { name, how: How::Program(1), goal: if goal == 0 { None } else { Some(goal as f64) }, clears: 0 }
+    Metric { name, how: How::Program(1), goal: if goal == 0 { None } else { Some(goal as f64) }, clears: false }
 }
 
 /// A metric of the program on some processors.
@@ -59,7 +59,7 @@ const fn on(cpus: u32, name: &'static str) -> Metric {
 }
 
 const fn machine(name: &'static str, how: How, goal: Option<f64>) -> Metric {
-    Metric { name, how, goal, clears: 0 }
+    Metric { name, how, goal, clears: false }
 }
 
 /// The metrics of one operation by 1, 2, 4, 8 workers.
@@ -96,7 +96,7 @@ const ALONE: &[Metric] = &[
     single("mmap-4k", 2500),
     single("mmap-128m", 2500),
     single("fault-read", 500),
-    Metric { clears: 1, ..single("fault-write", 800) },
+    Metric { clears: true, ..single("fault-write", 800) },
     single("fault-file", 0),
     single("mprotect", 1500),
     single("signal", 2000),

@@ -39,12 +39,19 @@ pub struct Setup {
 pub type Results = BTreeMap<&'static str, Outcome>;
 
 /// Runs each of `metrics` once. A machine that dies or hangs costs the metric under way; the rest runs in another one.
-pub fn run(kernel: &Kernel, setup: Setup, metrics: &[&'static Metric]) -> Results {
+///
+/// # Errors
+/// When there is nothing to run: what a machine starts from cannot be built.
+pub fn run(kernel: &Kernel, setup: Setup, metrics: &[&'static Metric]) -> Result<Results> {
+    build::micro()?;
+    if *kernel == Kernel::Skerry {
+        build::kernel()?;
+    }
     let mut results = Results::new();
     loop {
         let left: Vec<_> = metrics.iter().map(|metric| metric.name).filter(|name| !results.contains_key(name)).collect();
         if left.is_empty() {
-            return results;
+            return Ok(results);
         }
         let machine = machine(kernel, setup);
         let ended = boot(&machine, setup, &left);

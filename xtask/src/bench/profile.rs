@@ -50,11 +50,24 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Some(Metric { name, how: How::Program(_), .. }) => name,
         _ => bail!("{} is no operation that the program repeats", arguments.metric),
     };
+    let (counts, operations) = count(&arguments.kernel, metric)?;
+    report(arguments, &counts, operations)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The turns of `rep movs` and `rep stos` that the kernel makes in one operation of the metric.
+pub fn repeated(kernel: &Kernel, metric: &str) -> Result<f64> {
+    let (counts, operations) = count(kernel, metric)?;
+    Ok(counts.repeated as f64 / operations as f64)
+}
+
+/// Runs the metric under the plugin; returns the counts of its last batch, and how many operations that was.
+fn count(kernel: &Kernel, metric: &str) -> Result<(Counts, u64)> {
     let counts_file = super::scratch("counts");
     // Nothing old may be taken for this run's.
     drop(fs::remove_file(&counts_file));
     let setup = Setup { cpus: 1, icount: true };
-    let mut machine = micro::machine(&arguments.kernel, setup);
+    let mut machine = micro::machine(kernel, setup);
     let plugin = format!("{},out={}", build::profile_plugin()?.display(), counts_file.display());
     machine.hardware.extra = vec!["-plugin".into(), plugin.into()];
     let log = micro::boot(&machine, setup, &[metric])?;
@@ -63,9 +76,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Some(Outcome::NotAvailable(why)) => bail!("{metric}: n/a: {why}"),
         None => bail!("{metric} was not reported; the log is {}", machine.log.display()),
     };
-    let counts = read_counts(&fs::read_to_string(&counts_file).with_context(|| format!("no {}", counts_file.display()))?)?;
-    report(arguments, &counts, operations)?;
-    Ok(ExitCode::SUCCESS)
+    let counts = fs::read_to_string(&counts_file).with_context(|| format!("no {}", counts_file.display()))?;
+    Ok((read_counts(&counts)?, operations))
 }
 
 /// How often each instruction was executed, by its address.
