@@ -1,7 +1,7 @@
 //! One area: a word that says how much of it is free, and a bit for each frame, set while it is free.
 
 use crate::sync::{AtomicU64, Ordering};
-use crate::{AREA_FRAMES, AREA_ORDER};
+use crate::{AREA_FRAMES, AREA_ORDER, AREA_WORDS};
 
 /// Bits of an entry that hold the number of free frames.
 pub(crate) const FRAMES_BITS: u32 = 10;
@@ -59,7 +59,7 @@ pub(crate) enum Claim {
 
 pub(crate) struct Area<'a> {
     pub(crate) entry: &'a AtomicU64,
-    pub(crate) bits: &'a [AtomicU64],
+    pub(crate) bits: &'a [AtomicU64; AREA_WORDS],
 }
 
 impl Area<'_> {
@@ -82,11 +82,18 @@ impl Area<'_> {
 
     /// Takes a block smaller than the area out of it, if there is one; its first frame within the area. The entry's class is
     /// not looked at: that is for areas that the caller's CPU has reserved.
-    #[inline]
-    pub(crate) fn take(&self, order: u8, touch: bool) -> Option<u64> {
-        let count = 1 << order;
-        self.reserve_frames(count, touch, None)?;
+    pub(crate) fn take(&self, order: u8) -> Option<u64> {
+        self.reserve_frames(1 << order, true, None)?;
         self.find(order)
+    }
+
+    /// As [`Self::take`], a single frame.
+    #[inline]
+    pub(crate) fn take_one(&self) -> Option<u64> {
+        let before = self.reserve_frames(1, true, None)?;
+        // Where the first free frame is if they are taken in their order.
+        let likely = (AREA_FRAMES - before.free()) / 64;
+        self.find_one_in(likely as usize % AREA_WORDS).or_else(|| self.find(0))
     }
 
     /// As [`Self::take`], after claiming the area. The second value says what the entry was before.
@@ -107,7 +114,7 @@ impl Area<'_> {
 
     /// Finds the bits of a block whose frames the caller has reserved in the entry. `None` (and the reservation is given up)
     /// if what is free is too scattered; a single frame is always found.
-    #[inline]
+    #[inline(never)]
     fn find(&self, order: u8) -> Option<u64> {
         loop {
             let found = match order {
@@ -129,16 +136,19 @@ impl Area<'_> {
         }
     }
 
-    #[inline]
     fn find_one(&self) -> Option<u64> {
-        for (index, word) in self.bits.iter().enumerate() {
-            let mut seen = word.load(Ordering::Relaxed);
-            while seen != 0 {
-                let bit = seen.trailing_zeros();
-                match word.compare_exchange_weak(seen, seen & (seen - 1), Ordering::Acquire, Ordering::Relaxed) {
-                    Ok(_) => return Some(index as u64 * 64 + u64::from(bit)),
-                    Err(now) => seen = now,
-                }
+        (0..AREA_WORDS).find_map(|word| self.find_one_in(word))
+    }
+
+    #[inline]
+    fn find_one_in(&self, index: usize) -> Option<u64> {
+        let word = &self.bits[index];
+        let mut seen = word.load(Ordering::Relaxed);
+        while seen != 0 {
+            let bit = seen.trailing_zeros();
+            match word.compare_exchange_weak(seen, seen & (seen - 1), Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Some(index as u64 * 64 + u64::from(bit)),
+                Err(now) => seen = now,
             }
         }
         None
@@ -221,6 +231,16 @@ impl Area<'_> {
         self.set_bits(first, count);
         let before = Entry(self.entry.fetch_add(count, Ordering::SeqCst));
         before.class() != Entry(before.0 + count).class()
+    }
+
+    /// As [`Self::give_run`], a single frame.
+    #[inline]
+    pub(crate) fn give_one(&self, frame: u64) -> bool {
+        let set = 1 << (frame % 64);
+        let before = self.bits[(frame / 64) as usize].fetch_or(set, Ordering::Release);
+        assert!(before & set == 0, "freed twice: {before:#x} has {set:#x}");
+        let before = Entry(self.entry.fetch_add(1, Ordering::SeqCst));
+        before.class() != Entry(before.0 + 1).class()
     }
 
     /// Ends a CPU's reservation.

@@ -70,11 +70,11 @@ pub const fn words_needed(frames: u64, cpus: usize) -> usize {
 /// The allocator. Blocks are named by their first frame and their order (`2^order` frames, aligned to their size).
 #[derive(Debug)]
 pub struct Frames<'a> {
-    bits: &'a [AtomicU64],
+    bits: &'a [[AtomicU64; AREA_WORDS]],
     entries: &'a [AtomicU64],
     partial: Hints<'a>,
     whole: Hints<'a>,
-    cpus: &'a [AtomicU64],
+    cpus: &'a [[AtomicU64; CPU_WORDS]],
     frames: u64,
 }
 
@@ -93,6 +93,7 @@ impl<'a> Frames<'a> {
         let (entries, rest) = rest.split_at(areas);
         let (partial, rest) = rest.split_at(areas.div_ceil(64));
         let whole = &rest[..areas.div_ceil(64)];
+        let (bits, cpus) = (bits.as_chunks().0, cpus.as_chunks().0);
         Self { bits, entries, partial: Hints(partial), whole: Hints(whole), cpus, frames }
     }
 
@@ -105,8 +106,7 @@ impl<'a> Frames<'a> {
     /// Number of free frames. Exact while nobody allocates or frees.
     #[must_use]
     pub fn free_frames(&self) -> u64 {
-        let sum = (0..self.cpus.len() / CPU_WORDS)
-            .fold(0u64, |sum, cpu| sum.wrapping_add(self.cpu(cpu)[BALANCE].load(Ordering::Relaxed)));
+        let sum = self.cpus.iter().fold(0u64, |sum, cpu| sum.wrapping_add(cpu[BALANCE].load(Ordering::Relaxed)));
         // Read one after another, the balances may sum to less than nothing for a moment.
         if sum > self.frames { 0 } else { sum }
     }
@@ -130,20 +130,27 @@ impl<'a> Frames<'a> {
 
     /// Takes a block; `None` if there is none of that size. It counts as touched from now on.
     #[must_use]
-    #[inline]
     pub fn alloc(&self, cpu: usize, order: u8) -> Option<u64> {
-        let local = self.cpu(cpu);
-        let reserved = local[RESERVED].load(Ordering::Relaxed);
-        let taken = match reserved.checked_sub(1) {
-            Some(area) if order < AREA_ORDER => self.area(area as usize).take(order, true).map(|n| area * AREA_FRAMES + n),
-            _ => None,
-        };
-        let first = match taken {
-            Some(first) => first,
-            None => self.search(cpu, order, true)?,
-        };
-        local[BALANCE].fetch_sub(1 << order, Ordering::Relaxed);
+        let reserved = self.cpu(cpu)[RESERVED].load(Ordering::Relaxed).checked_sub(1).filter(|_| order < AREA_ORDER);
+        let taken = reserved.and_then(|area| self.area(area as usize).take(order).map(|n| area * AREA_FRAMES + n));
+        let first = taken.or_else(|| self.search(cpu, order, true))?;
+        self.cpu(cpu)[BALANCE].fetch_sub(1 << order, Ordering::Relaxed);
         Some(first)
+    }
+
+    /// Takes a single frame, as [`Self::alloc`].
+    #[must_use]
+    #[inline]
+    pub fn alloc_one(&self, cpu: usize) -> Option<u64> {
+        let local = self.cpu(cpu);
+        let area = local[RESERVED].load(Ordering::Relaxed).wrapping_sub(1);
+        if area < self.entries.len() as u64
+            && let Some(n) = self.area(area as usize).take_one()
+        {
+            local[BALANCE].fetch_sub(1, Ordering::Relaxed);
+            return Some(area * AREA_FRAMES + n);
+        }
+        self.alloc(cpu, 0)
     }
 
     /// Takes a block of whole areas that does not count as touched by that.
@@ -164,6 +171,15 @@ impl<'a> Frames<'a> {
     /// If it is no block, or some of it is free already.
     #[inline]
     pub fn free(&self, cpu: usize, first: u64, order: u8) {
+        if order == 0 && first < self.frames {
+            // The usual case, in few instructions.
+            let area = (first / AREA_FRAMES) as usize;
+            if self.area(area).give_one(first % AREA_FRAMES) {
+                self.rehint(area);
+            }
+            self.cpu(cpu)[BALANCE].fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         assert!(first & ((1 << order) - 1) == 0, "freed what is no block: {first:#x}, order {order}");
         self.give(cpu, first, 1 << order);
     }
@@ -235,15 +251,15 @@ impl<'a> Frames<'a> {
         }
     }
 
-    fn cpu(&self, cpu: usize) -> &[AtomicU64] {
+    #[inline]
+    fn cpu(&self, cpu: usize) -> &[AtomicU64; CPU_WORDS] {
         // A CPU that nobody counted with shares what another one has.
-        let cpu = if (cpu + 1) * CPU_WORDS <= self.cpus.len() { cpu } else { 0 };
-        &self.cpus[cpu * CPU_WORDS..(cpu + 1) * CPU_WORDS]
+        self.cpus.get(cpu).unwrap_or(&self.cpus[0])
     }
 
     #[inline]
     fn area(&self, index: usize) -> Area<'_> {
-        Area { entry: &self.entries[index], bits: &self.bits[index * AREA_WORDS..(index + 1) * AREA_WORDS] }
+        Area { entry: &self.entries[index], bits: &self.bits[index] }
     }
 }
 

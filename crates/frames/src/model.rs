@@ -24,9 +24,9 @@ fn the_last_frame_goes_to_one() {
         frames.add(70, 1, 0);
         let other = thread::spawn({
             let frames = frames.clone();
-            move || frames.alloc(1, 0)
+            move || frames.alloc_one(1)
         });
-        let mine = frames.alloc(0, 0);
+        let mine = frames.alloc_one(0);
         let theirs = other.join().unwrap();
         assert!(mine.is_some() != theirs.is_some(), "{mine:?} {theirs:?}");
         assert_eq!(frames.free_frames(), 0);
@@ -38,17 +38,17 @@ fn what_is_freed_is_found() {
     check(|| {
         let frames = Arc::new(frames(AREA_FRAMES));
         frames.add(0, 2, 0);
-        let first = frames.alloc(0, 0).unwrap();
+        let first = frames.alloc_one(0).unwrap();
         let other = thread::spawn({
             let frames = frames.clone();
             move || frames.free(1, first, 0)
         });
         // There is a frame at every moment.
-        let mine = frames.alloc(0, 0).unwrap();
+        let mine = frames.alloc_one(0).unwrap();
         other.join().unwrap();
-        let second = frames.alloc(1, 0).unwrap();
+        let second = frames.alloc_one(1).unwrap();
         assert_ne!(mine, second);
-        assert_eq!((frames.alloc(0, 0), frames.free_frames()), (None, 0));
+        assert_eq!((frames.alloc_one(0), frames.free_frames()), (None, 0));
     });
 }
 

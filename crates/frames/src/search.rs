@@ -10,6 +10,7 @@ const TRIES: usize = 16;
 impl Frames<'_> {
     /// Finds a block in any area: on the CPU's node first, partly free areas before wholly free ones.
     #[cold]
+    #[inline(never)]
     pub(crate) fn search(&self, cpu: usize, order: u8, touch: bool) -> Option<u64> {
         match order {
             0..AREA_ORDER => self.search_small(cpu, order),
@@ -104,6 +105,7 @@ impl Frames<'_> {
 
     /// Makes the hints say what the area's entry says. Whoever changes an entry's class calls this afterwards; the last one to
     /// do so sees the last class, so the hints are right when all are done.
+    #[inline(never)]
     pub(crate) fn rehint(&self, area: usize) {
         loop {
             let class = self.area(area).load().class();

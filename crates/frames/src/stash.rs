@@ -39,9 +39,20 @@ impl<const N: usize> Stash<N> {
     /// enough is put in, and by [`Self::drain`].
     #[inline]
     pub fn pop(&self) -> Option<usize> {
-        let mut at = self.top.load(Ordering::Relaxed).min(N);
-        while at > 0 {
-            at -= 1;
+        let at = self.top.load(Ordering::Relaxed).wrapping_sub(1);
+        let found = self.slots.get(at)?.swap(0, Ordering::Acquire);
+        if found == 0 {
+            return self.pop_below(at);
+        }
+        self.top.store(at, Ordering::Relaxed);
+        Some(found)
+    }
+
+    /// The hint was wrong.
+    #[cold]
+    #[inline(never)]
+    fn pop_below(&self, top: usize) -> Option<usize> {
+        for at in (0..top).rev() {
             let found = self.slots[at].swap(0, Ordering::Acquire);
             if found != 0 {
                 self.top.store(at, Ordering::Relaxed);
@@ -64,14 +75,23 @@ impl<const N: usize> Stash<N> {
     #[inline]
     pub fn push(&self, number: usize) -> bool {
         assert!(number != 0, "0 means nothing");
-        let top = self.top.load(Ordering::Relaxed).min(N);
-        for at in top..N {
-            if self.slots[at].compare_exchange(0, number, Ordering::Release, Ordering::Relaxed).is_ok() {
-                self.top.store(at + 1, Ordering::Relaxed);
-                return true;
-            }
+        let top = self.top.load(Ordering::Relaxed);
+        let Some(slot) = self.slots.get(top) else { return false };
+        if slot.compare_exchange(0, number, Ordering::Release, Ordering::Relaxed).is_err() {
+            return self.push_above(top, number);
         }
-        false
+        self.top.store(top + 1, Ordering::Relaxed);
+        true
+    }
+
+    /// The hint was wrong.
+    #[cold]
+    #[inline(never)]
+    fn push_above(&self, top: usize, number: usize) -> bool {
+        let free = |slot: &AtomicUsize| slot.compare_exchange(0, number, Ordering::Release, Ordering::Relaxed).is_ok();
+        let at = (top + 1..N).find(|at| free(&self.slots[*at]));
+        self.top.store(at.map_or(N, |at| at + 1), Ordering::Relaxed);
+        at.is_some()
     }
 
     /// Whether the hint says that there is no room.

@@ -163,6 +163,7 @@ impl<P: Pages> Slabs<P> {
     }
 
     #[cold]
+    #[inline(never)]
     fn refill(&self, magazines: &Magazines, class: usize) -> Option<NonNull<u8>> {
         let mut batch = Batch { objects: [0; BATCH], count: 0 };
         let wanted = if class < SMALL { BATCH } else { LARGE_ROUNDS / 2 };
@@ -202,6 +203,7 @@ impl<P: Pages> Slabs<P> {
 
     /// Makes room in a full magazine, and puts one more object back.
     #[cold]
+    #[inline(never)]
     fn flush(&self, magazines: &Magazines, class: usize, object: usize) {
         let mut batch = Batch { objects: [0; BATCH], count: 1 };
         batch.objects[0] = object;

@@ -15,6 +15,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsiz
 use super::features::{self, Features};
 use super::gdt::{Gdt, Tss};
 use super::{msr, timer};
+use crate::mem::local::{self, Local};
 use crate::role;
 
 pub use super::cpuinfo::{CpuInfo, brand};
@@ -61,6 +62,8 @@ pub(crate) struct CpuArea {
     pub(super) fpu_area: AtomicUsize,
     /// When the timer handler is due, in nanoseconds; `u64::MAX` if the timer is not armed.
     pub(super) deadline: AtomicU64,
+    /// What the CPU keeps of memory; null before there is any.
+    memory: AtomicPtr<Local>,
     /// Puts the stack pointer inside the task state segment, which is at 4 in it, on an 8-byte boundary.
     _tss_offset: AtomicU32,
     /// Task state segment: holds the kernel stack pointer for entries from ring 3, and the three special stacks.
@@ -111,6 +114,7 @@ impl CpuArea {
             _unused: AtomicU32::new(0),
             context: AtomicU64::new(0),
             fpu_area: AtomicUsize::new(0),
+            memory: AtomicPtr::new(ptr::null_mut()),
             deadline: AtomicU64::new(0),
             _tss_offset: AtomicU32::new(0),
             tss: UnsafeCell::new(Tss::new()),
@@ -164,7 +168,25 @@ pub(crate) fn install_area(cpu: CpuId) -> &'static CpuArea {
     area.fpu_area.store(0, Ordering::Relaxed);
     area.deadline.store(u64::MAX, Ordering::Relaxed);
     set_gs_base(area);
+    install_memory();
     area
+}
+
+/// Notes this CPU's share of memory in its area. Called again on the first CPU, whose area is older than memory.
+pub(crate) fn install_memory() {
+    let share = local::of(current()).map_or(ptr::null_mut(), |share| ptr::from_ref(share).cast_mut());
+    area().memory.store(share, Ordering::Relaxed);
+}
+
+/// The share of memory of the CPU this runs on, once there is memory. The thread may be moved at any moment: it is any CPU's.
+#[inline]
+pub(crate) fn memory() -> Option<&'static Local> {
+    let pointer: *const Local;
+    // SAFETY: in the kernel GS points to this CPU's area; the pointer there is null or leads to a share, which is never freed.
+    unsafe {
+        asm!("mov {}, gs:[{}]", out(reg) pointer, const offset_of!(CpuArea, memory), options(nostack, preserves_flags, readonly));
+        pointer.as_ref()
+    }
 }
 
 /// Points GS at the area, and leaves no user value in FS and in the exchange register.

@@ -41,7 +41,7 @@ fn allocator() -> &'static Frames<'static> {
 }
 
 /// Takes a block by `take`; if there is none, what is kept ready goes back first.
-#[inline]
+#[inline(never)]
 fn take(order: u8, take: impl Fn(&Frames<'static>) -> Option<u64>) -> Option<Block> {
     let allocator = allocator();
     let first = take(allocator).or_else(|| {
@@ -87,7 +87,13 @@ pub(crate) struct Block {
 
 impl Block {
     /// Allocates a block, aligned to its size, its content undefined; `None` if there is none of that size.
+    #[inline]
     pub(crate) fn new(order: u8) -> Option<Self> {
+        if order == 0
+            && let Some(first) = allocator().alloc_one(local::cpu())
+        {
+            return Some(Self { first: Frame(first), order });
+        }
         take(order, |frames| frames.alloc(local::cpu(), order))
     }
 

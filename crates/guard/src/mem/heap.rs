@@ -61,6 +61,22 @@ fn pages(layout: Layout) -> u64 {
     layout.size().div_ceil(PAGE_SIZE) as u64
 }
 
+#[inline(never)]
+fn take_pages(layout: Layout) -> *mut u8 {
+    let Some(run) = Run::new(pages(layout), layout.align()) else { return null_mut() };
+    local::mine().heap.fetch_add(pages(layout), Ordering::Relaxed);
+    direct::ptr(run.into_raw())
+}
+
+/// # Safety
+/// `ptr` came from [`take_pages`] with the same layout, and nobody uses the object.
+#[inline(never)]
+unsafe fn give_pages(ptr: *mut u8, layout: Layout) {
+    local::mine().heap.fetch_sub(pages(layout), Ordering::Relaxed);
+    // SAFETY: `take_pages` gave up ownership of this run.
+    drop(unsafe { Run::from_raw(direct::frame_at(ptr), pages(layout)) });
+}
+
 // SAFETY: small objects come from slabs, larger ones from the frame allocator; a layout decides which, so `dealloc` finds the
 // same one. Classes suit their layouts, and blocks are aligned to their size, which is at least the alignment asked for.
 unsafe impl GlobalAlloc for Heap {
@@ -70,10 +86,7 @@ unsafe impl GlobalAlloc for Heap {
         match class_of(layout) {
             // SAFETY: the instance's magazines are used with `HEAP` only, which is the one global allocator.
             Some(class) => unsafe { self.small.alloc(&local::mine().magazines, class) }.map_or(null_mut(), NonNull::as_ptr),
-            None => Run::new(pages(layout), layout.align()).map_or(null_mut(), |run| {
-                local::mine().heap.fetch_add(pages(layout), Ordering::Relaxed);
-                direct::ptr(run.into_raw())
-            }),
+            None => take_pages(layout),
         }
     }
 
@@ -83,11 +96,8 @@ unsafe impl GlobalAlloc for Heap {
         match (class_of(layout), NonNull::new(ptr)) {
             // SAFETY: allocated by `alloc` with the same layout, as `GlobalAlloc`'s caller promises; otherwise as there.
             (Some(class), Some(object)) => unsafe { self.small.free(&local::mine().magazines, object, class) },
-            _ => {
-                local::mine().heap.fetch_sub(pages(layout), Ordering::Relaxed);
-                // SAFETY: `alloc` got this run for the same layout and gave up ownership.
-                drop(unsafe { Run::from_raw(direct::frame_at(ptr), pages(layout)) });
-            }
+            // SAFETY: `alloc` got this for the same layout.
+            _ => unsafe { give_pages(ptr, layout) },
         }
     }
 

@@ -11,7 +11,7 @@ pub(super) const ZEROED: usize = 64;
 
 /// One CPU's share. All-zero bytes are a valid one, with nothing in it.
 #[repr(align(64))]
-pub(super) struct Local {
+pub(crate) struct Local {
     /// Frames of zeroes, by number plus one.
     pub(super) zeroed: Stash<ZEROED>,
     /// Pages made minus pages freed by way of this CPU, modulo 2^64.
@@ -38,6 +38,8 @@ pub(super) unsafe fn init(at: *mut u8, cpus: usize) {
         // SAFETY: by the caller's promise; all-zero bytes are a `Local`.
         unsafe { core::slice::from_raw_parts(at.cast::<Local>(), cpus) }
     });
+    #[cfg(target_os = "none")]
+    crate::arch::cpu::install_memory();
 }
 
 /// Number of the CPU this runs on: which share to use, and no more than that, since the thread may be moved at any moment.
@@ -58,10 +60,22 @@ pub(super) fn all() -> &'static [Local] {
     LOCALS.get().expect("memory used before mem::init")
 }
 
+/// The share of a CPU.
+pub(crate) fn of(cpu: crate::cpu::CpuId) -> Option<&'static Local> {
+    LOCALS.get()?.get(cpu.0 as usize)
+}
+
 /// The share of the CPU this runs on.
 #[inline]
 pub(super) fn mine() -> &'static Local {
-    &all()[cpu()]
+    #[cfg(target_os = "none")]
+    {
+        crate::arch::cpu::memory().expect("memory used before mem::init")
+    }
+    #[cfg(not(target_os = "none"))]
+    {
+        &all()[0]
+    }
 }
 
 /// Sums a balance over all CPUs. Read one after another, the parts may add up to less than nothing for a moment.

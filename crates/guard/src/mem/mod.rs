@@ -20,7 +20,7 @@ mod heap;
 #[cfg(not(target_os = "none"))]
 #[cfg_attr(not(test), allow(dead_code, reason = "set up by tests only"))]
 pub(crate) mod host;
-mod local;
+pub(crate) mod local;
 mod meta;
 pub(crate) mod page;
 pub(crate) mod phys;
