@@ -5,6 +5,7 @@
 //! `machine-tests quiet` counts interrupts as only Skerry shows them.
 
 mod canary;
+mod exhaust;
 mod files;
 mod memory;
 mod processes;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         ["quiet"] => report("quiet", quiet::run()),
         ["child", what @ ..] => processes::child(what),
         ["canary", what] => canary::run(what),
+        ["exhaust", processes] => exhaust::run(processes),
         [name] => match checks().iter().chain(scheduling::STRESS).find(|(known, _)| known == name) {
             Some((_, check)) => report(name, check()),
             None => {

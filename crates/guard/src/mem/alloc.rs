@@ -8,7 +8,7 @@
 //! For each granule one bit says whether any of it was handed out to this instance since it was last scrubbed. It saves
 //! zeroing memory twice before it is granted to another instance (`grant`).
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi::layout::{GRANULE_FRAMES, PAGE_SIZE};
 use frames::Frames;
@@ -52,6 +52,38 @@ fn take(order: u8, take: impl Fn(&Frames<'static>) -> Option<u64>) -> Option<Blo
         take(allocator)
     })?;
     Some(Block { first: Frame(first), order })
+}
+
+/// Frames that pages of programs and files leave to the kernel: an 1/64 of memory, 512 KiB to 8 MiB. Without it a program could
+/// take the last frame, and the kernel would find none for what cannot fail.
+fn kernels_share() -> u64 {
+    (TOTAL.load(Ordering::Relaxed) / 64).clamp(128, 2048)
+}
+
+/// Whether one more page may be made for programs and files. Most of the time this looks at the CPU's own budget only.
+#[inline]
+pub(super) fn may_make_page() -> bool {
+    let budget = &local::mine().budget;
+    let left = budget.load(Ordering::Relaxed);
+    // Not one step: a thread that is moved or interrupted here may count a page once too little.
+    budget.store(left.wrapping_sub(1), Ordering::Relaxed);
+    left.wrapping_sub(1) < MOST_BUDGET || new_budget(budget)
+}
+
+/// Most pages a CPU makes before it looks again.
+const MOST_BUDGET: u64 = 64;
+
+#[cold]
+#[inline(never)]
+fn new_budget(budget: &AtomicU64) -> bool {
+    let above = || allocator().free_frames().saturating_sub(kernels_share());
+    if above() == 0 {
+        give_back_zeroed();
+    }
+    // All CPUs' budgets together are less than what there is.
+    let pages = above() / (2 * local::all().len() as u64);
+    budget.store(pages.min(MOST_BUDGET), Ordering::Relaxed);
+    above() > 0
 }
 
 /// Gives the pages that were zeroed ahead back to the allocator.

@@ -14,6 +14,8 @@ pub(super) const ZEROED: usize = 64;
 pub(crate) struct Local {
     /// Frames of zeroes, by number plus one.
     pub(super) zeroed: Stash<ZEROED>,
+    /// Pages that may be made before somebody has to look how much memory is left.
+    pub(super) budget: AtomicU64,
     /// Pages made minus pages freed by way of this CPU, modulo 2^64.
     pub(super) pages: AtomicU64,
     /// Frames taken by the heap minus frames given back by way of this CPU, modulo 2^64.

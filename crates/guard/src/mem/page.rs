@@ -2,7 +2,7 @@
 
 use abi::layout::PAGE_SIZE;
 
-use super::alloc::Block;
+use super::alloc::{self, Block};
 use super::frame::Frame;
 use super::{direct, meta};
 
@@ -17,17 +17,17 @@ pub struct Page {
 }
 
 impl Page {
-    /// Allocates a page of zeroes; `None` if memory is short. (Zeroed here, not when it was freed: nothing of its former
+    /// Allocates a page of zeroes; `None` if memory is short: what is left then is the kernel's. (Zeroed here, not when it was freed: nothing of its former
     /// owner is ever seen.)
     #[must_use]
     pub fn zeroed() -> Option<Self> {
-        Some(Self::adopt(Block::zeroed(0)?))
+        Some(Self::adopt(alloc::may_make_page().then(|| Block::zeroed(0)).flatten()?))
     }
 
     /// Allocates a page with the same content as this one; `None` if memory is short.
     #[must_use]
     pub fn duplicate(&self) -> Option<Self> {
-        let block = Block::new(0)?;
+        let block = alloc::may_make_page().then(|| Block::new(0)).flatten()?;
         // SAFETY: both frames are in the direct map (they are owned and pages are never granted away), and they differ
         // because the new one is owned by `block`.
         unsafe { direct::copy(block.ptr(), direct::ptr(self.frame), PAGE_SIZE) };

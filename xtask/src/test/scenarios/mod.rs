@@ -3,6 +3,7 @@
 mod boot;
 mod busybox;
 mod json;
+mod memory;
 mod partitions;
 mod programs;
 mod scheduler;
@@ -22,6 +23,7 @@ pub fn tests() -> Vec<Test> {
         Test { name: "machine/programs", place: AnyMachine, run: programs::run },
         Test { name: "machine/scheduler", place: SkerryMachine, run: scheduler::run },
         Test { name: "machine/boot", place: SkerryMachine, run: boot::small },
+        Test { name: "machine/memory", place: SkerryMachine, run: memory::run },
         Test { name: "machine/four", place: SkerryMachine, run: partitions::four },
         Test { name: "machine/iso", place: SkerryMachine, run: boot::iso },
         Test { name: "machine/64-processors", place: SkerryMachine, run: boot::large },

@@ -1,0 +1,161 @@
+//! Memory until there is none: several processes at once take all there is, by several ways, and afterwards as much is free as
+//! before. Not one of the ordinary checks: on other systems it would take other programs with it.
+
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
+use std::{fs, ptr};
+
+use anyhow::{Context, Result, ensure};
+use libc::{MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE, pid_t};
+
+use crate::checked;
+
+const PAGE: usize = 4096;
+/// Rounds before the first look: until the kernel's own pools are as full as they get.
+const WARM_UP: usize = 2;
+const ROUNDS: usize = 3;
+/// What the kernel's pools may hold more or less than at the first look, in KiB for each processor.
+const SLACK: u64 = 256;
+
+/// `machine-tests exhaust PROCESSES`.
+pub fn run(processes: &str) -> ExitCode {
+    let outcome = processes.parse().context("not a number").and_then(exhaust);
+    match outcome {
+        Ok(said) => {
+            println!("ok exhaust: {said}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            println!("not ok exhaust: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn exhaust(processes: u64) -> Result<String> {
+    let mut looks = Vec::with_capacity(WARM_UP + ROUNDS);
+    for _ in 0..WARM_UP + ROUNDS {
+        in_children(processes, touch_until_killed, Some(libc::SIGKILL)).context("touching pages")?;
+        in_children(processes, fill_a_file, None).context("filling files")?;
+        in_children(processes, map_and_fork, None).context("forking")?;
+        looks.push(Free::now()?);
+    }
+    let (first, last) = (&looks[WARM_UP - 1], &looks[WARM_UP + ROUNDS - 1]);
+    ensure!(last.pages <= first.pages, "{} KiB of pages before, {} after", first.pages, last.pages);
+    let slack = SLACK * processes;
+    ensure!(last.free + slack >= first.free, "{} KiB free before, {} after", first.free, last.free);
+    Ok(format!("{} KiB free before, {} after; {} KiB of pages before, {} after", first.free, last.free, first.pages, last.pages))
+}
+
+/// Runs `what` in processes of their own, all at once, and sees how they end: by this signal, or with status 0.
+fn in_children(processes: u64, what: fn() -> Result<()>, signal: Option<i32>) -> Result<()> {
+    let mut children: Vec<pid_t> = Vec::new();
+    for _ in 0..processes {
+        // SAFETY: this program has one thread; the child uses what it finds and ends without returning.
+        match checked(unsafe { libc::fork() })? {
+            0 => {
+                let status = match what() {
+                    Ok(()) => 0,
+                    Err(error) => {
+                        println!("not ok: {error:#}");
+                        1
+                    }
+                };
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(status) }
+            }
+            child => children.push(child),
+        }
+    }
+    for child in children {
+        let mut status = 0;
+        // SAFETY: a child of this process, and a place for its status.
+        checked(unsafe { libc::waitpid(child, &mut status, 0) })?;
+        match signal {
+            Some(signal) => {
+                ensure!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == signal, "a child ended with {status:#x}")
+            }
+            None => ensure!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "a child ended with {status:#x}"),
+        }
+    }
+    Ok(())
+}
+
+/// Takes more pages than the machine has.
+fn touch_until_killed() -> Result<()> {
+    let length = 2 * Free::now()?.total as usize * 1024;
+    let at = map(length).context("mapping twice the memory")?;
+    for offset in (0..length).step_by(PAGE) {
+        // SAFETY: within the mapping.
+        unsafe { at.add(offset).write_volatile(1) };
+    }
+    Ok(())
+}
+
+/// Writes to a file until there is no room, and removes it.
+fn fill_a_file() -> Result<()> {
+    let name = format!("/tmp/exhaust-{}", std::process::id());
+    let mut file = File::create(&name)?;
+    let error = loop {
+        if let Err(error) = file.write_all(&[7; 16 * PAGE]) {
+            break error;
+        }
+    };
+    fs::remove_file(&name)?;
+    ensure!(matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::OutOfMemory), "{error}");
+    Ok(())
+}
+
+/// Shares pages with a child, which copies them.
+fn map_and_fork() -> Result<()> {
+    const LENGTH: usize = 4 << 20;
+    let at = map(LENGTH)?;
+    for round in 0..4 {
+        for offset in (0..LENGTH).step_by(PAGE) {
+            // SAFETY: within the mapping.
+            unsafe { at.add(offset).write_volatile(round) };
+        }
+        // SAFETY: this program has one thread; the child writes to its copy and ends.
+        match checked(unsafe { libc::fork() })? {
+            0 => {
+                for offset in (0..LENGTH).step_by(2 * PAGE) {
+                    // SAFETY: within the mapping.
+                    unsafe { at.add(offset).write_volatile(99) };
+                }
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(0) }
+            }
+            // SAFETY: a child of this process.
+            child => checked(unsafe { libc::waitpid(child, ptr::null_mut(), 0) })?,
+        };
+        // SAFETY: within the mapping.
+        ensure!(unsafe { at.read_volatile() } == round, "a child wrote to its parent's page");
+    }
+    Ok(())
+}
+
+fn map(length: usize) -> Result<*mut u8> {
+    // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
+    let at = unsafe { libc::mmap(ptr::null_mut(), length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) };
+    ensure!(at != libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
+    Ok(at.cast())
+}
+
+/// Memory as the kernel counts it, in KiB.
+struct Free {
+    total: u64,
+    free: u64,
+    pages: u64,
+}
+
+impl Free {
+    fn now() -> Result<Self> {
+        let text = fs::read_to_string("/proc/meminfo")?;
+        let field = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)).with_context(|| format!("no {name}"))?;
+            line.trim_start_matches(':').split_whitespace().next().context("no number")?.parse::<u64>().context(name.to_owned())
+        };
+        Ok(Self { total: field("MemTotal")?, free: field("MemFree")?, pages: field("AnonPages")? })
+    }
+}
