@@ -94,6 +94,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.document {
         document::write(&table, if arguments.icount { "instructions" } else { "time" })?;
     }
+    discard_scratch();
     Ok(ExitCode::SUCCESS)
 }
 
@@ -146,6 +147,7 @@ fn measure(arguments: &Arguments, systems: &[System], metrics: &[&'static Metric
     let mut rounds = Vec::new();
     for number in 0..runs {
         for system in systems {
+            eprintln!("xtask: measuring {}, {} of {runs}", system.name, number + 1);
             rounds.push((system, round(arguments, &system.kernel, metrics, number == 0)?));
         }
     }
@@ -184,6 +186,13 @@ fn measure(arguments: &Arguments, systems: &[System], metrics: &[&'static Metric
 /// A file in the target directory that this process has for itself.
 fn scratch(kind: &str) -> PathBuf {
     paths::target().join(format!("bench-{}.{kind}", std::process::id()))
+}
+
+/// Removes such files; they stay when something failed.
+fn discard_scratch() {
+    for kind in ["log", "counts"] {
+        drop(fs::remove_file(scratch(kind)));
+    }
 }
 
 /// The newest Linux image of this machine.

@@ -8,6 +8,9 @@ use anyhow::{Context, Result};
 use super::table::{Figure, Table};
 use crate::paths;
 
+/// What each of eight processes may pay for an operation, as a part of what one alone pays.
+const MOST_LOST: f64 = 1.05;
+
 /// Writes the part of docs/performance.md between the marks of `section`, and the chart beside it.
 ///
 /// # Errors
@@ -51,9 +54,15 @@ fn scaling(table: &Table) -> String {
         let name = operation.split_once('-').map_or(operation, |(name, _)| name);
         write!(text, "| {name}, {kind} |").expect("a string");
         for system in ["Skerry", "Linux"] {
+            let by = |workers: u32| table.find(&format!("scale-{operation}{workers}"), pair.unit, system);
             for workers in [1, 2, 4, 8] {
-                let figure = table.find(&format!("scale-{operation}{workers}"), pair.unit, system);
-                write!(text, " {} |", cell(figure)).expect("a string");
+                write!(text, " {} |", cell(by(workers))).expect("a string");
+            }
+            let median = |workers| by(workers).and_then(|figure| figure.median);
+            let loses = median(1).zip(median(8)).is_some_and(|(one, eight)| eight > one * MOST_LOST);
+            if loses && system == "Skerry" && kind == "processes" && pair.unit == "instructions" {
+                text.truncate(text.len() - 1);
+                text += "**missed** |";
             }
         }
         text.push('\n');

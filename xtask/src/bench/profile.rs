@@ -52,6 +52,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let (counts, operations) = count(&arguments.kernel, metric)?;
     report(arguments, &counts, operations)?;
+    super::discard_scratch();
     Ok(ExitCode::SUCCESS)
 }
 
@@ -190,7 +191,9 @@ struct Symbols(BTreeMap<u64, String>);
 impl Symbols {
     fn read(image: &[u8]) -> Result<Self> {
         let file = object::File::parse(image)?;
-        let functions = file.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.is_definition());
+        // What is written in assembly has names without a type.
+        let kinds = [SymbolKind::Text, SymbolKind::Label, SymbolKind::Unknown];
+        let functions = file.symbols().filter(|symbol| kinds.contains(&symbol.kind()) && symbol.is_definition());
         Ok(Self(
             functions
                 .filter_map(|symbol| Some((symbol.address(), format!("{:#}", rustc_demangle::demangle(symbol.name().ok()?)))))
