@@ -1,15 +1,16 @@
 //! What is mapped where: non-overlapping page-aligned intervals, each with one protection and one source of pages.
 //! Nothing here touches memory.
 
-use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use linux_raw_sys::general as sys;
 
+use crate::PAGE_SIZE;
+use crate::few::Few;
+use crate::intervals::{Intervals, Place};
 use crate::object::Object;
-use crate::{PAGE_SIZE, USER_START};
 
 bitflags::bitflags! {
     /// What a program may do with its memory (`PROT_*`).
@@ -47,17 +48,50 @@ pub(crate) struct Source {
     pub(crate) first: u64,
 }
 
-/// One interval. Its start is its key in [`Areas`].
+/// Whether any page of an area was ever brought in. It is set under the read lock of the areas, by faults.
+#[derive(Default)]
+pub(crate) struct Touched(AtomicBool);
+
+impl Touched {
+    /// Some page may be there from now on.
+    #[inline]
+    pub(crate) fn set(&self) {
+        if !self.get() {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Clone for Touched {
+    fn clone(&self) -> Self {
+        Self(AtomicBool::new(self.get()))
+    }
+}
+
+/// One interval. Where it begins is kept beside it.
 #[derive(Clone)]
 pub(crate) struct Area {
     pub(crate) end: usize,
     pub(crate) prot: Prot,
     pub(crate) flags: AreaFlags,
+    /// If not, there is nothing to take out of the page table.
+    pub(crate) touched: Touched,
     /// `None`: anonymous memory.
     pub(crate) source: Option<Source>,
 }
 
 impl Area {
+    /// Memory that nobody has touched.
+    pub(crate) fn new(end: usize, prot: Prot, flags: AreaFlags, source: Option<Source>) -> Self {
+        Self { end, prot, flags, touched: Touched::default(), source }
+    }
+
+    #[inline]
     pub(crate) fn shared(&self) -> bool {
         self.flags.contains(AreaFlags::SHARED)
     }
@@ -85,128 +119,174 @@ impl Area {
 /// The areas of an address space, by start.
 #[derive(Default)]
 pub(crate) struct Areas {
-    map: BTreeMap<usize, Area>,
+    all: Intervals,
 }
 
 impl Areas {
     /// The area that `addr` is in, with its start.
+    #[inline]
     pub(crate) fn find(&self, addr: usize) -> Option<(usize, &Area)> {
-        let (&start, area) = self.map.range(..=addr).next_back()?;
-        (addr < area.end).then_some((start, area))
+        self.all.find(addr)
     }
 
-    /// The first area that begins above `addr`.
+    /// The first area that begins above `addr`, which is in none.
     pub(crate) fn above(&self, addr: usize) -> Option<(usize, &Area)> {
-        self.map.range(addr + 1..).next().map(|(&start, area)| (start, area))
+        self.all.get(self.all.seek(addr))
     }
 
-    /// Where the last area that ends at or below `addr` ends.
+    /// Where the last area that ends at or below `addr`, which is in none, ends.
     pub(crate) fn end_below(&self, addr: usize) -> usize {
-        self.map.range(..addr).next_back().map_or(0, |(_, area)| area.end)
+        self.all.before(self.all.seek(addr)).and_then(|at| self.all.get(at)).map_or(0, |(_, area)| area.end)
     }
 
     /// All areas, ascending.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Area)> {
-        self.map.iter().map(|(&start, area)| (start, area))
+        self.all.from(self.all.seek(0))
     }
 
     /// The parts of areas that lie in `range`, ascending.
     pub(crate) fn within(&self, range: Range<usize>) -> impl Iterator<Item = (Range<usize>, &Area)> {
-        let first = self.find(range.start).map_or(range.start, |(start, _)| start);
-        self.map
-            .range(first..range.end.max(first))
-            .map(move |(&start, area)| (start.max(range.start)..area.end.min(range.end), area))
-            .filter(|(part, _)| !part.is_empty())
+        self.all
+            .from(self.all.seek(range.start))
+            .take_while(move |&(start, _)| start < range.end)
+            .map(move |(start, area)| (start.max(range.start)..area.end.min(range.end), area))
     }
 
     /// Whether every address of `range` is in some area.
     pub(crate) fn covers(&self, range: Range<usize>) -> bool {
         let mut at = range.start;
-        for (part, _) in self.within(range.clone()) {
-            if part.start != at {
-                return false;
+        for (start, area) in self.all.from(self.all.seek(range.start)) {
+            if at >= range.end || start > at {
+                break;
             }
-            at = part.end;
+            at = area.end;
         }
         at >= range.end
     }
 
-    /// Makes `addr` a boundary between areas, if it is inside one.
-    fn split(&mut self, addr: usize) {
-        let Some((start, area)) = self.find(addr) else { return };
-        if start == addr {
-            return;
-        }
+    /// Whether nothing is in `range`.
+    pub(crate) fn is_free(&self, range: Range<usize>) -> bool {
+        self.above(range.start).is_none_or(|(start, _)| start >= range.end)
+    }
+
+    /// Cuts the area at `at`, which `addr` is inside of. Returns the place of the part behind.
+    fn cut(&mut self, at: Place, addr: usize) -> Place {
+        let Some((start, area)) = self.all.get_mut(at) else { return at };
         let tail = area.tail(addr - start);
-        if let Some(head) = self.map.get_mut(&start) {
-            head.end = addr;
+        area.end = addr;
+        self.all.insert(self.all.after(at), addr, tail)
+    }
+
+    /// The first area of `range`, cut off from what is below.
+    fn first(&mut self, range: &Range<usize>) -> Place {
+        let at = self.all.seek(range.start);
+        match self.all.get(at) {
+            Some((start, _)) if start < range.start => self.cut(at, range.start),
+            _ => at,
         }
-        self.map.insert(addr, tail);
+    }
+
+    /// The area at `at`, cut off from what is above `range`, and its place; `None` if it is above altogether.
+    fn next(&mut self, at: Place, range: &Range<usize>) -> Option<Place> {
+        let (start, area) = self.all.get(at)?;
+        if start >= range.end {
+            return None;
+        }
+        if area.end <= range.end {
+            return Some(at);
+        }
+        let tail = self.cut(at, range.end);
+        self.all.before(tail)
     }
 
     /// Takes out everything in `range`; areas that reach over its ends are split.
-    pub(crate) fn remove(&mut self, range: Range<usize>) -> Vec<(usize, Area)> {
-        if range.is_empty() {
-            return Vec::new();
+    pub(crate) fn remove(&mut self, range: Range<usize>) -> Few<(usize, Area)> {
+        let mut gone = Few::default();
+        let mut at = self.first(&range);
+        while let Some(here) = self.next(at, &range) {
+            gone.push(self.all.remove(here));
+            at = self.all.normal(here);
         }
-        self.split(range.start);
-        self.split(range.end);
-        let starts: Vec<usize> = self.map.range(range).map(|(&start, _)| start).collect();
-        starts.into_iter().filter_map(|start| self.map.remove_entry(&start)).collect()
+        gone
     }
 
     /// Puts an area where nothing is, and joins it with neighbours that it continues.
     pub(crate) fn insert(&mut self, start: usize, area: Area) {
-        let end = area.end;
-        self.map.insert(start, area);
-        self.join(end);
-        self.join(start);
-    }
-
-    /// Joins the areas that meet at `addr`, if they can be one.
-    fn join(&mut self, addr: usize) {
-        let Some(next) = self.map.get(&addr) else { return };
-        let Some((&start, before)) = self.map.range(..addr).next_back() else { return };
-        if before.end != addr || !before.continues(addr - start, next) {
+        let at = self.all.seek(start);
+        let joins_next =
+            matches!(self.all.get(at), Some((next, other)) if next == area.end && area.continues(next - start, other));
+        let before = self.all.before(at);
+        if let Some(before) = before
+            && let Some((first, other)) = self.all.get_mut(before)
+            && other.end == start
+            && other.continues(start - first, &area)
+        {
+            other.end = area.end;
+            if area.touched.get() {
+                other.touched.set();
+            }
+            if joins_next {
+                self.join(at);
+            }
             return;
         }
-        let end = next.end;
-        self.map.remove(&addr);
-        if let Some(before) = self.map.get_mut(&start) {
-            before.end = end;
+        let here = self.all.insert(at, start, area);
+        if joins_next {
+            self.join(self.all.after(here));
         }
+    }
+
+    /// Puts an area behind all others.
+    pub(crate) fn push(&mut self, start: usize, area: Area) {
+        self.all.push(start, area);
+    }
+
+    /// Joins the area at `at` with the one before, if they can be one. Returns where it is.
+    fn join(&mut self, at: Place) -> Place {
+        let Some(before) = self.all.before(at) else { return at };
+        let (Some((start, first)), Some((next, second))) = (self.all.get(before), self.all.get(at)) else { return at };
+        if first.end != next || !first.continues(next - start, second) {
+            return at;
+        }
+        let (_, second) = self.all.remove(at);
+        if let Some((_, first)) = self.all.get_mut(before) {
+            first.end = second.end;
+            if second.touched.get() {
+                first.touched.set();
+            }
+        }
+        before
     }
 
     /// Changes every area in `range`, splitting at its ends, and joins what became alike.
     pub(crate) fn update(&mut self, range: Range<usize>, mut change: impl FnMut(&mut Area)) {
-        for (start, mut area) in self.remove(range) {
-            change(&mut area);
-            self.insert(start, area);
+        let mut at = self.first(&range);
+        while let Some(here) = self.next(at, &range) {
+            if let Some((_, area)) = self.all.get_mut(here) {
+                change(area);
+            }
+            let joined = self.join(here);
+            at = self.all.after(joined);
         }
+        self.join(at);
     }
 
     /// Moves the start of the area at `start` down to `to`, where nothing is.
     pub(crate) fn grow_down(&mut self, start: usize, to: usize) {
-        if let Some(area) = self.map.remove(&start) {
-            self.map.insert(to, area);
+        self.all.set_start(self.all.seek(start), to);
+    }
+
+    /// Moves the end of the area that `addr` is in up to `to`, where nothing is, and joins it with what continues it.
+    pub(crate) fn grow_up(&mut self, addr: usize, to: usize) {
+        if let Some((_, area)) = self.all.get_mut(self.all.seek(addr)) {
+            area.end = to;
         }
+        self.join(self.all.seek(to));
     }
 
     /// The highest place below `top` for `len` bytes.
-    pub(crate) fn gap_below(&self, len: usize, top: usize) -> Option<usize> {
-        let mut ceiling = top;
-        for (&start, area) in self.map.range(..top).rev() {
-            if area.end < ceiling && ceiling - area.end >= len {
-                return Some(ceiling - len);
-            }
-            ceiling = ceiling.min(start);
-        }
-        ceiling.checked_sub(len).filter(|&at| at >= USER_START)
-    }
-
-    /// Whether nothing is in `range`.
-    pub(crate) fn is_free(&self, range: Range<usize>) -> bool {
-        self.within(range).next().is_none()
+    pub(crate) fn gap_below(&mut self, len: usize, top: usize) -> Option<usize> {
+        self.all.gap_below(len, top)
     }
 }
 
@@ -217,7 +297,7 @@ mod tests {
     const P: usize = PAGE_SIZE;
 
     fn anon(end: usize, prot: Prot) -> Area {
-        Area { end: end * P, prot, flags: AreaFlags::empty(), source: None }
+        Area::new(end * P, prot, AreaFlags::empty(), None)
     }
 
     fn shape(areas: &Areas) -> Vec<(usize, usize, u32)> {
@@ -236,7 +316,7 @@ mod tests {
         areas.update(25 * P..35 * P, |a| a.prot = Prot::READ);
         assert_eq!(shape(&areas), [(20, 50, 1)]);
         let out = areas.remove(22 * P..48 * P);
-        assert_eq!(out.len(), 1);
+        assert_eq!(out.into_iter().count(), 1);
         assert_eq!(shape(&areas), [(20, 22, 1), (48, 50, 1)]);
         assert!(areas.covers(20 * P..22 * P) && !areas.covers(20 * P..23 * P) && !areas.covers(19 * P..22 * P));
     }
@@ -246,8 +326,8 @@ mod tests {
         let mut areas = Areas::default();
         let object = Object::anonymous();
         let source = Some(Source { object, first: 7 });
-        areas.insert(20 * P, Area { end: 30 * P, prot: Prot::READ, flags: AreaFlags::SHARED, source });
-        let out = areas.remove(24 * P..26 * P);
+        areas.insert(20 * P, Area::new(30 * P, Prot::READ, AreaFlags::SHARED, source));
+        let out: Vec<_> = areas.remove(24 * P..26 * P).into_iter().collect();
         assert_eq!(out[0].1.source.as_ref().unwrap().first, 11);
         assert_eq!(areas.find(26 * P).unwrap().1.source.as_ref().unwrap().first, 13);
         for (start, area) in out {
@@ -268,11 +348,18 @@ mod tests {
         assert_eq!(areas.gap_below(80 * P, 100 * P), None);
     }
 
-    /// Random changes against a map of single pages.
+    /// Where `len` pages fit, by looking at every page.
+    fn room(model: &[u32], len: usize, top: usize) -> Option<usize> {
+        (1..=top.checked_sub(len)?).rev().find(|&at| model[at..at + len].iter().all(|&prot| prot == 0))
+    }
+
+    /// Random changes against a map of single pages; so many areas that they are in several chunks.
     #[test]
     fn intervals_agree_with_pages() {
+        const PAGES: usize = 1024;
+        let first = crate::USER_START / P;
         let mut areas = Areas::default();
-        let mut model = [0u32; 64];
+        let mut model = [0u32; PAGES];
         let mut seed = 0x2545_f491_4f6c_dd1du64;
         let mut random = |below: usize| {
             seed ^= seed << 13;
@@ -280,23 +367,23 @@ mod tests {
             seed ^= seed << 17;
             (seed >> 20) as usize % below
         };
-        for _ in 0..20_000 {
-            let from = 1 + random(62);
-            let to = from + 1 + random(64 - from - 1).min(12);
+        for step in 0..6000 {
+            let from = first + random(PAGES - first - 1);
+            let to = from + 1 + random(PAGES - from).min(random(6));
             let (range, prot) = (from * P..to * P, Prot::from_bits_truncate(1 + random(7) as u32));
-            match random(3) {
+            match random(5) {
                 0 => {
                     areas.remove(range);
                     model[from..to].fill(0);
                 }
                 1 => {
+                    areas.update(range, |a| a.prot = prot);
+                    model[from..to].iter_mut().filter(|p| **p != 0).for_each(|p| *p = prot.bits());
+                }
+                _ => {
                     areas.remove(range.clone());
                     areas.insert(range.start, anon(to, prot));
                     model[from..to].fill(prot.bits());
-                }
-                _ => {
-                    areas.update(range, |a| a.prot = prot);
-                    model[from..to].iter_mut().filter(|p| **p != 0).for_each(|p| *p = prot.bits());
                 }
             }
             for (page, &prot) in model.iter().enumerate() {
@@ -305,6 +392,14 @@ mod tests {
             }
             let shape = shape(&areas);
             assert!(shape.windows(2).all(|w| w[0].1 <= w[1].0 && (w[0].1 < w[1].0 || w[0].2 != w[1].2)), "{shape:?}");
+            for _ in 0..4 {
+                let (len, top) = (1 + random(20), PAGES - if step % 2 == 0 { 0 } else { random(PAGES - first) });
+                let below = room(&model[..], len, top).filter(|&at| at >= first).map(|at| at * P);
+                assert_eq!(areas.gap_below(len * P, top * P), below, "{len} pages below {top}");
+            }
+            let free = model[from..to].iter().all(|&prot| prot == 0);
+            let covered = model[from..to].iter().all(|&prot| prot != 0);
+            assert_eq!((areas.is_free(from * P..to * P), areas.covers(from * P..to * P)), (free, covered));
         }
     }
 }

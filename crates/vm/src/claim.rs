@@ -40,13 +40,14 @@ pub(crate) struct Claim<'a> {
 
 impl<'a> Claim<'a> {
     /// Ends the claim with a last change of the areas, which is seen together with the end.
-    pub(crate) fn finish(self, change: impl FnOnce(&mut State)) {
+    pub(crate) fn finish<R>(self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.space.state.write();
-        change(&mut state);
+        let result = change(&mut state);
         state.claims.give_back(&self.range);
         drop(state);
         self.space.settled.wake_all();
         core::mem::forget(self);
+        result
     }
 }
 

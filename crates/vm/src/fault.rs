@@ -141,6 +141,7 @@ impl AddressSpace {
         };
         match self.table.insert_with(va, make) {
             Ok(Insert::Done) => {
+                area.touched.set();
                 if resident {
                     self.present(area.shared()).fetch_add(1, Ordering::Relaxed);
                 }

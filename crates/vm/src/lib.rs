@@ -2,12 +2,13 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `area` | what is mapped where: pure interval arithmetic |
+//! | `area`, `intervals` | what is mapped where: pure interval arithmetic |
 //! | `claim` | range locks: who may change or fault what at the same time |
 //! | `space` | an address space: the areas, the page table, and the calls that change both |
 //! | `fault` | what happens when a program touches a page: demand paging, copy on write, stack growth |
 //! | `remap` | moving and growing what is mapped |
 //! | `object` | where the pages of a mapping come from |
+//! | `few` | lists of mostly one element |
 //! | `zero` | the page of zeros |
 //! | `host` | pages and page tables of unit tests |
 //!
@@ -21,8 +22,10 @@ extern crate alloc;
 mod area;
 mod claim;
 mod fault;
+mod few;
 #[cfg(not(target_os = "none"))]
 mod host;
+mod intervals;
 mod object;
 #[cfg(test)]
 mod parallel;

@@ -9,6 +9,7 @@ use task::WriteGuard;
 
 use crate::area::{Area, AreaFlags, Prot};
 use crate::claim::Claim;
+use crate::few::Few;
 use crate::space::{AddressSpace, State};
 use crate::{PAGE_SIZE, Page, Perm, page_up, zero};
 
@@ -64,11 +65,8 @@ impl AddressSpace {
             if let Ok(room) = Self::user_range(from.end, more)
                 && state.areas.is_free(room.clone())
             {
-                if let Some((start, mut area)) = state.areas.remove(from).pop() {
-                    area.end = room.end;
-                    state.areas.insert(start, area);
-                    state.size += more;
-                }
+                state.areas.grow_up(old, room.end);
+                state.size += more;
                 return Ok(old);
             }
             if !how.may_move {
@@ -77,12 +75,12 @@ impl AddressSpace {
         }
         let (to, parts) = match target {
             Some(target) => (target.start, state.parts(&target)),
-            None => (self.place(&state, 0, new_len)?, Vec::new()),
+            None => (self.place(&mut state, 0, new_len)?, Few::default()),
         };
         let claims = [self.claim(&mut state, from.clone()), self.claim(&mut state, to..to + new_len)];
-        if parts.is_empty() {
+        if state.areas.is_free(to..to + new_len) {
             // Keeps others from placing something there.
-            state.areas.insert(to, Area { end: to + new_len, prot: Prot::empty(), flags: AreaFlags::empty(), source: None });
+            state.areas.insert(to, Area::new(to + new_len, Prot::empty(), AreaFlags::empty(), None));
             state.size += new_len;
         }
         drop(state);
@@ -133,15 +131,13 @@ impl AddressSpace {
                 }
             }
         }
-        target.finish(|state| {
-            state.forget(to.clone());
+        let replaced = target.finish(|state| {
+            let replaced = state.forget(to.clone());
             state.areas.insert(to.start, Area { end: to.end, ..area });
             state.size += to.len();
+            replaced
         });
-        source.finish(|state| {
-            if !keep {
-                state.forget(from);
-            }
-        });
+        let left = source.finish(|state| if keep { Few::default() } else { state.forget(from) });
+        drop((replaced, left));
     }
 }

@@ -13,6 +13,7 @@ use task::{Mutex, RwLock, WaitQueue, WriteGuard};
 
 use crate::area::{Area, AreaFlags, Areas, Prot, Source};
 use crate::claim::Claims;
+use crate::few::Few;
 use crate::object::{Backing, Object};
 use crate::{MapError, PAGE_SIZE, Page, PageTable, Perm, USER_END, USER_START, page_up, zero};
 
@@ -128,16 +129,18 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Takes out the areas in `range`, whose pages are gone.
-    pub(crate) fn forget(&mut self, range: Range<usize>) -> Option<(usize, Area)> {
-        let mut gone = self.areas.remove(range);
+    /// Takes out the areas in `range`, whose pages are gone. The caller drops them when the lock is open: the last reference to a
+    /// file may be among them.
+    pub(crate) fn forget(&mut self, range: Range<usize>) -> Few<(usize, Area)> {
+        let gone = self.areas.remove(range);
         self.size -= gone.iter().map(|(start, area)| area.end - start).sum::<usize>();
-        gone.pop()
+        gone
     }
 
-    /// The parts of areas in `range`, and whether each is shared.
-    pub(crate) fn parts(&self, range: &Range<usize>) -> Vec<(Range<usize>, bool)> {
-        self.areas.within(range.clone()).map(|(part, area)| (part, area.shared())).collect()
+    /// The parts of areas in `range` where there may be pages, and whether each is shared.
+    pub(crate) fn parts(&self, range: &Range<usize>) -> Few<(Range<usize>, bool)> {
+        let touched = self.areas.within(range.clone()).filter(|(_, area)| area.touched.get());
+        touched.map(|(part, area)| (part, area.shared())).collect()
     }
 }
 
@@ -279,11 +282,11 @@ impl AddressSpace {
             return Err(Errno::EACCES);
         }
         let source = request.object.map(|(object, first)| Source { object, first });
-        let area = |end: usize| Area { end, prot: request.prot, flags: request.flags, source };
+        let area = |end: usize| Area::new(end, request.prot, request.flags, source);
         let (start, replace) = match request.place {
             Placement::Anywhere(hint) => {
                 let mut state = self.state.write();
-                let start = self.place(&state, crate::page_down(hint), len)?;
+                let start = self.place(&mut state, crate::page_down(hint), len)?;
                 return self.add(&mut state, start, area(start + len));
             }
             Placement::Fixed(addr) => (addr, true),
@@ -322,7 +325,7 @@ impl AddressSpace {
     }
 
     /// A place for `len` bytes: at `hint`, or as high as possible.
-    pub(crate) fn place(&self, state: &State, hint: usize, len: usize) -> Result<usize, Errno> {
+    pub(crate) fn place(&self, state: &mut State, hint: usize, len: usize) -> Result<usize, Errno> {
         if hint != 0
             && let Ok(range) = Self::user_range(hint, len)
             && state.areas.is_free(range)
@@ -335,15 +338,24 @@ impl AddressSpace {
     /// Takes everything out of `range`, which is nobody's claim; `then` is done in the same moment as the areas go.
     pub(crate) fn clear(&self, mut state: WriteGuard<'_, State>, range: Range<usize>, then: impl FnOnce(&mut State)) {
         let parts = state.parts(&range);
+        if parts.is_empty() {
+            let gone = state.forget(range);
+            then(&mut state);
+            drop(state);
+            drop(gone);
+            return;
+        }
         let claim = self.claim(&mut state, range.clone());
         drop(state);
         for (part, shared) in parts {
             self.drop_pages(part, shared);
         }
-        claim.finish(|state| {
-            state.forget(range);
+        let gone = claim.finish(|state| {
+            let gone = state.forget(range);
             then(state);
+            gone
         });
+        drop(gone);
     }
 
     /// Gives back the pages of `range`, a part of one area that the caller has claimed.
@@ -367,10 +379,7 @@ impl AddressSpace {
         if range.is_empty() {
             return Err(Errno::EINVAL);
         }
-        let state = self.change(&range);
-        if !state.areas.is_free(range.clone()) {
-            self.clear(state, range, |_| ());
-        }
+        self.clear(self.change(&range), range, |_| ());
         Ok(())
     }
 
@@ -381,22 +390,35 @@ impl AddressSpace {
     pub fn mprotect(&self, addr: usize, len: usize, prot: Prot) -> Result<(), Errno> {
         let range = Self::range(addr, len)?;
         let mut state = self.change(&range);
-        if !state.areas.covers(range.clone()) {
+        // A private page may be shared with a child or a file: writing to it is granted page by page, by faults. So nothing
+        // is to be done in the table for more than there was.
+        let grows = |area: &Area| !area.shared() && prot.contains(area.prot) && (area.prot ^ prot) - Prot::WRITE == Prot::empty();
+        let (mut covered, mut parts) = (range.start, Few::default());
+        for (part, area) in state.areas.within(range.clone()) {
+            if part.start != covered {
+                return Err(Errno::ENOMEM);
+            }
+            covered = part.end;
+            if area.shared() && prot.contains(Prot::WRITE) && area.source.as_ref().is_some_and(|s| !s.object.writable) {
+                return Err(Errno::EACCES);
+            }
+            if area.touched.get() && area.prot != prot && !grows(area) {
+                parts.push((part, area.shared()));
+            }
+        }
+        if covered < range.end {
             return Err(Errno::ENOMEM);
         }
-        let forbidden = |area: &Area| area.shared() && area.source.as_ref().is_some_and(|s| !s.object.writable);
-        if prot.contains(Prot::WRITE) && state.areas.within(range.clone()).any(|(_, area)| forbidden(area)) {
-            return Err(Errno::EACCES);
+        if parts.is_empty() {
+            state.areas.update(range, |area| area.prot = prot);
+            return Ok(());
         }
-        let changing = state.areas.within(range.clone()).filter(|(_, area)| area.prot != prot);
-        let parts: Vec<_> = changing.map(|(part, area)| (part, area.shared())).collect();
         let claim = self.claim(&mut state, range.clone());
         drop(state);
         for (part, shared) in parts {
             if prot.is_empty() {
                 self.park_pages(part, shared);
             } else {
-                // A private page may be shared with a child or a file: writing to it is granted page by page, by faults.
                 self.table.protect(part, Perm { write: shared && prot.contains(Prot::WRITE), exec: prot.contains(Prot::EXEC) });
             }
         }
@@ -489,7 +511,7 @@ impl AddressSpace {
             }
             if new_top > old_top {
                 let prot = Prot::READ | Prot::WRITE;
-                let area = Area { end: new_top, prot, flags: AreaFlags::empty(), source: None };
+                let area = Area::new(new_top, prot, AreaFlags::empty(), None);
                 if !state.areas.is_free(range) || self.add(&mut state, old_top, area).is_err() {
                     return old;
                 }
@@ -515,7 +537,7 @@ impl AddressSpace {
             if area.flags.intersects(AreaFlags::DONTFORK | AreaFlags::WIPEONFORK) && !area.shared() {
                 let own = |va: &usize| self.table.get(*va).is_some_and(|(page, ..)| !zero::is(&page));
                 pages -= range.clone().step_by(PAGE_SIZE).filter(own).count();
-            } else if !area.shared() {
+            } else if !area.shared() && area.touched.get() {
                 self.table.share_cow(&child.table, range.clone()).map_err(no_memory)?;
                 self.parked.copy_to(&child.parked, &range);
             }
@@ -526,7 +548,7 @@ impl AddressSpace {
             // Locks are not inherited.
             area.flags -= AreaFlags::LOCKED;
             copy.size += range.len();
-            copy.areas.insert(start, area);
+            copy.areas.push(start, area);
         }
         drop(state);
         child.private_pages.store(pages, Ordering::Relaxed);

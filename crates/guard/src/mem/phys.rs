@@ -27,6 +27,8 @@ impl PhysAddr {
 pub(crate) struct Map {
     by_frame: ArrayVec<MemRange, MAX_RANGES>,
     by_phys: ArrayVec<MemRange, MAX_RANGES>,
+    /// The largest range, which nearly every question is about.
+    largest: MemRange,
 }
 
 impl Map {
@@ -56,11 +58,23 @@ impl Map {
         }
         let mut by_phys = by_frame.clone();
         by_phys.sort_unstable_by_key(|range| range.phys);
-        Self { by_frame, by_phys }
+        let nothing = MemRange { first_frame: 0, phys: 0, count: 0 };
+        let largest = by_frame.iter().max_by_key(|range| range.count).copied().unwrap_or(nothing);
+        Self { by_frame, by_phys, largest }
     }
 
     /// Where a frame is.
+    #[inline]
     pub(crate) fn phys(&self, frame: Frame) -> Option<PhysAddr> {
+        let offset = frame.0.wrapping_sub(self.largest.first_frame);
+        if offset < self.largest.count {
+            return Some(PhysAddr(self.largest.phys + offset * PAGE_SIZE as u64));
+        }
+        self.phys_elsewhere(frame)
+    }
+
+    #[cold]
+    fn phys_elsewhere(&self, frame: Frame) -> Option<PhysAddr> {
         let after = self.by_frame.partition_point(|range| range.first_frame <= frame.0);
         let range = self.by_frame.get(after.checked_sub(1)?)?;
         let offset = frame.0 - range.first_frame;
@@ -68,7 +82,17 @@ impl Map {
     }
 
     /// Which frame is there; `None` if the address is not this instance's memory.
+    #[inline]
     pub(crate) fn frame(&self, at: PhysAddr) -> Option<Frame> {
+        let offset = at.0.wrapping_sub(self.largest.phys) / PAGE_SIZE as u64;
+        if offset < self.largest.count {
+            return Some(Frame(self.largest.first_frame + offset));
+        }
+        self.frame_elsewhere(at)
+    }
+
+    #[cold]
+    fn frame_elsewhere(&self, at: PhysAddr) -> Option<Frame> {
         let after = self.by_phys.partition_point(|range| range.phys <= at.0);
         let range = self.by_phys.get(after.checked_sub(1)?)?;
         let offset = (at.0 - range.phys) / PAGE_SIZE as u64;
@@ -106,6 +130,7 @@ pub(crate) fn map() -> &'static Map {
 /// # Panics
 /// If the instance has no such frame: frame numbers come from the allocator or from the descriptor, so this is a bug of
 /// the guard's and must not become an entry in a page table.
+#[inline]
 pub(crate) fn of(frame: Frame) -> PhysAddr {
     match map().phys(frame) {
         Some(at) => at,

@@ -214,37 +214,52 @@ impl PageTable {
     /// Moves entries of `range`, what is left of a request from `first` on, into `batch` until it is full. Returns where
     /// to go on.
     fn collect(&self, first: usize, range: Range<usize>, batch: &mut ArrayVec<Removed, BATCH>) -> usize {
-        let mut va = range.start;
-        while va < range.end {
+        let mut next = self.next_table(range.clone());
+        while let Some(va) = next {
             let _edit = self.edit(va);
-            let (upper, lower) = match self.walk(va) {
-                Ok(tables) => tables,
-                Err(skip) => {
-                    va = (va | (skip - 1)) + 1;
-                    continue;
-                }
+            let Ok((upper, lower)) = self.walk(va) else {
+                next = self.next_table(va..range.end);
+                continue;
             };
             let table_start = va & !(span(2) - 1);
             let table_end = table_start + span(2);
-            while va < table_end.min(range.end) {
+            for (slot, _) in lower.entries(index(va, 1)..index(table_end.min(range.end) - 1, 1) + 1) {
+                let page = table_start + slot * PAGE_SIZE;
                 // Room for a page, and for the table after the last one.
                 if batch.len() + 2 > BATCH {
-                    return va;
+                    return page;
                 }
-                let slot = index(va, 1);
-                if let Some(frame) = mapped(lower.get(slot)) {
-                    lower.swap(slot, Entry::NONE);
-                    batch.push(Removed::Page(va, frame));
+                if let Some(frame) = mapped(lower.swap(slot, Entry::NONE)) {
+                    batch.push(Removed::Page(page, frame));
                 }
-                va += PAGE_SIZE;
             }
-            // A table whose whole span was asked for is freed too, unless somebody mapped something in it meanwhile.
-            if table_start >= first && table_end <= range.end && (0..ENTRIES).all(|slot| !lower.get(slot).present()) {
+            // A table whose whole span was asked for is freed too.
+            if table_start >= first && table_end <= range.end && lower.entries(0..ENTRIES).next().is_none() {
                 let entry = upper.swap(index(table_start, 2), Entry::NONE);
                 batch.extend(entry.table().and_then(phys::frame_at).map(Removed::Table));
             }
+            next = self.next_table(table_end..range.end);
         }
-        va
+        range.end
+    }
+
+    /// The first address in `range` that a page table covers. Looks only at tables above, without a lock: they stay.
+    fn next_table(&self, range: Range<usize>) -> Option<usize> {
+        let mut va = range.start;
+        while va < range.end {
+            let skip = match self.directory(va) {
+                Ok(directory) => {
+                    let last = (range.end - 1).min(va | (span(3) - 1));
+                    match directory.entries(index(va, 2)..index(last, 2) + 1).next() {
+                        Some((slot, _)) => return Some(va.max((va & !(span(3) - 1)) + slot * span(2))),
+                        None => span(3),
+                    }
+                }
+                Err(skip) => skip,
+            };
+            va = (va | (skip - 1)) + 1;
+        }
+        None
     }
 
     /// Changes what the program may do with the pages that are mapped in `range` (page-aligned). If something is taken
@@ -300,8 +315,11 @@ impl PageTable {
                 if lower.get(slot).present() {
                     continue;
                 }
-                let before = table.update(slot, |entry| entry.with(entry.flags() - Bits::WRITE));
-                reduced |= before.flags().contains(Bits::WRITE);
+                let mut before = table.get(slot);
+                if before.flags().contains(Bits::WRITE) {
+                    before = table.update(slot, |entry| entry.with(entry.flags() - Bits::WRITE));
+                    reduced = true;
+                }
                 if let Some(frame) = mapped(before) {
                     // SAFETY: the parent's entry holds a reference, and stays while its span is locked.
                     unsafe { Page::share_frame(frame) }.into_frame();
@@ -340,14 +358,16 @@ impl PageTable {
         unsafe { View::Direct.table(self.root) }
     }
 
+    /// The level-2 table that covers `va`, or how many bytes around `va` have none.
+    fn directory(&self, va: usize) -> Result<&'static Table, usize> {
+        let upper = self.root_table().get(index(va, 4)).table().map(table).ok_or(span(4))?;
+        upper.get(index(va, 3)).table().map(table).ok_or(span(3))
+    }
+
     /// The level-2 table and the page table that cover `va`, or how many bytes around `va` have none.
     fn walk(&self, va: usize) -> Result<(&'static Table, &'static Table), usize> {
-        let mut upper = self.root_table();
-        let mut lower = upper;
-        for level in [4, 3, 2] {
-            upper = lower;
-            lower = upper.get(index(va, level)).table().map(table).ok_or(span(level))?;
-        }
+        let upper = self.directory(va)?;
+        let lower = upper.get(index(va, 2)).table().map(table).ok_or(span(2))?;
         Ok((upper, lower))
     }
 
@@ -374,16 +394,16 @@ impl PageTable {
         range: Range<usize>,
         mut each: impl FnMut(usize, &Table, Range<usize>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut va = range.start;
-        while va < range.end {
-            let _edit = self.edit(va);
-            let found = self.walk(va);
-            let covered = found.as_ref().map_or_else(|skip| *skip, |_| span(2));
-            let next = (va | (covered - 1)) + 1;
-            if let Ok((_, table)) = found {
-                each(va, table, index(va, 1)..index(next.min(range.end) - 1, 1) + 1)?;
+        let mut next = self.next_table(range.clone());
+        while let Some(va) = next {
+            let end = (va | (span(2) - 1)) + 1;
+            {
+                let _edit = self.edit(va);
+                if let Some(table) = self.find(va) {
+                    each(va, table, index(va, 1)..index(end.min(range.end) - 1, 1) + 1)?;
+                }
             }
-            va = next;
+            next = self.next_table(end..range.end);
         }
         Ok(())
     }
