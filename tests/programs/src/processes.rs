@@ -73,14 +73,19 @@ pub fn child(what: &[&str]) -> ExitCode {
             std::process::exit(9)
         }
         ["orphan"] => {
-            let grandchild = Command::new("/proc/self/exe").args(["child", "parent"]).stdin(Stdio::piped()).spawn();
+            let own = std::process::id().to_string();
+            let grandchild = Command::new("/proc/self/exe").args(["child", "parent", &own]).stdin(Stdio::piped()).spawn();
             // The grandchild sees the end of its standard input when this process is gone.
             let started = grandchild.map(|mut grandchild| std::mem::forget(grandchild.stdin.take()));
             ExitCode::from(u8::from(started.is_err()))
         }
-        ["parent"] => {
+        ["parent", first] => {
             let mut rest = Vec::new();
             let read = io::stdin().read_to_end(&mut rest);
+            // A process closes its files before it gives its children away.
+            while std::os::unix::process::parent_id().to_string() == *first {
+                std::thread::yield_now();
+            }
             println!("{}", std::os::unix::process::parent_id());
             ExitCode::from(u8::from(read.is_err()))
         }
