@@ -11,22 +11,29 @@ use crate::paths;
 /// What each of eight processes may pay for an operation, as a part of what one alone pays.
 const MOST_LOST: f64 = 1.05;
 
-/// Writes the part of docs/performance.md between the marks of `section`, and the chart beside it.
+/// Writes the figures into the part of docs/performance.md between the marks of `section`, and the chart beside it.
 ///
 /// # Errors
 /// When a file cannot be written, or the document lacks the section's marks.
 pub fn write(table: &Table, section: &str) -> Result<()> {
-    let documents = paths::root().join("docs");
-    let (page, chart) = (documents.join("performance.md"), documents.join(format!("performance-{section}.svg")));
+    let chart = paths::root().join(format!("docs/performance-{section}.svg"));
+    fs::write(&chart, draw(&bars(table))).with_context(|| format!("cannot write {}", chart.display()))?;
+    let alt = format!("Skerry's share of Linux's figure for each metric, in {section}");
+    replace(section, &format!("![{alt}](performance-{section}.svg)\n\n{}\n{}", figures(table), scaling(table)))
+}
+
+/// Puts `body` into docs/performance.md between the marks of `section`.
+///
+/// # Errors
+/// When the document cannot be written, or lacks the marks.
+pub fn replace(section: &str, body: &str) -> Result<()> {
+    let page = paths::root().join("docs/performance.md");
     let failed = || format!("cannot write {}", page.display());
     let text = fs::read_to_string(&page).with_context(failed)?;
     let (begin, end) = (format!("<!-- begin {section} -->\n"), format!("<!-- end {section} -->"));
     let (before, rest) = text.split_once(&begin).with_context(|| format!("no {begin:?} in {}", page.display()))?;
     let (_, after) = rest.split_once(&end).with_context(|| format!("no {end:?} in {}", page.display()))?;
-    let alt = format!("Skerry's share of Linux's figure for each metric, in {section}");
-    let body = format!("![{alt}](performance-{section}.svg)\n\n{}\n{}", figures(table), scaling(table));
-    fs::write(&page, format!("{before}{begin}{body}{end}{after}")).with_context(failed)?;
-    fs::write(&chart, draw(&bars(table))).with_context(|| format!("cannot write {}", chart.display()))
+    fs::write(&page, format!("{before}{begin}{body}{end}{after}")).with_context(failed)
 }
 
 /// A line for each metric that does not scale.

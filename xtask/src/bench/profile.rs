@@ -12,6 +12,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use object::{Object, ObjectSymbol, SymbolKind};
 
+use super::document;
 use super::metrics::{How, Metric};
 use super::micro::{self, Outcome, Setup};
 use crate::vm::Kernel;
@@ -24,8 +25,9 @@ const KERNEL_HALF: u64 = 1 << 63;
 /// Show where the kernel's instructions go in one operation of a benchmark.
 #[derive(Args)]
 pub struct Arguments {
-    /// The metric, as `cargo xtask bench` names it
-    metric: String,
+    /// The metrics, as `cargo xtask bench` names them
+    #[arg(required = true, value_name = "METRIC")]
+    metrics: Vec<String>,
     /// The kernel: of Linux only the sums are shown
     #[arg(long, default_value = "skerry", value_parser = parse_kernel, value_name = "KERNEL")]
     kernel: Kernel,
@@ -35,7 +37,13 @@ pub struct Arguments {
     /// Show lines of the source, too
     #[arg(long)]
     lines: bool,
+    /// Write the largest functions of each metric into docs/performance.md instead
+    #[arg(long)]
+    document: bool,
 }
+
+/// Functions that the document shows of each metric.
+const DOCUMENTED: usize = 6;
 
 /// Instructions of one function, and how often it was entered.
 #[derive(Default)]
@@ -46,12 +54,21 @@ struct Share {
 
 /// Carries out `cargo xtask profile`.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let metric = match super::chosen(std::slice::from_ref(&arguments.metric))?.pop() {
-        Some(Metric { name, how: How::Program(_), .. }) => name,
-        _ => bail!("{} is no operation that the program repeats", arguments.metric),
-    };
-    let (counts, operations) = count(&arguments.kernel, metric)?;
-    report(arguments, &counts, operations)?;
+    let mut page = String::from("| metric | instructions in the kernel | where they go |\n|---|---:|---|\n");
+    for Metric { name, how, .. } in super::chosen(&arguments.metrics)? {
+        if !matches!(how, How::Program(_)) {
+            bail!("{name} is no operation that the program repeats");
+        }
+        let (counts, operations) = count(&arguments.kernel, name)?;
+        if arguments.document {
+            page += &documented(name, &counts, operations)?;
+        } else {
+            report(arguments, name, &counts, operations)?;
+        }
+    }
+    if arguments.document {
+        document::replace("profiles", &page)?;
+    }
     super::discard_scratch();
     Ok(ExitCode::SUCCESS)
 }
@@ -101,14 +118,14 @@ fn read_counts(text: &str) -> Result<Counts> {
     Ok(counts)
 }
 
-fn report(arguments: &Arguments, counts: &Counts, operations: u64) -> Result<()> {
+fn report(arguments: &Arguments, metric: &str, counts: &Counts, operations: u64) -> Result<()> {
     let Counts { executed: counts, repeated } = counts;
     let user: u64 = counts.range(..KERNEL_HALF).map(|(_, count)| count).sum();
     let kernel: u64 = counts.range(KERNEL_HALF..).map(|(_, count)| count).sum();
     let each = |count: u64| count as f64 / operations as f64;
     println!(
         "{}: {:.1} instructions in the kernel, of which {:.1} turns of `rep movs` and `rep stos`; {:.1} in the program",
-        arguments.metric,
+        metric,
         each(kernel),
         each(*repeated),
         each(user)
@@ -119,13 +136,7 @@ fn report(arguments: &Arguments, counts: &Counts, operations: u64) -> Result<()>
 
     let image = build::kernel()?;
     let symbols = Symbols::read(&fs::read(&image)?)?;
-    let mut by_symbol: BTreeMap<&str, Share> = BTreeMap::new();
-    for (&address, &count) in counts.range(KERNEL_HALF..) {
-        let (name, start) = symbols.of(address);
-        let share = by_symbol.entry(name).or_default();
-        share.instructions += count;
-        share.entered += if start { count } else { 0 };
-    }
+    let by_symbol = by_symbol(&symbols, counts);
     let least = kernel as f64 * arguments.least / 100.0;
     println!(
         "\nBy function as compiled (with what was inlined into it):\n{:>12} {:>7} {:>9}  function",
@@ -155,6 +166,31 @@ fn report(arguments: &Arguments, counts: &Counts, operations: u64) -> Result<()>
         print("By line", by_line);
     }
     Ok(())
+}
+
+/// The counts by the kernel's functions as compiled.
+fn by_symbol<'a>(symbols: &'a Symbols, counts: &BTreeMap<u64, u64>) -> BTreeMap<&'a str, Share> {
+    let mut by_symbol: BTreeMap<&str, Share> = BTreeMap::new();
+    for (&address, &count) in counts.range(KERNEL_HALF..) {
+        let (name, start) = symbols.of(address);
+        let share = by_symbol.entry(name).or_default();
+        share.instructions += count;
+        share.entered += if start { count } else { 0 };
+    }
+    by_symbol
+}
+
+/// A line of the document: the metric, its instructions in the kernel, its largest functions.
+fn documented(metric: &str, counts: &Counts, operations: u64) -> Result<String> {
+    let symbols = Symbols::read(&fs::read(build::kernel()?)?)?;
+    let kernel: u64 = counts.executed.range(KERNEL_HALF..).map(|(_, count)| count).sum();
+    let each = |count: u64| count as f64 / operations as f64;
+    let functions: Vec<_> = sorted(by_symbol(&symbols, &counts.executed), |share| share.instructions, 0.0)
+        .into_iter()
+        .take(DOCUMENTED)
+        .map(|(name, share)| format!("`{name}` {:.0}", each(share.instructions)))
+        .collect();
+    Ok(format!("| {metric} | {:.0} | {} |\n", each(kernel), functions.join(", ").replace('|', "\\|")))
 }
 
 /// The function at the address, and its line. What a library's inlined functions do there is counted for the one that calls them:
