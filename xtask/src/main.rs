@@ -11,6 +11,7 @@ mod iso;
 mod ksyms;
 mod paths;
 mod qemu;
+mod rootfs;
 mod source;
 mod test;
 mod vm;
@@ -35,6 +36,8 @@ enum Task {
     Vm(Box<vm::cli::Arguments>),
     /// Boot a machine and show what Skerry does; this is `make run`
     Demo,
+    /// Make a root file system of Debian packages, for `skerry run --rootfs`
+    Rootfs(rootfs::Arguments),
     /// Make a bootable image for BIOS and UEFI
     Iso,
     /// Run the tests: the source's rules, the host's tests, scenarios in booted machines
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Task::Build => build::everything().map(|()| ExitCode::SUCCESS),
         Task::Vm(arguments) => return vm::cli::run(*arguments),
         Task::Demo => demo::run(),
+        Task::Rootfs(arguments) => rootfs::run(&arguments),
         Task::Iso => iso::default_image().map(|image| {
             println!("{}", image.display());
             ExitCode::SUCCESS

@@ -2,6 +2,7 @@
 
 mod boot;
 mod busybox;
+mod debian;
 mod json;
 mod memory;
 mod partitions;
@@ -18,6 +19,7 @@ pub fn tests() -> Vec<Test> {
         Test { name: "machine/faults", place: SkerryMachine, run: partitions::faults },
         Test { name: "machine/life", place: SkerryMachine, run: partitions::life },
         Test { name: "machine/churn", place: SkerryMachine, run: partitions::churn },
+        Test { name: "machine/debian", place: SkerryMachine, run: debian::run },
         Test { name: "machine/terminal", place: AnyMachine, run: terminal::run },
         Test { name: "machine/busybox", place: AnyMachine, run: busybox::run },
         Test { name: "machine/programs", place: AnyMachine, run: programs::run },
