@@ -1,6 +1,7 @@
 //! `cargo xtask`: everything there is to do with Skerry on the host. `cargo xtask help` lists it.
 #![forbid(unsafe_code)]
 
+mod abi;
 mod bench;
 mod build;
 mod check;
@@ -48,6 +49,8 @@ enum Task {
     Profile(bench::profile::Arguments),
     /// Check formatting, lints, the rules of the house and the documentation
     Check,
+    /// Make the table of system calls in the documentation from the kernel's own
+    Abi,
     /// Count the lines of each package, and those inside `unsafe`
     Unsafe,
 }
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Profile(arguments) => bench::profile::run(&arguments),
         Task::Check => return check::run(),
+        Task::Abi => abi::write().map(|()| ExitCode::SUCCESS),
         Task::Unsafe => check::report_unsafe().map(|()| ExitCode::SUCCESS),
     };
     outcome.unwrap_or_else(|error| {

@@ -14,7 +14,7 @@ use crate::process_table as processes;
 use crate::sigframe::AltStack;
 use crate::task::{Completion, Inherited};
 use crate::uaccess::UserPtr;
-use crate::{SysResult, Task, run};
+use crate::{SysResult, Task, pidfd, run};
 
 /// What is asked for, whichever call it came by.
 #[derive(Clone, Copy, Default)]
@@ -24,15 +24,16 @@ struct Request {
     /// The child's stack pointer; 0 for the parent's.
     stack: u64,
     parent_tid: usize,
+    /// Where a descriptor of the child is stored, if it is asked for.
+    pidfd: usize,
     child_tid: usize,
     tls: u64,
     /// The number the child should have; not supported.
     wants_number: bool,
 }
 
-/// Flags that need something there is not: descriptors of processes, other namespaces, I/O contexts with meaning.
-const UNSUPPORTED: u32 = sys::CLONE_PIDFD
-    | sys::CLONE_NEWNS
+/// Flags that need something there is not: other namespaces.
+const UNSUPPORTED: u32 = sys::CLONE_NEWNS
     | sys::CLONE_NEWCGROUP
     | sys::CLONE_NEWUTS
     | sys::CLONE_NEWIPC
@@ -49,6 +50,7 @@ impl Request {
         let needs = |flag, other| !self.has(flag) || self.has(other);
         let sound = needs(sys::CLONE_THREAD, sys::CLONE_SIGHAND)
             && needs(sys::CLONE_SIGHAND, sys::CLONE_VM)
+            && !(self.has(sys::CLONE_PIDFD) && (self.has(sys::CLONE_THREAD) || self.has(sys::CLONE_DETACHED)))
             && (0..=crate::siginfo::COUNT).contains(&self.exit_signal);
         if !sound || self.has(UNSUPPORTED) || self.wants_number { Err(Errno::EINVAL) } else { Ok(()) }
     }
@@ -116,6 +118,10 @@ fn do_clone(task: &Task, regs: &UserRegs, request: &Request) -> SysResult {
     if request.has(sys::CLONE_PARENT_SETTID) {
         UserPtr::<i32>::new(request.parent_tid).write(&tid)?;
     }
+    let pidfd = match request.has(sys::CLONE_PIDFD) {
+        true => Some(give_descriptor(task, &process, request.pidfd)?),
+        false => None,
+    };
     if request.has(sys::CLONE_CHILD_CLEARTID) {
         child.clear_tid.store(request.child_tid, Ordering::Relaxed);
     }
@@ -135,12 +141,23 @@ fn do_clone(task: &Task, regs: &UserRegs, request: &Request) -> SysResult {
         if !is_thread {
             processes::forget_process(tid);
         }
+        if let Some(fd) = pidfd {
+            task.files().close(fd)?;
+        }
         return Err(e);
     }
     if let Some(vfork) = vfork {
         vfork.wait(task);
     }
     Ok(tid as usize)
+}
+
+/// Gives the parent a descriptor of its child, and tells it the number.
+fn give_descriptor(task: &Task, child: &Arc<Process>, at: usize) -> Result<i32, Errno> {
+    let files = task.files();
+    let fd = files.install(pidfd::open(child.clone(), false), true)? as i32;
+    UserPtr::<i32>::new(at).write(&fd).or_else(|e| files.close(fd).and(Err(e)))?;
+    Ok(fd)
 }
 
 /// Makes a new task known.
@@ -179,11 +196,16 @@ pub fn sys_clone(
     child_tid: usize,
     tls: u64,
 ) -> SysResult {
+    if flags as u32 & (sys::CLONE_PIDFD | sys::CLONE_PARENT_SETTID) == sys::CLONE_PIDFD | sys::CLONE_PARENT_SETTID {
+        return Err(Errno::EINVAL);
+    }
     let request = Request {
         flags: flags as u32 & !sys::CSIGNAL,
         exit_signal: (flags as u32 & sys::CSIGNAL).cast_signed(),
         stack,
         parent_tid,
+        // The old call has one place for both.
+        pidfd: parent_tid,
         child_tid,
         tls,
         wants_number: false,
@@ -232,6 +254,7 @@ pub fn sys_clone3(task: &Task, regs: &mut UserRegs, args: usize, size: usize) ->
         exit_signal: i32::try_from(args.exit_signal).map_err(|_| Errno::EINVAL)?,
         stack: args.stack.wrapping_add(args.stack_size),
         parent_tid: args.parent_tid as usize,
+        pidfd: args.pidfd as usize,
         child_tid: args.child_tid as usize,
         tls: args.tls,
         wants_number: args.set_tid_size != 0,

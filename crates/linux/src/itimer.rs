@@ -12,6 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::process::Process;
 use crate::siginfo::{COUNT, SigInfo};
 use crate::time::{NS_PER_SEC, TimeSpec, TimeVal, deadline_at};
+use crate::timerfd::Expirations;
 use crate::timers::{self, Alarm, Ticket};
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task, process_table, signal};
@@ -30,6 +31,8 @@ enum Notify {
     Alarm,
     /// Sends a signal to the process, with a value, or to one thread of it.
     Signal { signo: i32, id: i32, value: u64, tid: Option<i32> },
+    /// Counts, for whoever reads a descriptor.
+    Count(Arc<Expirations>),
     /// Nothing: somebody asks how much is left.
     Nothing,
 }
@@ -41,7 +44,7 @@ struct Setting {
 }
 
 /// A timer. Its alarm holds it while it is set; the process holds it until it is deleted.
-struct Timer {
+pub(crate) struct Timer {
     me: Weak<Self>,
     process: Weak<Process>,
     notify: Notify,
@@ -51,10 +54,15 @@ struct Timer {
 }
 
 impl Timer {
-    fn new(process: &Arc<Process>, notify: Notify, realtime: bool) -> Arc<Self> {
+    /// A timer of no process, that counts how often it fires.
+    pub(crate) fn counting(expirations: Arc<Expirations>) -> Arc<Self> {
+        Self::new(Weak::new(), Notify::Count(expirations), false)
+    }
+
+    fn new(process: Weak<Process>, notify: Notify, realtime: bool) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
-            process: Arc::downgrade(process),
+            process,
             notify,
             realtime,
             setting: Mutex::default(),
@@ -64,7 +72,7 @@ impl Timer {
 
     /// Sets it to fire at a time (`None`: not), and then every `interval_ns` if that is not 0. Returns what was left, and
     /// the interval that was.
-    fn set(&self, deadline_ns: Option<u64>, interval_ns: u64) -> (u64, u64) {
+    pub(crate) fn set(&self, deadline_ns: Option<u64>, interval_ns: u64) -> (u64, u64) {
         let mut setting = self.setting.lock();
         let left = self.left(&setting);
         let old = core::mem::take(&mut *setting);
@@ -82,7 +90,7 @@ impl Timer {
         setting.ticket.map_or(0, |ticket| ticket.deadline_ns().saturating_sub(now_ns()).max(1))
     }
 
-    fn get(&self) -> (u64, u64) {
+    pub(crate) fn get(&self) -> (u64, u64) {
         let setting = self.setting.lock();
         (self.left(&setting), setting.interval_ns)
     }
@@ -90,7 +98,7 @@ impl Timer {
 
 impl Alarm for Timer {
     fn fire(&self) {
-        let Some(process) = self.process.upgrade() else { return };
+        let mut times = 1;
         {
             let mut setting = self.setting.lock();
             let Some(ticket) = setting.ticket.take() else { return };
@@ -104,14 +112,19 @@ impl Alarm for Timer {
             {
                 // Intervals that have passed already are counted, not made up for.
                 let missed = (now_ns() - ticket.deadline_ns()) / setting.interval_ns;
+                times += missed;
                 self.overrun.store(i32::try_from(missed).unwrap_or(i32::MAX), Ordering::Relaxed);
                 let next = ticket.deadline_ns() + (missed + 1) * setting.interval_ns;
                 setting.ticket = Some(timers::set(next, me));
             }
         }
+        if let Notify::Count(expirations) = &self.notify {
+            return expirations.add(times);
+        }
+        let Some(process) = self.process.upgrade() else { return };
         match self.notify {
             Notify::Alarm => signal::send(&process, SigInfo::kernel(sys::SIGALRM as i32)),
-            Notify::Nothing => {}
+            Notify::Nothing | Notify::Count(_) => {}
             Notify::Signal { signo, id, value, tid } => {
                 let info = SigInfo::timer(signo, id, self.overrun.load(Ordering::Relaxed), value);
                 match tid {
@@ -162,7 +175,7 @@ impl ITimerVal {
 fn real_timer(task: &Task) -> Arc<Timer> {
     let process = task.process();
     let mut timers = process.timers.lock();
-    timers.real.get_or_insert_with(|| Timer::new(process, Notify::Alarm, false)).clone()
+    timers.real.get_or_insert_with(|| Timer::new(Arc::downgrade(process), Notify::Alarm, false)).clone()
 }
 
 /// The processor-time timers are not there.
@@ -217,14 +230,33 @@ const _: () = assert!(size_of::<SigEvent>() == 64);
 /// The most timers of a process.
 const MAX_TIMERS: usize = 1024;
 
+/// Whether a timer's clock is the wall clock, rather than the one that only goes forward.
+///
+/// # Errors
+/// `EOPNOTSUPP` for clocks of processor time, `EINVAL` for others.
+pub(crate) fn clock_is_real(clock: i32) -> Result<bool, Errno> {
+    match clock.cast_unsigned() {
+        sys::CLOCK_REALTIME | sys::CLOCK_TAI | sys::CLOCK_REALTIME_ALARM => Ok(true),
+        sys::CLOCK_MONOTONIC | sys::CLOCK_BOOTTIME | sys::CLOCK_BOOTTIME_ALARM => Ok(false),
+        sys::CLOCK_PROCESS_CPUTIME_ID | sys::CLOCK_THREAD_CPUTIME_ID => Err(Errno::EOPNOTSUPP),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// When a setting makes a timer fire first (`None`: not at all), and its interval.
+pub(crate) fn deadline_of(new: &ITimerSpec, absolute: bool, realtime: bool) -> Result<(Option<u64>, u64), Errno> {
+    let (value, interval) = (new.value.to_ns()?, new.interval.to_ns()?);
+    let deadline = match value {
+        0 => None,
+        _ if absolute => Some(deadline_at(new.value, realtime)?),
+        value => Some(now_ns().saturating_add(value)),
+    };
+    Ok((deadline, interval))
+}
+
 /// `timer_create(2)`
 pub fn sys_timer_create(task: &Task, clock: i32, event: UserPtr<SigEvent>, id: UserPtr<i32>) -> SysResult {
-    let realtime = match clock.cast_unsigned() {
-        sys::CLOCK_REALTIME | sys::CLOCK_TAI => true,
-        sys::CLOCK_MONOTONIC | sys::CLOCK_BOOTTIME => false,
-        sys::CLOCK_PROCESS_CPUTIME_ID | sys::CLOCK_THREAD_CPUTIME_ID => return Err(Errno::EOPNOTSUPP),
-        _ => return Err(Errno::EINVAL),
-    };
+    let realtime = clock_is_real(clock)?;
     let event = event.read_optional()?;
     let process = task.process();
     let mut timers = process.timers.lock();
@@ -247,7 +279,7 @@ pub fn sys_timer_create(task: &Task, clock: i32, event: UserPtr<SigEvent>, id: U
         },
     };
     timers.next += 1;
-    timers.created.insert(number, Timer::new(process, notify, realtime));
+    timers.created.insert(number, Timer::new(Arc::downgrade(process), notify, realtime));
     drop(timers);
     id.write(&number).inspect_err(|_| {
         process.timers.lock().created.remove(&number);
@@ -268,7 +300,7 @@ pub struct ITimerSpec {
 }
 
 impl ITimerSpec {
-    fn from_ns((left, interval): (u64, u64)) -> Self {
+    pub(crate) fn from_ns((left, interval): (u64, u64)) -> Self {
         Self { interval: TimeSpec::from_ns(interval), value: TimeSpec::from_ns(left) }
     }
 }
@@ -276,13 +308,7 @@ impl ITimerSpec {
 /// `timer_settime(2)`
 pub fn sys_timer_settime(task: &Task, id: i32, flags: u32, new: UserPtr<ITimerSpec>, old: UserPtr<ITimerSpec>) -> SysResult {
     let timer = created(task, id)?;
-    let new = new.read()?;
-    let (value, interval) = (new.value.to_ns()?, new.interval.to_ns()?);
-    let deadline = match value {
-        0 => None,
-        _ if flags & sys::TIMER_ABSTIME != 0 => Some(deadline_at(new.value, timer.realtime)?),
-        value => Some(now_ns().saturating_add(value)),
-    };
+    let (deadline, interval) = deadline_of(&new.read()?, flags & sys::TIMER_ABSTIME != 0, timer.realtime)?;
     let before = timer.set(deadline, interval);
     old.write_optional(&ITimerSpec::from_ns(before))?;
     Ok(0)

@@ -9,10 +9,10 @@
 //! | `file`, `path`, `stat`, `dirent`, `pipe`, `poll`, `ioctl`, `mount` | files |
 //! | `socket`, `sockmsg` | sockets, and what is sent and received through them |
 //! | `mm` | memory |
-//! | `clone`, `exec`, `wait`, `process` | processes and threads: beginning, changing, ending, groups and sessions |
-//! | `signal`, `sigwait` | signals; `sigframe` is what a handler finds on its stack |
+//! | `clone`, `exec`, `wait`, `process`, `pidfd` | processes and threads: beginning, changing, ending, groups and sessions |
+//! | `signal`, `sigwait`, `signalfd` | signals; `sigframe` is what a handler finds on its stack |
 //! | `futex` | sleeping on words of memory |
-//! | `time`, `itimer` | clocks, sleeping, timers |
+//! | `time`, `itimer`, `timerfd` | clocks, sleeping, timers |
 //! | `sched`, `sys`, `cred` | processors, the machine, users |
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
@@ -50,6 +50,8 @@ pub mod mount;
 #[cfg(target_os = "none")]
 pub mod path;
 #[cfg(target_os = "none")]
+pub mod pidfd;
+#[cfg(target_os = "none")]
 pub mod pipe;
 #[cfg(target_os = "none")]
 pub mod poll;
@@ -66,6 +68,8 @@ pub mod sched;
 mod schedule;
 #[cfg(target_os = "none")]
 pub mod signal;
+#[cfg(target_os = "none")]
+pub mod signalfd;
 #[cfg(target_os = "none")]
 pub mod sigwait;
 #[cfg(target_os = "none")]
@@ -86,6 +90,8 @@ pub mod table;
 pub mod task;
 #[cfg(target_os = "none")]
 pub mod time;
+#[cfg(target_os = "none")]
+pub mod timerfd;
 #[cfg(target_os = "none")]
 pub mod timers;
 #[cfg(target_os = "none")]

@@ -23,6 +23,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use ::task::{Condvar, Mutex, WaitQueue};
 use abi::errno::Errno;
+use fs::poll::Source;
 use fs::{FsContext, Path};
 use linux_raw_sys::general as sys;
 use vm::AddressSpace;
@@ -76,8 +77,10 @@ pub struct Process {
     pub(crate) children_changed: WaitQueue,
     /// One of `tasks` has ended.
     tasks_changed: Condvar,
-    /// Woken when a signal was sent.
-    pub(crate) signal_sent: WaitQueue,
+    /// Told when a signal was sent.
+    pub(crate) signal_sent: Source,
+    /// Told when it has ended and can be waited for.
+    pub(crate) has_ended: Source,
     pub(crate) limits: Mutex<Limits>,
     owner: Mutex<Arc<Credentials>>,
     pub(crate) image: Mutex<Image>,
@@ -123,7 +126,8 @@ impl Process {
             resumed: WaitQueue::new(),
             children_changed: WaitQueue::new(),
             tasks_changed: Condvar::new(),
-            signal_sent: WaitQueue::new(),
+            signal_sent: Source::new(),
+            has_ended: Source::new(),
             limits: Mutex::new(new.limits),
             owner: Mutex::new(new.owner),
             image: Mutex::new(new.image),
@@ -528,6 +532,7 @@ fn finish(process: &Arc<Process>) {
         fs::tty::leader_exits(session.cast_unsigned());
     }
     let aftermath = processes::end(process, status);
+    process.has_ended.notify();
     for orphan in aftermath.bereaved {
         let signo = orphan.parent_death_signal.load(Ordering::Relaxed);
         if signo != 0 {

@@ -160,6 +160,12 @@ pub fn find(pid: i32) -> Option<Arc<Process>> {
     TABLE.lock().nodes.get(&pid).map(|n| n.process.clone())
 }
 
+/// Whether a process has ended, waited for or not.
+pub(crate) fn has_ended(process: &Arc<Process>) -> bool {
+    let table = TABLE.lock();
+    table.nodes.get(&process.pid()).is_none_or(|node| node.ended.is_some() || !Arc::ptr_eq(&node.process, process))
+}
+
 /// The thread with this number.
 #[must_use]
 pub fn find_task(tid: i32) -> Option<Arc<Task>> {

@@ -206,7 +206,7 @@ fn post(process: &Arc<Process>, task: Option<&Task>, info: SigInfo) -> Result<()
             }
         }
     }
-    process.signal_sent.wake_all();
+    process.signal_sent.notify();
     Ok(())
 }
 
@@ -508,6 +508,16 @@ fn to_thread(task: &Task, process: Option<i32>, tid: i32, info: SigInfo) -> SysR
         return Err(Errno::ESRCH);
     }
     send_from(task, target.process(), Some(&target), info).map(|()| 0)
+}
+
+/// Sends to the process that a descriptor means: `pidfd_send_signal(2)`.
+pub(crate) fn send_by_descriptor(task: &Task, process: &Arc<Process>, signal: i32, info: UserPtr<SigInfo>) -> SysResult {
+    check_signal(signal)?;
+    let info = match info.is_null() {
+        true => info_of(task, signal, sys::SI_USER as i32),
+        false => claimed(task, process.pid(), signal, info)?,
+    };
+    send_from(task, process, None, info).map(|()| 0)
 }
 
 /// `tgkill(2)`

@@ -1,6 +1,6 @@
 //! Blocking signals and waiting for them.
 
-use ::task::{WaitError, WaitQueue};
+use ::task::WaitQueue;
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
@@ -34,11 +34,8 @@ pub fn sys_rt_sigprocmask(task: &Task, how: u32, set: UserPtr<SigSet>, old: User
 /// `rt_sigpending(2)`
 pub fn sys_rt_sigpending(task: &Task, set: UserPtr<SigSet>, size: usize) -> SysResult {
     check_size(size)?;
-    let (own, blocked) = {
-        let signals = task.signals.lock();
-        (signals.pending.set(), signals.blocked)
-    };
-    set.write(&((own | task.process().pending_set()) & blocked))?;
+    let blocked = task.signals.lock().blocked;
+    set.write(&(task.pending_signals() & blocked))?;
     Ok(0)
 }
 
@@ -78,17 +75,27 @@ pub fn sys_rt_sigtimedwait(
         None => None,
     };
     let process = task.process();
-    let take = || {
-        let own = task.signals.lock().pending.take(wanted);
-        own.or_else(|| process.pending.lock().take(wanted))
-    };
     // A signal that is waited for does not interrupt, even if it is not blocked: it is taken before it is looked at.
-    match process.signal_sent.wait_interruptible(deadline, take) {
-        Ok(found) => {
+    match process.signal_sent.wait_until(deadline, || task.take_signal(wanted)) {
+        Ok(Some(found)) => {
             info.write_optional(&found)?;
             Ok(found.signo as usize)
         }
-        Err(WaitError::TimedOut) => Err(Errno::EAGAIN),
-        Err(WaitError::Interrupted) => Err(Errno::EINTR),
+        Ok(None) => Err(Errno::EAGAIN),
+        Err(_) => Err(Errno::EINTR),
+    }
+}
+
+impl Task {
+    /// Signals that wait for this thread, or for any of its process.
+    pub(crate) fn pending_signals(&self) -> SigSet {
+        let own = self.signals.lock().pending.set();
+        own | self.process().pending_set()
+    }
+
+    /// Takes one of those that are in `wanted`.
+    pub(crate) fn take_signal(&self, wanted: SigSet) -> Option<SigInfo> {
+        let own = self.signals.lock().pending.take(wanted);
+        own.or_else(|| self.process().pending.lock().take(wanted))
     }
 }

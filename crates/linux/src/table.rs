@@ -12,8 +12,8 @@ use guard::user::{Answer, QuickCall, UserRegs};
 use crate::uaccess::Argument;
 use crate::{SysResult, Task, trace};
 use crate::{
-    clone, cred, dirent, exec, file, futex, ioctl, itimer, mm, mount, path, pipe, poll, process, sched, signal, sigwait, socket,
-    sockmsg, stat, sys, time, wait,
+    clone, cred, dirent, exec, file, futex, ioctl, itimer, mm, mount, path, pidfd, pipe, poll, process, sched, signal, signalfd,
+    sigwait, socket, sockmsg, stat, sys, time, timerfd, wait,
 };
 
 /// What an argument is, for tracing.
@@ -211,6 +211,8 @@ fn unknown(number: u64) -> SysResult {
     Err(Errno::ENOSYS)
 }
 
+// A remark behind a call says what it lacks (`partial: …`), or why it may do nothing (`stub: …`); `cargo xtask abi` makes
+// docs/linux-abi.md of it.
 #[rustfmt::skip]
 calls! {
     0 read(Fd, Ptr, Num) = [file::sys_read];
@@ -222,14 +224,14 @@ calls! {
     6 lstat(Str, Ptr) = [stat::sys_lstat];
     7 poll(Ptr, Num, Int) = [poll::sys_poll];
     8 lseek(Fd, Int, Num) = [file::sys_lseek];
-    9 mmap(Ptr, Num, Hex, Hex, Fd, Hex) = [mm::sys_mmap];
+    9 mmap(Ptr, Num, Hex, Hex, Fd, Hex) = [mm::sys_mmap]; // partial: no MAP_HUGETLB; MAP_SYNC is ignored
     10 mprotect(Ptr, Num, Hex) = [mm::sys_mprotect];
     11 munmap(Ptr, Num) = [mm::sys_munmap];
     12 brk(Ptr) = [mm::sys_brk];
     13 rt_sigaction(Sig, Ptr, Ptr, Num) = [signal::sys_rt_sigaction];
     14 rt_sigprocmask(Num, Ptr, Ptr, Num) = [sigwait::sys_rt_sigprocmask];
     15 rt_sigreturn() = [regs signal::sys_rt_sigreturn];
-    16 ioctl(Fd, Hex, Ptr) = [ioctl::sys_ioctl];
+    16 ioctl(Fd, Hex, Ptr) = [ioctl::sys_ioctl]; // partial: terminals, sockets, /dev/skerry; none of block or network devices
     17 pread64(Fd, Ptr, Num, Int) = [file::sys_pread64];
     18 pwrite64(Fd, Ptr, Num, Int) = [file::sys_pwrite64];
     19 readv(Fd, Ptr, Num) = [file::sys_readv];
@@ -246,27 +248,27 @@ calls! {
     33 dup2(Fd, Fd) = [file::sys_dup2];
     34 pause() = [sigwait::sys_pause];
     35 nanosleep(Ptr, Ptr) = [time::sys_nanosleep];
-    36 getitimer(Num, Ptr) = [itimer::sys_getitimer];
+    36 getitimer(Num, Ptr) = [itimer::sys_getitimer]; // partial: ITIMER_VIRTUAL and ITIMER_PROF are ENOSYS
     37 alarm(Num) = [itimer::sys_alarm];
-    38 setitimer(Num, Ptr, Ptr) = [itimer::sys_setitimer];
+    38 setitimer(Num, Ptr, Ptr) = [itimer::sys_setitimer]; // partial: ITIMER_VIRTUAL and ITIMER_PROF are ENOSYS
     39 getpid() = [process::sys_getpid];
-    40 sendfile(Fd, Fd, Ptr, Num) = [file::sys_sendfile];
-    41 socket(Num, Hex, Int) = [socket::sys_socket];
+    40 sendfile(Fd, Fd, Ptr, Num) = [file::sys_sendfile]; // partial: from regular files only
+    41 socket(Num, Hex, Int) = [socket::sys_socket]; // partial: AF_UNIX only
     42 connect(Fd, Ptr, Num) = [socket::sys_connect];
     43 accept(Fd, Ptr, Ptr) = [socket::sys_accept];
-    44 sendto(Fd, Ptr, Num, Hex, Ptr, Num) = [sockmsg::sys_sendto];
-    45 recvfrom(Fd, Ptr, Num, Hex, Ptr, Ptr) = [sockmsg::sys_recvfrom];
-    46 sendmsg(Fd, Ptr, Hex) = [sockmsg::sys_sendmsg];
-    47 recvmsg(Fd, Ptr, Hex) = [sockmsg::sys_recvmsg];
+    44 sendto(Fd, Ptr, Num, Hex, Ptr, Num) = [sockmsg::sys_sendto]; // partial: no MSG_OOB
+    45 recvfrom(Fd, Ptr, Num, Hex, Ptr, Ptr) = [sockmsg::sys_recvfrom]; // partial: no MSG_OOB
+    46 sendmsg(Fd, Ptr, Hex) = [sockmsg::sys_sendmsg]; // partial: no MSG_OOB
+    47 recvmsg(Fd, Ptr, Hex) = [sockmsg::sys_recvmsg]; // partial: no MSG_OOB
     48 shutdown(Fd, Num) = [socket::sys_shutdown];
     49 bind(Fd, Ptr, Num) = [socket::sys_bind];
     50 listen(Fd, Int) = [socket::sys_listen];
     51 getsockname(Fd, Ptr, Ptr) = [socket::sys_getsockname];
     52 getpeername(Fd, Ptr, Ptr) = [socket::sys_getpeername];
-    53 socketpair(Num, Hex, Int, Ptr) = [socket::sys_socketpair];
-    54 setsockopt(Fd, Num, Num, Ptr, Int) = [socket::sys_setsockopt];
-    55 getsockopt(Fd, Num, Num, Ptr, Ptr) = [socket::sys_getsockopt];
-    56 clone(Hex, Ptr, Ptr, Ptr, Ptr) = [regs clone::sys_clone];
+    53 socketpair(Num, Hex, Int, Ptr) = [socket::sys_socketpair]; // partial: AF_UNIX only
+    54 setsockopt(Fd, Num, Num, Ptr, Int) = [socket::sys_setsockopt]; // partial: no filters; time stamps are not delivered
+    55 getsockopt(Fd, Num, Num, Ptr, Ptr) = [socket::sys_getsockopt]; // partial: no SO_PEERGROUPS, SO_PEERSEC, SO_PEERPIDFD
+    56 clone(Hex, Ptr, Ptr, Ptr, Ptr) = [regs clone::sys_clone]; // partial: no namespaces
     57 fork() = [regs clone::sys_fork];
     58 vfork() = [regs clone::sys_vfork];
     59 execve(Str, Ptr, Ptr) = [regs exec::sys_execve];
@@ -274,7 +276,7 @@ calls! {
     61 wait4(Int, Ptr, Hex, Ptr) = [wait::sys_wait4];
     62 kill(Int, Sig) = [signal::sys_kill];
     63 uname(Ptr) = [sys::sys_uname];
-    72 fcntl(Fd, Num, Ptr) = [file::sys_fcntl];
+    72 fcntl(Fd, Num, Ptr) = [file::sys_fcntl]; // partial: no seals, leases, F_NOTIFY, F_SETSIG, F_SETOWN_EX; SIGIO is not sent
     73 flock(Fd, Hex) = [file::sys_flock];
     74 fsync(Fd) = [file::sys_fsync];
     75 fdatasync(Fd) = [file::sys_fdatasync];
@@ -299,11 +301,11 @@ calls! {
     95 umask(Oct) = [path::sys_umask];
     96 gettimeofday(Ptr, Ptr) = [time::sys_gettimeofday];
     97 getrlimit(Num, Ptr) = [sys::sys_getrlimit];
-    98 getrusage(Int, Ptr) = [sys::sys_getrusage];
+    98 getrusage(Int, Ptr) = [sys::sys_getrusage]; // partial: times only, user and system not told apart
     99 sysinfo(Ptr) = [sys::sys_sysinfo];
-    100 times(Ptr) = [time::sys_times];
+    100 times(Ptr) = [time::sys_times]; // partial: user and system time are not told apart
     102 getuid() = [cred::sys_getuid];
-    103 syslog(Num, Ptr, Num) = [sys::sys_syslog];
+    103 syslog(Num, Ptr, Num) = [sys::sys_syslog]; // partial: the log is the supervisor's; reading gives nothing
     104 getgid() = [cred::sys_getgid];
     105 setuid(Int) = [cred::sys_setuid];
     106 setgid(Int) = [cred::sys_setgid];
@@ -325,8 +327,8 @@ calls! {
     122 setfsuid(Int) = [cred::sys_setfsuid];
     123 setfsgid(Int) = [cred::sys_setfsgid];
     124 getsid(Int) = [process::sys_getsid];
-    125 capget(Ptr, Ptr) = [cred::sys_capget];
-    126 capset(Ptr, Ptr) = [cred::sys_capset];
+    125 capget(Ptr, Ptr) = [cred::sys_capget]; // partial: follows from the effective user
+    126 capset(Ptr, Ptr) = [cred::sys_capset]; // partial: only to what the effective user gives
     127 rt_sigpending(Ptr, Num) = [sigwait::sys_rt_sigpending];
     128 rt_sigtimedwait(Ptr, Ptr, Ptr, Num) = [sigwait::sys_rt_sigtimedwait];
     129 rt_sigqueueinfo(Int, Sig, Ptr) = [signal::sys_rt_sigqueueinfo];
@@ -334,7 +336,7 @@ calls! {
     131 sigaltstack(Ptr, Ptr) = [regs signal::sys_sigaltstack];
     132 utime(Str, Ptr) = [path::sys_utime];
     133 mknod(Str, Oct, Hex) = [path::sys_mknod];
-    135 personality(Hex) = [sys::sys_personality];
+    135 personality(Hex) = [sys::sys_personality]; // partial: PER_LINUX and ADDR_NO_RANDOMIZE only
     137 statfs(Str, Ptr) = [stat::sys_statfs];
     138 fstatfs(Fd, Ptr) = [stat::sys_fstatfs];
     140 getpriority(Num, Int) = [sched::sys_getpriority];
@@ -348,56 +350,56 @@ calls! {
     148 sched_rr_get_interval(Int, Ptr) = [sched::sys_sched_rr_get_interval];
     149 mlock(Ptr, Num) = [mm::sys_mlock];
     150 munlock(Ptr, Num) = [mm::sys_munlock];
-    151 mlockall(Hex) = [mm::sys_mlockall];
-    152 munlockall() = [mm::sys_munlockall];
+    151 mlockall(Hex) = [mm::sys_mlockall]; // stub: pages are never paged out
+    152 munlockall() = [mm::sys_munlockall]; // stub: pages are never paged out
     153 vhangup() = [sys::sys_vhangup];
-    157 prctl(Num, Ptr, Ptr, Ptr, Ptr) = [sys::sys_prctl];
+    157 prctl(Num, Ptr, Ptr, Ptr, Ptr) = [sys::sys_prctl]; // partial: no PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, PR_CAPBSET_*, PR_SET_CHILD_SUBREAPER
     158 arch_prctl(Hex, Ptr) = [sys::sys_arch_prctl];
     160 setrlimit(Num, Ptr) = [sys::sys_setrlimit];
     161 chroot(Str) = [path::sys_chroot];
-    162 sync() = [file::sys_sync];
-    164 settimeofday(Ptr, Ptr) = [time::sys_settimeofday];
-    165 mount(Str, Str, Str, Hex, Ptr) = [mount::sys_mount];
-    166 umount2(Str, Hex) = [mount::sys_umount2];
-    169 reboot(Hex, Hex, Hex, Ptr) = [sys::sys_reboot];
+    162 sync() = [file::sys_sync]; // stub: all files are in memory
+    164 settimeofday(Ptr, Ptr) = [time::sys_settimeofday]; // partial: EPERM: the clock is the supervisor's
+    165 mount(Str, Str, Str, Hex, Ptr) = [mount::sys_mount]; // partial: proc, sysfs, tmpfs, devtmpfs, bind and remount; no propagation
+    166 umount2(Str, Hex) = [mount::sys_umount2]; // partial: no MNT_EXPIRE
+    169 reboot(Hex, Hex, Hex, Ptr) = [sys::sys_reboot]; // partial: power off, restart and Ctrl-Alt-Del
     170 sethostname(Ptr, Num) = [sys::sys_sethostname];
     171 setdomainname(Ptr, Num) = [sys::sys_setdomainname];
     186 gettid() = [process::sys_gettid];
-    187 readahead(Fd, Int, Num) = [file::sys_readahead];
-    188 setxattr(Str, Str, Ptr, Num, Hex) = [stat::sys_setxattr];
-    189 lsetxattr(Str, Str, Ptr, Num, Hex) = [stat::sys_lsetxattr];
-    190 fsetxattr(Fd, Str, Ptr, Num, Hex) = [stat::sys_fsetxattr];
-    191 getxattr(Str, Str, Ptr, Num) = [stat::sys_getxattr];
-    192 lgetxattr(Str, Str, Ptr, Num) = [stat::sys_lgetxattr];
-    193 fgetxattr(Fd, Str, Ptr, Num) = [stat::sys_fgetxattr];
-    194 listxattr(Str, Ptr, Num) = [stat::sys_listxattr];
-    195 llistxattr(Str, Ptr, Num) = [stat::sys_llistxattr];
-    196 flistxattr(Fd, Ptr, Num) = [stat::sys_flistxattr];
-    197 removexattr(Str, Str) = [stat::sys_removexattr];
-    198 lremovexattr(Str, Str) = [stat::sys_lremovexattr];
-    199 fremovexattr(Fd, Str) = [stat::sys_fremovexattr];
+    187 readahead(Fd, Int, Num) = [file::sys_readahead]; // stub: all files are in memory
+    188 setxattr(Str, Str, Ptr, Num, Hex) = [stat::sys_setxattr]; // partial: EOPNOTSUPP: no file system keeps attributes
+    189 lsetxattr(Str, Str, Ptr, Num, Hex) = [stat::sys_lsetxattr]; // partial: EOPNOTSUPP: no file system keeps attributes
+    190 fsetxattr(Fd, Str, Ptr, Num, Hex) = [stat::sys_fsetxattr]; // partial: EOPNOTSUPP: no file system keeps attributes
+    191 getxattr(Str, Str, Ptr, Num) = [stat::sys_getxattr]; // partial: no file has attributes
+    192 lgetxattr(Str, Str, Ptr, Num) = [stat::sys_lgetxattr]; // partial: no file has attributes
+    193 fgetxattr(Fd, Str, Ptr, Num) = [stat::sys_fgetxattr]; // partial: no file has attributes
+    194 listxattr(Str, Ptr, Num) = [stat::sys_listxattr]; // partial: no file has attributes
+    195 llistxattr(Str, Ptr, Num) = [stat::sys_llistxattr]; // partial: no file has attributes
+    196 flistxattr(Fd, Ptr, Num) = [stat::sys_flistxattr]; // partial: no file has attributes
+    197 removexattr(Str, Str) = [stat::sys_removexattr]; // partial: no file has attributes
+    198 lremovexattr(Str, Str) = [stat::sys_lremovexattr]; // partial: no file has attributes
+    199 fremovexattr(Fd, Str) = [stat::sys_fremovexattr]; // partial: no file has attributes
     200 tkill(Int, Sig) = [signal::sys_tkill];
     201 time(Ptr) = [time::sys_time];
-    202 futex(Ptr, Hex, Num, Ptr, Ptr, Hex) = [futex::sys_futex];
+    202 futex(Ptr, Hex, Num, Ptr, Ptr, Hex) = [futex::sys_futex]; // partial: no PI operations
     203 sched_setaffinity(Int, Num, Ptr) = [sched::sys_sched_setaffinity];
     204 sched_getaffinity(Int, Num, Ptr) = [sched::sys_sched_getaffinity];
     213 epoll_create(Int) = [poll::sys_epoll_create];
     217 getdents64(Fd, Ptr, Num) = [dirent::sys_getdents64];
     218 set_tid_address(Ptr) = [process::sys_set_tid_address];
     219 restart_syscall() = [time::sys_restart_syscall];
-    221 fadvise64(Fd, Int, Int, Num) = [file::sys_fadvise64];
-    222 timer_create(Num, Ptr, Ptr) = [itimer::sys_timer_create];
+    221 fadvise64(Fd, Int, Int, Num) = [file::sys_fadvise64]; // stub: advice is not needed in memory
+    222 timer_create(Num, Ptr, Ptr) = [itimer::sys_timer_create]; // partial: no clocks of processor time
     223 timer_settime(Int, Hex, Ptr, Ptr) = [itimer::sys_timer_settime];
     224 timer_gettime(Int, Ptr) = [itimer::sys_timer_gettime];
     225 timer_getoverrun(Int) = [itimer::sys_timer_getoverrun];
     226 timer_delete(Int) = [itimer::sys_timer_delete];
-    227 clock_settime(Int, Ptr) = [time::sys_clock_settime];
-    228 clock_gettime(Int, Ptr) = [time::sys_clock_gettime];
+    227 clock_settime(Int, Ptr) = [time::sys_clock_settime]; // partial: EPERM: the clock is the supervisor's
+    228 clock_gettime(Int, Ptr) = [time::sys_clock_gettime]; // partial: no clocks of other processes
     229 clock_getres(Int, Ptr) = [time::sys_clock_getres];
     230 clock_nanosleep(Int, Hex, Ptr, Ptr) = [time::sys_clock_nanosleep];
     231 exit_group(Int) = [process::sys_exit_group];
     232 epoll_wait(Fd, Ptr, Int, Int) = [poll::sys_epoll_wait];
-    233 epoll_ctl(Fd, Num, Fd, Ptr) = [poll::sys_epoll_ctl];
+    233 epoll_ctl(Fd, Num, Fd, Ptr) = [poll::sys_epoll_ctl]; // partial: EPOLLEXCLUSIVE wakes everybody
     234 tgkill(Int, Int, Sig) = [signal::sys_tgkill];
     235 utimes(Str, Ptr) = [path::sys_utimes];
     247 waitid(Num, Int, Ptr, Hex, Ptr) = [wait::sys_waitid];
@@ -418,12 +420,17 @@ calls! {
     271 ppoll(Ptr, Num, Ptr, Ptr, Num) = [poll::sys_ppoll];
     273 set_robust_list(Ptr, Num) = [futex::sys_set_robust_list];
     274 get_robust_list(Int, Ptr, Ptr) = [futex::sys_get_robust_list];
-    277 sync_file_range(Fd, Int, Int, Hex) = [file::sys_sync_file_range];
+    277 sync_file_range(Fd, Int, Int, Hex) = [file::sys_sync_file_range]; // stub: all files are in memory
     280 utimensat(Fd, Str, Ptr, Hex) = [path::sys_utimensat];
     281 epoll_pwait(Fd, Ptr, Int, Int, Ptr, Num) = [poll::sys_epoll_pwait];
+    282 signalfd(Fd, Ptr, Num) = [signalfd::sys_signalfd];
+    283 timerfd_create(Int, Hex) = [timerfd::sys_timerfd_create];
     284 eventfd(Num) = [pipe::sys_eventfd];
-    285 fallocate(Fd, Hex, Int, Int) = [file::sys_fallocate];
+    285 fallocate(Fd, Hex, Int, Int) = [file::sys_fallocate]; // partial: KEEP_SIZE and PUNCH_HOLE only
+    286 timerfd_settime(Fd, Hex, Ptr, Ptr) = [timerfd::sys_timerfd_settime]; // partial: TFD_TIMER_CANCEL_ON_SET never cancels
+    287 timerfd_gettime(Fd, Ptr) = [timerfd::sys_timerfd_gettime];
     288 accept4(Fd, Ptr, Ptr, Hex) = [socket::sys_accept4];
+    289 signalfd4(Fd, Ptr, Num, Hex) = [signalfd::sys_signalfd4];
     290 eventfd2(Num, Hex) = [pipe::sys_eventfd2];
     291 epoll_create1(Hex) = [poll::sys_epoll_create1];
     292 dup3(Fd, Fd, Hex) = [file::sys_dup3];
@@ -431,26 +438,29 @@ calls! {
     295 preadv(Fd, Ptr, Num, Int) = [file::sys_preadv];
     296 pwritev(Fd, Ptr, Num, Int) = [file::sys_pwritev];
     297 rt_tgsigqueueinfo(Int, Int, Sig, Ptr) = [signal::sys_rt_tgsigqueueinfo];
-    299 recvmmsg(Fd, Ptr, Num, Hex, Ptr) = [sockmsg::sys_recvmmsg];
+    299 recvmmsg(Fd, Ptr, Num, Hex, Ptr) = [sockmsg::sys_recvmmsg]; // partial: no MSG_OOB
     302 prlimit64(Int, Num, Ptr, Ptr) = [sys::sys_prlimit64];
-    306 syncfs(Fd) = [file::sys_syncfs];
-    307 sendmmsg(Fd, Ptr, Num, Hex) = [sockmsg::sys_sendmmsg];
+    306 syncfs(Fd) = [file::sys_syncfs]; // stub: all files are in memory
+    307 sendmmsg(Fd, Ptr, Num, Hex) = [sockmsg::sys_sendmmsg]; // partial: no MSG_OOB
     309 getcpu(Ptr, Ptr, Ptr) = [sched::sys_getcpu];
     314 sched_setattr(Int, Ptr, Hex) = [sched::sys_sched_setattr];
     315 sched_getattr(Int, Ptr, Num, Hex) = [sched::sys_sched_getattr];
     316 renameat2(Fd, Str, Fd, Str, Hex) = [path::sys_renameat2];
     318 getrandom(Ptr, Num, Hex) = [sys::sys_getrandom];
-    319 memfd_create(Str, Hex) = [file::sys_memfd_create];
+    319 memfd_create(Str, Hex) = [file::sys_memfd_create]; // partial: no seals, no MFD_HUGETLB
     322 execveat(Fd, Str, Ptr, Ptr, Hex) = [regs exec::sys_execveat];
-    324 membarrier(Num, Hex, Num) = [sched::sys_membarrier];
+    324 membarrier(Num, Hex, Num) = [sched::sys_membarrier]; // partial: the query answers that nothing is offered
     325 mlock2(Ptr, Num, Hex) = [mm::sys_mlock2];
     326 copy_file_range(Fd, Ptr, Fd, Ptr, Num, Hex) = [file::sys_copy_file_range];
-    327 preadv2(Fd, Ptr, Num, Int, Num, Hex) = [file::sys_preadv2];
-    328 pwritev2(Fd, Ptr, Num, Int, Num, Hex) = [file::sys_pwritev2];
+    327 preadv2(Fd, Ptr, Num, Int, Num, Hex) = [file::sys_preadv2]; // partial: no RWF_NOWAIT
+    328 pwritev2(Fd, Ptr, Num, Int, Num, Hex) = [file::sys_pwritev2]; // partial: no RWF_NOWAIT, RWF_APPEND
     332 statx(Fd, Str, Hex, Hex, Ptr) = [stat::sys_statx];
-    435 clone3(Ptr, Num) = [regs clone::sys_clone3];
+    424 pidfd_send_signal(Fd, Sig, Ptr, Hex) = [pidfd::sys_pidfd_send_signal]; // partial: no descriptors of /proc/PID
+    434 pidfd_open(Int, Hex) = [pidfd::sys_pidfd_open]; // partial: no PIDFD_THREAD
+    435 clone3(Ptr, Num) = [regs clone::sys_clone3]; // partial: no namespaces, set_tid, cgroup, CLONE_CLEAR_SIGHAND
     436 close_range(Num, Num, Hex) = [file::sys_close_range];
-    437 openat2(Fd, Str, Ptr, Num) = [path::sys_openat2];
+    437 openat2(Fd, Str, Ptr, Num) = [path::sys_openat2]; // partial: no RESOLVE_*
+    438 pidfd_getfd(Fd, Fd, Hex) = [pidfd::sys_pidfd_getfd];
     439 faccessat2(Fd, Str, Oct, Hex) = [stat::sys_faccessat2];
     441 epoll_pwait2(Fd, Ptr, Int, Ptr, Ptr, Num) = [poll::sys_epoll_pwait2];
     452 fchmodat2(Fd, Str, Oct, Hex) = [path::sys_fchmodat2];
@@ -472,16 +482,13 @@ pub static MISSING: &[(u16, &str)] = &[
     (243, "mq_timedreceive"), (244, "mq_notify"), (245, "mq_getsetattr"), (246, "kexec_load"), (248, "add_key"),
     (249, "request_key"), (250, "keyctl"), (251, "ioprio_set"), (252, "ioprio_get"), (253, "inotify_init"),
     (254, "inotify_add_watch"), (255, "inotify_rm_watch"), (256, "migrate_pages"), (272, "unshare"), (275, "splice"),
-    (276, "tee"), (278, "vmsplice"), (279, "move_pages"), (282, "signalfd"), (283, "timerfd_create"), (286, "timerfd_settime"),
-    (287, "timerfd_gettime"), (289, "signalfd4"), (294, "inotify_init1"), (298, "perf_event_open"),
+    (276, "tee"), (278, "vmsplice"), (279, "move_pages"), (294, "inotify_init1"), (298, "perf_event_open"),
     (300, "fanotify_init"), (301, "fanotify_mark"), (303, "name_to_handle_at"), (304, "open_by_handle_at"),
     (305, "clock_adjtime"), (308, "setns"), (310, "process_vm_readv"), (311, "process_vm_writev"),
     (312, "kcmp"), (313, "finit_module"), (317, "seccomp"),
     (320, "kexec_file_load"), (321, "bpf"), (323, "userfaultfd"), (329, "pkey_mprotect"), (330, "pkey_alloc"),
-    (331, "pkey_free"), (333, "io_pgetevents"), (334, "rseq"), (335, "uretprobe"), (424, "pidfd_send_signal"),
-    (425, "io_uring_setup"), (426, "io_uring_enter"), (427, "io_uring_register"), (428, "open_tree"), (429, "move_mount"),
-    (430, "fsopen"), (431, "fsconfig"), (432, "fsmount"), (433, "fspick"), (434, "pidfd_open"), (438, "pidfd_getfd"),
-    (440, "process_madvise"), (442, "mount_setattr"), (443, "quotactl_fd"), (444, "landlock_create_ruleset"),
+    (331, "pkey_free"), (333, "io_pgetevents"), (334, "rseq"), (335, "uretprobe"), (425, "io_uring_setup"), (426, "io_uring_enter"), (427, "io_uring_register"), (428, "open_tree"), (429, "move_mount"),
+    (430, "fsopen"), (431, "fsconfig"), (432, "fsmount"), (433, "fspick"), (440, "process_madvise"), (442, "mount_setattr"), (443, "quotactl_fd"), (444, "landlock_create_ruleset"),
     (445, "landlock_add_rule"), (446, "landlock_restrict_self"), (447, "memfd_secret"), (448, "process_mrelease"),
     (449, "futex_waitv"), (450, "set_mempolicy_home_node"), (451, "cachestat"), (453, "map_shadow_stack"), (454, "futex_wake"),
     (455, "futex_wait"), (456, "futex_requeue"), (457, "statmount"), (458, "listmount"), (459, "lsm_get_self_attr"),

@@ -11,7 +11,7 @@ use crate::process_table::{self as processes, Node, TABLE, Table};
 use crate::siginfo::SigInfo;
 use crate::sys::RUsage;
 use crate::uaccess::UserPtr;
-use crate::{SysResult, Task};
+use crate::{SysResult, Task, pidfd};
 
 /// Which children.
 #[derive(Clone, Copy)]
@@ -132,13 +132,22 @@ pub fn sys_waitid(task: &Task, kind: u32, id: i32, info: UserPtr<SigInfo>, optio
     if options & !KNOWN != 0 || options & WANTED == 0 {
         return Err(Errno::EINVAL);
     }
+    let mut never_blocks = false;
     let which = match kind {
         sys::P_ALL => Which::Any,
         sys::P_PID if id > 0 => Which::Pid(id),
+        sys::P_PIDFD => {
+            let (process, nonblocking) = pidfd::process_of(task, id)?;
+            never_blocks = nonblocking;
+            Which::Pid(process.pid())
+        }
         sys::P_PGID if id >= 0 => Which::Group(if id == 0 { processes::relations(task.pid())[2] } else { id }),
         _ => return Err(Errno::EINVAL),
     };
-    let report = wait(task, which, options)?;
+    let report = wait(task, which, if never_blocks { options | sys::WNOHANG } else { options })?;
+    if report.is_none() && never_blocks && options & sys::WNOHANG == 0 {
+        return Err(Errno::EAGAIN);
+    }
     if !usage.is_null()
         && let Some(report) = &report
     {

@@ -5,6 +5,7 @@
 //! `machine-tests quiet` counts interrupts as only Skerry shows them.
 
 mod canary;
+mod events;
 mod exhaust;
 mod files;
 mod memory;
@@ -35,6 +36,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         processes::CHECKS,
         time::CHECKS,
         sockets::CHECKS,
+        events::CHECKS,
     ]
     .concat()
 }

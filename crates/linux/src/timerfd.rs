@@ -1,0 +1,102 @@
+//! Timers that are read: `timerfd_create(2)`.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use abi::errno::Errno;
+use fs::poll::{Events, PollTable, Source};
+use fs::{File, FileOps, OpenFlags};
+use linux_raw_sys::general as sys;
+
+use crate::itimer::{ITimerSpec, Timer, clock_is_real, deadline_of};
+use crate::uaccess::UserPtr;
+use crate::{SysResult, Task};
+
+/// How often a timer has fired since somebody read it.
+#[derive(Default)]
+pub(crate) struct Expirations {
+    count: AtomicU64,
+    readable: Source,
+}
+
+impl Expirations {
+    /// The timer has fired `times` times.
+    pub(crate) fn add(&self, times: u64) {
+        self.count.fetch_add(times, Ordering::AcqRel);
+        self.readable.notify();
+    }
+}
+
+/// A descriptor of a timer.
+struct TimerFd {
+    timer: Arc<Timer>,
+    expirations: Arc<Expirations>,
+    realtime: bool,
+}
+
+impl FileOps for TimerFd {
+    fn read(&self, file: &File, buf: &mut [u8]) -> fs::Result<usize> {
+        let to = buf.first_chunk_mut::<8>().ok_or(Errno::EINVAL)?;
+        let attempt = || match self.expirations.count.swap(0, Ordering::AcqRel) {
+            0 => None,
+            count => Some(count),
+        };
+        let count = match attempt() {
+            Some(count) => count,
+            None if file.nonblocking() => return Err(Errno::EAGAIN),
+            None => self.expirations.readable.wait(attempt)?,
+        };
+        *to = count.to_ne_bytes();
+        Ok(8)
+    }
+
+    fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
+        if let Some(table) = table {
+            table.watch(&self.expirations.readable);
+        }
+        if self.expirations.count.load(Ordering::Acquire) > 0 { Events::READABLE } else { Events::empty() }
+    }
+}
+
+impl Drop for TimerFd {
+    fn drop(&mut self) {
+        self.timer.set(None, 0);
+    }
+}
+
+/// `timerfd_create(2)`
+pub fn sys_timerfd_create(task: &Task, clock: i32, flags: u32) -> SysResult {
+    if flags & !(sys::TFD_CLOEXEC | sys::TFD_NONBLOCK) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let realtime = clock_is_real(clock).map_err(|_| Errno::EINVAL)?;
+    let expirations = Arc::<Expirations>::default();
+    let timer = Timer::counting(expirations.clone());
+    let open = OpenFlags::RDWR | OpenFlags::from_bits_retain(flags & sys::TFD_NONBLOCK);
+    let file = File::anonymous("anon_inode:[timerfd]", Arc::new(TimerFd { timer, expirations, realtime }), open);
+    task.files().install(file, flags & sys::TFD_CLOEXEC != 0)
+}
+
+/// `timerfd_settime(2)`. A change of the clock cancels nothing: the time is set at boot.
+pub fn sys_timerfd_settime(task: &Task, fd: i32, flags: u32, new: UserPtr<ITimerSpec>, old: UserPtr<ITimerSpec>) -> SysResult {
+    if flags & !(sys::TFD_TIMER_ABSTIME | sys::TFD_TIMER_CANCEL_ON_SET) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let file = task.file_io(fd)?;
+    let timer = file.ops_as::<TimerFd>().ok_or(Errno::EINVAL)?;
+    let new = new.read()?;
+    let (deadline, interval) = deadline_of(&new, flags & sys::TFD_TIMER_ABSTIME != 0, timer.realtime)?;
+    let before = timer.timer.set(None, 0);
+    timer.expirations.count.store(0, Ordering::Release);
+    timer.timer.set(deadline, interval);
+    old.write_optional(&ITimerSpec::from_ns(before))?;
+    Ok(0)
+}
+
+/// `timerfd_gettime(2)`
+pub fn sys_timerfd_gettime(task: &Task, fd: i32, value: UserPtr<ITimerSpec>) -> SysResult {
+    let file = task.file_io(fd)?;
+    let timer = file.ops_as::<TimerFd>().ok_or(Errno::EINVAL)?;
+    value.write(&ITimerSpec::from_ns(timer.timer.get()))?;
+    Ok(0)
+}

@@ -1,0 +1,147 @@
+//! `cargo xtask abi`: the table of system calls in the documentation, made from the kernel's own table.
+//!
+//! A line of `crates/linux/src/table.rs` without a remark is a call that does what Linux' manual says. What is missing follows it as
+//! `// partial: what`, and a call that only pretends says why that does no harm, as `// stub: why`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::paths;
+
+const SOURCE: &str = "crates/linux/src/table.rs";
+const PAGE: &str = "docs/linux-abi.md";
+
+/// How much of a call there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum State {
+    Full,
+    Partial,
+    Stub,
+    Missing,
+}
+
+impl State {
+    const ALL: [Self; 4] = [Self::Full, Self::Partial, Self::Stub, Self::Missing];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Partial => "partial",
+            Self::Stub => "harmless stub",
+            Self::Missing => "ENOSYS",
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Call {
+    name: String,
+    state: State,
+    /// The module and function.
+    place: String,
+    remark: String,
+}
+
+/// All calls of the table, by number.
+fn parse(table: &str) -> Result<BTreeMap<u32, Call>> {
+    let mut calls = BTreeMap::new();
+    let mut enter = |number: u32, call: Call| {
+        let name = call.name.clone();
+        ensure!(calls.insert(number, call).is_none(), "system call {number} ({name}) is there twice");
+        Ok(())
+    };
+    let there = table.split_once("\ncalls! {\n").and_then(|(_, rest)| rest.split_once("\n}\n")).context("no table of calls")?;
+    for line in there.0.lines() {
+        let entry = || -> Option<(u32, Call)> {
+            let (number, rest) = line.trim().split_once(' ')?;
+            let (name, rest) = rest.split_once('(')?;
+            let (function, rest) = rest.split_once("= [")?.1.split_once("];")?;
+            let place = function.strip_prefix("regs ").unwrap_or(function).replace("::", ".rs: ");
+            let (state, remark) = match rest.trim().strip_prefix("// ").map(|remark| remark.split_once(": ")) {
+                None if rest.trim().is_empty() => (State::Full, ""),
+                Some(Some(("partial", what))) => (State::Partial, what),
+                Some(Some(("stub", why))) => (State::Stub, why),
+                _ => return None,
+            };
+            let call = Call { name: name.to_owned(), state, place, remark: remark.to_owned() };
+            Some((number.parse().ok()?, call))
+        };
+        let (number, call) = entry().with_context(|| format!("cannot read the line `{}`", line.trim()))?;
+        enter(number, call)?;
+    }
+    let missing =
+        there.1.split_once("MISSING").and_then(|(_, rest)| rest.split_once("&[\n")).context("no list of missing calls")?;
+    for pair in missing.1.split('(').skip(1) {
+        let Some((number, name)) = pair.split_once(')').and_then(|(pair, _)| pair.split_once(", ")) else {
+            bail!("cannot read `{pair}`")
+        };
+        let call =
+            Call { name: name.trim_matches('"').to_owned(), state: State::Missing, place: String::new(), remark: String::new() };
+        enter(number.parse()?, call)?;
+    }
+    Ok(calls)
+}
+
+fn page(calls: &BTreeMap<u32, Call>) -> String {
+    let mut text = String::from(
+        "# The system calls of x86-64 Linux\n\nMade from `crates/linux/src/table.rs` by `cargo xtask abi`; `cargo xtask check` says when it is out of date. \
+         *Full* is what the manual\nof Linux 6.1 says; *partial* says what is missing; a *harmless stub* says why programs do not notice; `ENOSYS` is what the others return,\n\
+         once noted in the log by name. The functions are in `crates/linux/src`.\n\n| state | calls |\n|---|---:|\n",
+    );
+    // Writing to a string does not fail.
+    for state in State::ALL {
+        let _ = writeln!(text, "| {} | {} |", state.name(), calls.values().filter(|call| call.state == state).count());
+    }
+    text.push_str("\n| number | call | state | function | remark |\n|---:|---|---|---|---|\n");
+    for (number, Call { name, state, place, remark }) in calls {
+        let place = if place.is_empty() { String::new() } else { format!("`{place}`") };
+        let _ = writeln!(text, "| {number} | `{name}` | {} | {place} | {remark} |", state.name());
+    }
+    text
+}
+
+fn made() -> Result<String> {
+    let table = fs::read_to_string(paths::root().join(SOURCE)).with_context(|| format!("cannot read {SOURCE}"))?;
+    Ok(page(&parse(&table).with_context(|| format!("in {SOURCE}"))?))
+}
+
+/// Writes the page.
+pub fn write() -> Result<()> {
+    fs::write(paths::root().join(PAGE), made()?).with_context(|| format!("cannot write {PAGE}"))?;
+    println!("{PAGE}");
+    Ok(())
+}
+
+/// Whether the page is what the table says.
+pub fn is_current() -> Result<String> {
+    let there = fs::read_to_string(paths::root().join(PAGE)).unwrap_or_default();
+    ensure!(there == made()?, "`{PAGE}` is not what {SOURCE} says; `cargo xtask abi` makes it anew");
+    Ok(String::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "\ncalls! {\n    0 read(Fd) = [file::sys_read];\n    56 clone(Hex) = [regs clone::sys_clone]; // partial: no namespaces\n}\n\
+                         \npub static MISSING: &[(u16, &str)] = &[\n    (1, \"write\"), (2, \"open\"),\n];\n";
+
+    #[test]
+    fn a_table_is_read_and_shown() {
+        let calls = parse(TABLE).unwrap();
+        let states: Vec<_> = calls.iter().map(|(number, call)| (*number, call.state)).collect();
+        assert_eq!(states, [(0, State::Full), (1, State::Missing), (2, State::Missing), (56, State::Partial)]);
+        let text = page(&calls);
+        assert!(text.contains("| ENOSYS | 2 |\n"));
+        assert!(text.contains("| 56 | `clone` | partial | `clone.rs: sys_clone` | no namespaces |\n"));
+    }
+
+    #[test]
+    fn a_number_twice_or_a_strange_remark_is_an_error() {
+        assert!(parse(&TABLE.replace("(1, ", "(0, ")).is_err());
+        assert!(parse(&TABLE.replace("partial", "perhaps")).is_err());
+    }
+}
