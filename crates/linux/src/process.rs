@@ -209,6 +209,11 @@ impl Process {
         self.tasks_changed.notify_all(&tasks);
     }
 
+    /// Its first thread for which `which` holds.
+    pub(crate) fn find_task(&self, which: impl Fn(&Task) -> bool) -> Option<Arc<Task>> {
+        self.tasks.lock().iter().find(|task| which(task)).cloned()
+    }
+
     fn first_task(&self) -> Option<Arc<Task>> {
         self.tasks.lock().first().cloned()
     }

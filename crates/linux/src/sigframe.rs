@@ -2,7 +2,7 @@
 //! and everybody's crash reports read it.
 
 use guard::user::UserRegs;
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::siginfo::SigInfo;
 
@@ -206,15 +206,14 @@ impl Frame {
         Self { restorer, ucontext: UContext { flags, link: 0, stack, context, mask }, info: *info }
     }
 
-    /// An empty frame, to read one into.
-    #[must_use]
-    pub fn zeroed() -> Self {
-        Self::new_zeroed()
-    }
+    /// Where in a frame the state of the interrupted program is.
+    pub const UCONTEXT: usize = core::mem::offset_of!(Self, ucontext);
+}
 
+impl UContext {
     /// Puts the registers back; segment bases are not in the frame and stay as they are.
     pub fn restore(&self, regs: &mut UserRegs) {
-        let c = &self.ucontext.context;
+        let c = &self.context;
         *regs = UserRegs {
             rax: c.rax,
             rbx: c.rbx,
@@ -242,19 +241,19 @@ impl Frame {
     /// The signal mask to go back to.
     #[must_use]
     pub fn mask(&self) -> u64 {
-        self.ucontext.mask
+        self.mask
     }
 
     /// The alternate stack to go back to.
     #[must_use]
     pub fn stack(&self) -> AltStack {
-        self.ucontext.stack
+        self.stack
     }
 
     /// Where the floating-point part is; 0 for none.
     #[must_use]
     pub fn fpu(&self) -> u64 {
-        self.ucontext.context.fpstate
+        self.context.fpstate
     }
 }
 
@@ -312,8 +311,8 @@ mod tests {
         assert_eq!(bytes[8 + 40 + 128..][..8], before.rip.to_ne_bytes());
         assert_eq!(bytes[8 + 296..][..8], 0x55u64.to_ne_bytes());
         let mut back = UserRegs::default();
-        frame.restore(&mut back);
+        frame.ucontext.restore(&mut back);
         assert_eq!(back, UserRegs { orig_rax: u64::MAX, ..before });
-        assert_eq!((frame.mask(), frame.fpu()), (0x55, place.fpu));
+        assert_eq!((frame.ucontext.mask(), frame.ucontext.fpu()), (0x55, place.fpu));
     }
 }

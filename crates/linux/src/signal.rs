@@ -2,18 +2,17 @@
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
-use alloc::vec;
 
 use ::task::Mutex;
 use abi::errno::Errno;
-use guard::fpu;
+use guard::fpu::{self, UserFpu};
 use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::{self, Process};
 use crate::process_table as processes;
-use crate::sigframe::{self, AltStack, Frame, LastFault};
+use crate::sigframe::{self, AltStack, Frame, LastFault, UContext};
 use crate::siginfo::{
     COUNT, Default as DefaultAction, FIRST_REAL_TIME, STOPPING, SYNCHRONOUS, SigInfo, SigSet, UNBLOCKABLE, bit, default_action,
 };
@@ -58,15 +57,21 @@ impl Pending {
     }
 
     /// Takes the next one that is in `wanted`: those that instructions caused, then by number.
+    #[inline]
     pub(crate) fn take(&mut self, wanted: SigSet) -> Option<SigInfo> {
-        let there = self.set & wanted;
+        if self.set & wanted == 0 { None } else { self.take_first(self.set & wanted) }
+    }
+
+    fn take_first(&mut self, there: SigSet) -> Option<SigInfo> {
         let first = if there & SYNCHRONOUS != 0 { there & SYNCHRONOUS } else { there };
-        if first == 0 {
-            return None;
-        }
         let signo = first.trailing_zeros() as i32 + 1;
-        let at = self.queue.iter().position(|info| info.signo == signo)?;
-        let info = self.queue.remove(at)?;
+        let info = match self.queue.pop_front_if(|info| info.signo == signo) {
+            Some(info) => info,
+            None => {
+                let at = self.queue.iter().position(|info| info.signo == signo)?;
+                self.queue.remove(at)?
+            }
+        };
         if !self.queue.iter().any(|info| info.signo == signo) {
             self.set &= !bit(signo);
         }
@@ -169,10 +174,9 @@ fn post(process: &Arc<Process>, task: Option<&Task>, info: SigInfo) -> Result<()
         process.kill(SIGKILL);
         return Ok(());
     }
-    let tasks = process.tasks();
     let discard = |unwanted: SigSet| {
         process.pending.lock().discard(unwanted);
-        for task in &tasks {
+        for task in process.tasks() {
             task.signals.lock().pending.discard(unwanted);
         }
     };
@@ -196,7 +200,7 @@ fn post(process: &Arc<Process>, task: Option<&Task>, info: SigInfo) -> Result<()
             }
         }
         None => {
-            let receiver = tasks.iter().find(|task| !blocked(task));
+            let receiver = process.find_task(|task| !blocked(task));
             if ignored && receiver.is_some() {
                 return Ok(());
             }
@@ -347,9 +351,10 @@ fn handle(task: &Task, regs: &mut UserRegs, info: &SigInfo, action: &Action) -> 
     shown.flags |= if on_stack { AltStack::ONSTACK } else { 0 };
     let size = fpu::signal_frame_size();
     let place = sigframe::place(regs.rsp, alternate, size).ok_or(Errno::EFAULT)?;
-    let mut registers = vec![0; size];
-    task.thread().with_fpu(|fpu| fpu.to_signal_frame(&mut registers));
-    uaccess::write_bytes(place.fpu as usize, &registers)?;
+    let fpu = place.fpu as usize;
+    while let Some(Err(_)) = task.thread().with_fpu(|state| uaccess::write_bytes(fpu, state.signal_frame())) {
+        uaccess::fetch(fpu, size, true)?;
+    }
     let frame = Frame::new(regs, place, action.restorer, info, shown, mask, fault);
     UserPtr::new(place.frame as usize).write(&frame)?;
     sigframe::enter_handler(regs, place, action.handler, info.signo);
@@ -376,12 +381,13 @@ pub fn sys_rt_sigreturn(task: &Task, regs: &mut UserRegs) -> SysResult {
 }
 
 fn restore(task: &Task, regs: &mut UserRegs, addr: usize) -> Result<(), Errno> {
-    let mut frame = Frame::zeroed();
-    uaccess::read_bytes(addr, frame.as_mut_bytes())?;
+    let frame = UserPtr::<UContext>::new(addr.wrapping_add(Frame::UCONTEXT)).read()?;
     if frame.fpu() != 0 {
-        let mut registers = vec![0; fpu::signal_frame_size()];
-        uaccess::read_bytes(frame.fpu() as usize, &mut registers)?;
-        task.thread().with_fpu(|fpu| fpu.from_signal_frame(&registers));
+        let from = frame.fpu() as usize;
+        let load = |fpu: &mut UserFpu| fpu.load_signal_frame(|to| uaccess::read_bytes(from, to));
+        while let Some(Err(_)) = task.thread().with_fpu(load) {
+            uaccess::fetch(from, fpu::signal_frame_size(), false)?;
+        }
     }
     frame.restore(regs);
     task.set_blocked(frame.mask());
@@ -442,7 +448,7 @@ pub fn sys_rt_sigaction(task: &Task, signal: i32, new: UserPtr<Action>, old: Use
 
 /// Whether the caller may send `signal` to a process.
 fn check_permission(task: &Task, process: &Process, signal: i32) -> Result<(), Errno> {
-    if task.cred().may_control(&process.credentials()) {
+    if core::ptr::eq(&**task.process(), process) || task.cred().may_control(&process.credentials()) {
         return Ok(());
     }
     let session = |pid| processes::relations(pid)[3];
@@ -503,11 +509,12 @@ fn to_thread(task: &Task, process: Option<i32>, tid: i32, info: SigInfo) -> SysR
         return Err(Errno::EINVAL);
     }
     check_signal(info.signo)?;
-    let target = processes::find_task(tid).ok_or(Errno::ESRCH)?;
+    let other = if tid == task.tid() { None } else { Some(processes::find_task(tid).ok_or(Errno::ESRCH)?) };
+    let target = other.as_deref().unwrap_or(task);
     if process.is_some_and(|pid| pid != target.pid()) {
         return Err(Errno::ESRCH);
     }
-    send_from(task, target.process(), Some(&target), info).map(|()| 0)
+    send_from(task, target.process(), Some(target), info).map(|()| 0)
 }
 
 /// Sends to the process that a descriptor means: `pidfd_send_signal(2)`.

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::marker::PhantomData;
 
 use abi::errno::Errno;
+use abi::layout::PAGE_SIZE;
 use guard::user;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -110,6 +111,24 @@ pub fn probe_write(addr: usize) -> Result<(), Errno> {
     let value = user::load_u32(word).map_err(|_| Errno::EFAULT)?;
     // Stores the value that is there; if another thread has changed it in between, it was writable to that one.
     user::cmpxchg_u32(word, value, value).map(drop).map_err(|_| Errno::EFAULT)
+}
+
+/// Makes sure that what a copy with interrupts off found missing in `len` bytes at `addr` is there, to be read and, if
+/// `write`, written. It may be gone again when the copy is tried again.
+///
+/// # Errors
+/// `EFAULT`.
+pub(crate) fn fetch(addr: usize, len: usize, write: bool) -> Result<(), Errno> {
+    let end = addr.checked_add(len).filter(|&end| end <= user::USER_END).ok_or(Errno::EFAULT)?;
+    let pages = (addr..end).step_by(PAGE_SIZE).chain([end - 1]);
+    for at in pages {
+        if write {
+            probe_write(at)?;
+        } else {
+            user::load_u32(at & !3).map_err(|_| Errno::EFAULT)?;
+        }
+    }
+    Ok(())
 }
 
 /// Reads a string up to its NUL, which is not part of the result; `max` includes it.

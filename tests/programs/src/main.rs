@@ -17,6 +17,7 @@ mod sockets;
 mod spaces;
 mod threads;
 mod time;
+mod vectors;
 
 use std::process::ExitCode;
 
@@ -35,6 +36,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         files::CHECKS,
         processes::CHECKS,
         time::CHECKS,
+        vectors::CHECKS,
         sockets::CHECKS,
         events::CHECKS,
     ]

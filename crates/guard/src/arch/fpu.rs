@@ -76,8 +76,9 @@ fn area_bytes() -> usize {
     BYTES.load(Ordering::Relaxed) as usize
 }
 
+/// The processor's area, and the word that ends a signal frame.
 fn layout() -> Layout {
-    Layout::from_size_align(area_bytes(), 64).expect("the size is CPUID's and small")
+    Layout::from_size_align(area_bytes() + 4, 64).expect("the size is CPUID's and small")
 }
 
 /// Bytes of a signal frame's floating-point part, including its final magic word.
@@ -86,9 +87,9 @@ pub fn signal_frame_size() -> usize {
     if features::has(Features::XSAVE) { area_bytes() + 4 } else { LEGACY_BYTES }
 }
 
-/// A floating-point frame that no processor state can be made of.
+/// Not the address of a user segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BadFrame;
+pub struct BadBase;
 
 /// Saved floating-point and vector registers of one thread, and its segment bases.
 pub struct UserFpu {
@@ -132,12 +133,12 @@ impl UserFpu {
 
     fn bytes(&self) -> &[u8] {
         // SAFETY: allocated with this size, initialised, and borrowed with `self`.
-        unsafe { core::slice::from_raw_parts(self.area.as_ptr(), area_bytes()) }
+        unsafe { core::slice::from_raw_parts(self.area.as_ptr(), layout().size()) }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, exclusively.
-        unsafe { core::slice::from_raw_parts_mut(self.area.as_ptr(), area_bytes()) }
+        unsafe { core::slice::from_raw_parts_mut(self.area.as_ptr(), layout().size()) }
     }
 
     /// Base addresses of FS and GS.
@@ -149,10 +150,10 @@ impl UserFpu {
     /// Changes the base addresses of FS and GS.
     ///
     /// # Errors
-    /// [`BadFrame`] if one is not below `USER_END`.
-    pub fn set_bases(&mut self, bases: [u64; 2]) -> Result<(), BadFrame> {
+    /// [`BadBase`] if one is not below `USER_END`.
+    pub fn set_bases(&mut self, bases: [u64; 2]) -> Result<(), BadBase> {
         if bases.iter().any(|&base| base >= user::USER_END as u64) {
-            return Err(BadFrame);
+            return Err(BadBase);
         }
         self.bases = bases;
         *self.cpu.get_mut() = NOWHERE;
@@ -192,7 +193,7 @@ impl UserFpu {
         }
         loaded.store(area as usize, Ordering::Relaxed);
         self.cpu.store(here, Ordering::Relaxed);
-        // SAFETY: the area is aligned and holds what `new`, `save` or `from_signal_frame` put there, none of which sets a
+        // SAFETY: the area is aligned and holds what `new`, `save` or `load_signal_frame` put there, none of which sets a
         // reserved bit, so this cannot fault.
         unsafe {
             if features::has(Features::XSAVE) {
@@ -204,20 +205,15 @@ impl UserFpu {
         load_bases(self.bases);
     }
 
-    /// Writes the state as Linux puts it into signal frames, at most [`signal_frame_size`] bytes; returns how many. The
-    /// frame's address must be a multiple of 64 for a program that restores it by itself.
-    ///
-    /// # Panics
-    /// If `frame` is smaller than [`signal_frame_size`].
-    pub fn to_signal_frame(&self, frame: &mut [u8]) -> usize {
-        let bytes = self.bytes();
+    /// The state as Linux puts it into signal frames, [`signal_frame_size`] bytes. The frame's address must be a multiple of
+    /// 64 for a program that restores it by itself.
+    pub fn signal_frame(&mut self) -> &[u8] {
         let total = signal_frame_size();
-        frame[..bytes.len()].copy_from_slice(bytes);
-        frame[SOFTWARE_BYTES..LEGACY_BYTES].fill(0);
+        let frame = self.bytes_mut();
         if features::has(Features::XSAVE) {
             // What XSAVEOPT left out is in its initial state, which only x87 and SSE describe by more than zeros; programs
             // expect the header to call those two present.
-            let present = u64::from_le_bytes(frame[XSTATE_BV..XSTATE_BV + 8].try_into().expect("eight bytes"));
+            let present = read_u64(frame, XSTATE_BV);
             if present & 1 == 0 {
                 frame[..MXCSR].fill(0);
                 frame[..2].copy_from_slice(&DEFAULT_FCW.to_le_bytes());
@@ -228,44 +224,48 @@ impl UserFpu {
                 frame[MXCSR..MXCSR + 4].copy_from_slice(&DEFAULT_MXCSR.to_le_bytes());
             }
             frame[XSTATE_BV..XSTATE_BV + 8].copy_from_slice(&(present | LEGACY).to_le_bytes());
-            let enabled = ENABLED.load(Ordering::Relaxed);
-            let software = &mut frame[SOFTWARE_BYTES..];
-            software[0..4].copy_from_slice(&MAGIC1.to_le_bytes());
-            software[4..8].copy_from_slice(&(total as u32).to_le_bytes());
-            software[8..16].copy_from_slice(&enabled.to_le_bytes());
-            software[16..20].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
-            frame[total - 4..total].copy_from_slice(&MAGIC2.to_le_bytes());
+            describe(frame, total);
         }
-        total
+        &frame[..total]
     }
 
-    /// The state in a signal frame. Whatever the program wrote there, the result can be loaded.
+    /// Takes the state from a signal frame, whose [`signal_frame_size`] bytes `read` copies. Whatever the program wrote
+    /// there, and even if `read` fails half way, the result can be loaded.
     ///
     /// # Errors
-    /// [`BadFrame`] if it is shorter than a frame without extensions.
-    pub fn from_signal_frame(&mut self, frame: &[u8]) -> Result<(), BadFrame> {
-        let legacy = frame.get(..LEGACY_BYTES).ok_or(BadFrame)?;
-        let extended = extended_part(frame, area_bytes());
+    /// What `read` says.
+    pub fn load_signal_frame<E>(&mut self, read: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<(), E> {
         *self.cpu.get_mut() = NOWHERE;
+        let (size, total) = (area_bytes(), signal_frame_size());
         let bytes = self.bytes_mut();
-        bytes.fill(0);
-        bytes[..SOFTWARE_BYTES].copy_from_slice(&legacy[..SOFTWARE_BYTES]);
-        let mxcsr = u32::from_le_bytes(legacy[MXCSR..MXCSR + 4].try_into().expect("four bytes"));
+        let result = read(&mut bytes[..total]);
+        let present = if is_extended(bytes, size) { read_u64(bytes, XSTATE_BV) } else { LEGACY };
+        let mxcsr = u32::from_le_bytes(bytes[MXCSR..MXCSR + 4].try_into().expect("four bytes"));
         let mxcsr = mxcsr & ALLOWED_MXCSR.load(Ordering::Relaxed);
         bytes[MXCSR..MXCSR + 4].copy_from_slice(&mxcsr.to_le_bytes());
-        if bytes.len() > LEGACY_BYTES {
-            let mut present = LEGACY;
-            if let Some(frame) = extended {
-                present = u64::from_le_bytes(frame[XSTATE_BV..XSTATE_BV + 8].try_into().expect("eight bytes"));
-                present &= ENABLED.load(Ordering::Relaxed);
-                let data = LEGACY_BYTES + HEADER_BYTES;
-                bytes[data..].copy_from_slice(&frame[data..]);
-            }
-            // The rest of the header stays zero: standard format, no reserved bits.
+        if size > LEGACY_BYTES {
+            // The rest of the header is zero: standard format, no reserved bits.
+            bytes[XSTATE_BV..XSTATE_BV + HEADER_BYTES].fill(0);
+            let present = present & ENABLED.load(Ordering::Relaxed);
             bytes[XSTATE_BV..XSTATE_BV + 8].copy_from_slice(&present.to_le_bytes());
         }
-        Ok(())
+        result
     }
+}
+
+fn read_u64(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// Says in the bytes that are software's what a frame has beyond the legacy part.
+fn describe(frame: &mut [u8], total: usize) {
+    let software = &mut frame[SOFTWARE_BYTES..LEGACY_BYTES];
+    software.fill(0);
+    software[0..4].copy_from_slice(&MAGIC1.to_le_bytes());
+    software[4..8].copy_from_slice(&(total as u32).to_le_bytes());
+    software[8..16].copy_from_slice(&ENABLED.load(Ordering::Relaxed).to_le_bytes());
+    software[16..20].copy_from_slice(&(total as u32 - 4).to_le_bytes());
+    frame[total - 4..total].copy_from_slice(&MAGIC2.to_le_bytes());
 }
 
 /// The program's bases of FS and GS, on a machine with FSGSBASE. Interrupts are off.
@@ -312,15 +312,15 @@ fn load_bases([fs, gs]: [u64; 2]) {
     }
 }
 
-/// The frame as a whole XSAVE area, if it says it is one of our size.
-fn extended_part(frame: &[u8], size: usize) -> Option<&[u8]> {
+/// Whether a frame says that it is a whole XSAVE area of our size.
+fn is_extended(frame: &[u8], size: usize) -> bool {
     let word = |at: usize| frame.get(at..at + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-    let described = word(SOFTWARE_BYTES)? == MAGIC1
-        && word(SOFTWARE_BYTES + 4)? as usize == size + 4
-        && word(SOFTWARE_BYTES + 16)? as usize == size
+    let is = |at: usize, value: usize| word(at).is_some_and(|word| word as usize == value);
+    is(SOFTWARE_BYTES, MAGIC1 as usize)
+        && is(SOFTWARE_BYTES + 4, size + 4)
+        && is(SOFTWARE_BYTES + 16, size)
         && size > LEGACY_BYTES + HEADER_BYTES
-        && word(size)? == MAGIC2;
-    if described { frame.get(..size) } else { None }
+        && is(size, MAGIC2 as usize)
 }
 
 impl Drop for UserFpu {
@@ -337,31 +337,33 @@ mod tests {
     #[test]
     fn legacy_frames_round_trip_and_mxcsr_is_masked() {
         let mut fpu = UserFpu::new().unwrap();
-        let mut frame = [0; LEGACY_BYTES];
-        assert_eq!(fpu.to_signal_frame(&mut frame), LEGACY_BYTES);
+        let mut frame = fpu.signal_frame().to_vec();
+        assert_eq!(frame.len(), LEGACY_BYTES);
         assert_eq!(frame[..2], DEFAULT_FCW.to_le_bytes());
         frame[MXCSR..MXCSR + 4].fill(0xff);
         frame[200] = 7;
-        fpu.from_signal_frame(&frame).unwrap();
-        let mut bytes = UserFpu::new().unwrap();
-        bytes.copy_from(&fpu);
-        assert_eq!(bytes.bytes()[MXCSR..MXCSR + 4], DEFAULT_MXCSR_MASK.to_le_bytes());
-        assert_eq!(bytes.bytes()[200], 7);
-        assert_eq!(fpu.from_signal_frame(&frame[1..]), Err(BadFrame));
+        let read = |to: &mut [u8]| {
+            to.copy_from_slice(&frame);
+            Ok::<(), ()>(())
+        };
+        fpu.load_signal_frame(read).unwrap();
+        let mut copy = UserFpu::new().unwrap();
+        copy.copy_from(&fpu);
+        assert_eq!(copy.bytes()[MXCSR..MXCSR + 4], DEFAULT_MXCSR_MASK.to_le_bytes());
+        assert_eq!(copy.bytes()[200], 7);
+        assert_eq!(fpu.load_signal_frame(|_| Err(5)), Err(5));
     }
 
     #[test]
     fn only_a_complete_description_is_extended() {
         const SIZE: usize = 832;
         let mut frame = [0; SIZE + 4];
-        assert!(extended_part(&frame, SIZE).is_none());
-        frame[464..468].copy_from_slice(&MAGIC1.to_le_bytes());
-        frame[468..472].copy_from_slice(&(SIZE as u32 + 4).to_le_bytes());
-        frame[480..484].copy_from_slice(&(SIZE as u32).to_le_bytes());
-        assert!(extended_part(&frame, SIZE).is_none());
-        frame[SIZE..].copy_from_slice(&MAGIC2.to_le_bytes());
-        assert_eq!(extended_part(&frame, SIZE).map(<[u8]>::len), Some(SIZE));
-        assert!(extended_part(&frame[..SIZE], SIZE).is_none());
-        assert!(extended_part(&frame, SIZE + 64).is_none());
+        assert!(!is_extended(&frame, SIZE));
+        describe(&mut frame, SIZE + 4);
+        assert!(is_extended(&frame, SIZE));
+        assert!(!is_extended(&frame[..SIZE], SIZE));
+        assert!(!is_extended(&frame, SIZE + 64));
+        frame[SIZE] = 0;
+        assert!(!is_extended(&frame, SIZE));
     }
 }
