@@ -25,6 +25,7 @@ bitflags! {
         const MCE = 1 << 10;
         const HYPERVISOR = 1 << 11;
         const MWAIT = 1 << 12;
+        const PCID = 1 << 13;
     }
 }
 
@@ -51,6 +52,7 @@ pub(super) fn detect() {
 
     let one = __cpuid(1);
     note(one.ecx & 1 << 3 != 0, Features::MWAIT);
+    note(one.ecx & 1 << 17 != 0, Features::PCID);
     note(one.ecx & 1 << 24 != 0, Features::TSC_DEADLINE);
     note(one.ecx & 1 << 26 != 0, Features::XSAVE);
     note(one.ecx & 1 << 30 != 0, Features::RDRAND);
@@ -89,6 +91,7 @@ const CR4_OSFXSR: u64 = 1 << 9;
 const CR4_OSXMMEXCPT: u64 = 1 << 10;
 const CR4_UMIP: u64 = 1 << 11;
 const CR4_FSGSBASE: u64 = 1 << 16;
+const CR4_PCIDE: u64 = 1 << 17;
 const CR4_OSXSAVE: u64 = 1 << 18;
 const CR4_SMEP: u64 = 1 << 20;
 const CR4_SMAP: u64 = 1 << 21;
@@ -110,6 +113,7 @@ pub(super) fn enable() {
         (Features::MCE, CR4_MCE),
         (Features::UMIP, CR4_UMIP),
         (Features::FSGSBASE, CR4_FSGSBASE),
+        (Features::PCID, CR4_PCIDE),
         (Features::XSAVE, CR4_OSXSAVE),
         (Features::SMEP, CR4_SMEP),
         (Features::SMAP, CR4_SMAP),
@@ -124,7 +128,8 @@ pub(super) fn enable() {
     }
     let cr0 = CR0_PE | CR0_MP | CR0_ET | CR0_NE | CR0_WP | CR0_AM | CR0_PG;
     // SAFETY: the CPU is in long mode with paging on, and stays so (PE, PG, PAE, LME, LMA are set in all three values);
-    // every other bit is either architectural in long mode or reported by CPUID. CR4 is written first because CR0.WP must
+    // every other bit is either architectural in long mode or reported by CPUID. The
+    // tables in use were loaded as a plain address, so PCIDE finds the identifier 0 it needs in CR3. CR4 is written first because CR0.WP must
     // not change under CR4.CET, which the value clears. EFER and PAT exist on every 64-bit CPU.
     unsafe {
         asm!("mov cr4, {}", in(reg) cr4, options(nostack, preserves_flags));

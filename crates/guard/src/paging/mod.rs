@@ -6,8 +6,9 @@
 //! | `build` | the kernel half of an instance, built from outside |
 //! | `kernel` | the kernel half in use: stacks, device registers, granules of the direct map |
 //! | `user` | page tables of programs |
-//! | `tlb` | shootdown |
+//! | `tlb`, `asid` | shootdown; what stays cached over a switch |
 
+mod asid;
 pub(crate) mod build;
 mod entry;
 pub(crate) mod kernel;

@@ -7,9 +7,10 @@
 //! interrupt sent: a single-threaded program on its own CPU never disturbs anybody.
 //!
 //! A page table is *active* on a CPU from [`activate`] until another one is activated there, or [`leave`] is requested
-//! because it is about to be freed. The CPU announces itself in the table's mask before it loads CR3, and the initiator
-//! changes entries before it reads the mask, both sequentially consistent: either the initiator sees the CPU, or the CPU
-//! loads CR3 after the change.
+//! because it is about to be freed. The CPU announces itself in the table's mask before it reads how many changes there were
+//! and loads CR3; the initiator changes entries and counts the change before it reads the mask, all sequentially
+//! consistent: either the initiator sees the CPU, or the CPU sees the change, and drops what it may have cached of the table
+//! when it last ran it (`asid`). CPUs that do not run the table are never interrupted.
 
 use core::ops::Range;
 use core::ptr::null_mut;
@@ -18,6 +19,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 use abi::layout::PAGE_SIZE;
 use lfmutex::Mutex;
 
+use super::asid::Asids;
 use super::kernel;
 use crate::cpu::{CpuId, MAX_CPUS};
 use crate::mem::phys::PhysAddr;
@@ -61,13 +63,18 @@ impl CpuMask {
 #[derive(Debug)]
 pub(super) struct Active {
     root: PhysAddr,
+    /// Never reused, not 0.
+    id: u64,
+    /// How often something was taken away.
+    changes: AtomicU64,
     cpus: CpuMask,
 }
 
 impl Active {
     /// A table that is active nowhere.
-    pub(super) const fn new(root: PhysAddr) -> Self {
-        Self { root, cpus: CpuMask::new() }
+    pub(super) fn new(root: PhysAddr) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self { root, id: NEXT.fetch_add(1, Ordering::Relaxed), changes: AtomicU64::new(0), cpus: CpuMask::new() }
     }
 }
 
@@ -80,23 +87,32 @@ mod cpu {
 
     pub(super) use crate::cpu::{current, without_irqs};
 
-    /// Loads CR3, which drops all translations but global ones.
+    use crate::arch::features::{self, Features};
+
+    /// Whether translations are told apart by identifiers.
+    pub(super) fn has_asids() -> bool {
+        features::has(Features::PCID)
+    }
+
+    /// Loads CR3, which drops all translations under `asid` but global ones, unless they are to be kept. Without
+    /// identifiers `asid` is 0 and nothing is kept.
     ///
     /// # Safety
     /// `root` is a complete root table, and stays one while it is loaded. All roots have the same kernel half, so the code,
-    /// stack and data in use stay mapped as they are.
-    pub(super) unsafe fn load(root: PhysAddr) {
-        // SAFETY: by the caller's promise.
-        unsafe { asm!("mov cr3, {}", in(reg) root.0, options(nostack, preserves_flags)) };
+    /// stack and data in use stay mapped as they are. What is kept was cached from this very table, and not changed since.
+    pub(super) unsafe fn load(root: PhysAddr, asid: u64, keep: bool) {
+        let value = root.0 | asid | u64::from(keep) << 63;
+        // SAFETY: by the caller's promise; PCIDE is set if the value has more than an address.
+        unsafe { asm!("mov cr3, {}", in(reg) value, options(nostack, preserves_flags)) };
     }
 
-    /// Drops all translations but global ones.
+    /// Drops all translations of the active table but global ones.
     pub(super) fn flush_user() {
-        // SAFETY: loading CR3 with its own value changes no mapping.
+        // SAFETY: loading CR3 with its own value, whose highest bit reads as 0, changes no mapping.
         unsafe { asm!("mov {0}, cr3", "mov cr3, {0}", out(reg) _, options(nostack, preserves_flags)) };
     }
 
-    /// Drops the translation of one page, global or not.
+    /// Drops the translation of one page in the active table, and a global one.
     pub(super) fn flush_page(va: usize) {
         // SAFETY: dropping a translation changes no mapping.
         unsafe { asm!("invlpg [{}]", in(reg) va, options(nostack, preserves_flags)) };
@@ -137,7 +153,10 @@ mod cpu {
     pub(super) fn without_irqs<R>(f: impl FnOnce() -> R) -> R {
         f()
     }
-    pub(super) unsafe fn load(_: PhysAddr) {}
+    pub(super) fn has_asids() -> bool {
+        true
+    }
+    pub(super) unsafe fn load(_: PhysAddr, _: u64, _: bool) {}
     pub(super) fn flush_user() {}
     pub(super) fn flush_page(_: usize) {}
     pub(super) fn flush_everything() {}
@@ -146,25 +165,55 @@ mod cpu {
 /// The user page table that each CPU has loaded; null: the kernel's own.
 static CURRENT: [AtomicPtr<Active>; MAX_CPUS] = [const { AtomicPtr::new(null_mut()) }; MAX_CPUS];
 
+/// The identifiers of each CPU.
+static ASIDS: [Asids; MAX_CPUS] = [const { Asids::new() }; MAX_CPUS];
+
 /// CPUs that take part in shootdowns of the kernel half.
 static ONLINE: CpuMask = CpuMask::new();
 
 /// This CPU runs on the kernel's tables and takes interrupts from now on (they may still be off). Translations that
 /// changed before it was counted in are forgotten.
 pub(crate) fn join() {
-    ONLINE.insert(cpu::current());
+    let me = cpu::current();
+    ONLINE.insert(me);
+    ASIDS[me.0 as usize].forget_all_but(0);
     cpu::flush_everything();
 }
 
-fn flush_local(range: &Range<usize>, kernel: bool) {
+/// Drops what this CPU has cached of a range in the active table. Interrupts are off.
+fn flush_local(range: &Range<usize>) {
     if range.len() / PAGE_SIZE <= SINGLE_PAGES {
         for va in range.clone().step_by(PAGE_SIZE) {
             cpu::flush_page(va);
         }
-    } else if kernel {
-        cpu::flush_everything();
     } else {
         cpu::flush_user();
+    }
+}
+
+/// The same for a range of the kernel half. Translations are global, but what leads to them is cached per identifier.
+fn flush_local_kernel(range: &Range<usize>) {
+    let me = cpu::current().0 as usize;
+    if range.len() / PAGE_SIZE > SINGLE_PAGES {
+        return cpu::flush_everything();
+    }
+    flush_local(range);
+    // SAFETY: a table in `CURRENT` has this CPU in its mask, and is not freed before the mask is empty (`leave`).
+    let active = unsafe { CURRENT[me].load(Ordering::Relaxed).as_ref() };
+    ASIDS[me].forget_all_but(active.map_or(0, |table| table.id));
+}
+
+/// Takes a change of `table` in on this CPU, if it is active here; otherwise the CPU finds out when it activates it.
+fn follow(table: *const Active, range: &Range<usize>, change: u64) {
+    let me = cpu::current().0 as usize;
+    let current = CURRENT[me].load(Ordering::Relaxed);
+    if !core::ptr::eq(current, table) {
+        return;
+    }
+    flush_local(range);
+    // SAFETY: as in `flush_local_kernel`.
+    if let Some(current) = unsafe { current.as_ref() } {
+        ASIDS[me].follow(current.id, change);
     }
 }
 
@@ -179,8 +228,11 @@ pub(super) fn activate(table: &Active) {
             return;
         }
         table.cpus.insert(me);
-        // SAFETY: `PageTable` made the root, with the kernel half linked in, and frees it after `leave` only.
-        unsafe { cpu::load(table.root) };
+        let (asid, keep) =
+            if cpu::has_asids() { ASIDS[me.0 as usize].lend(table.id, table.changes.load(Ordering::SeqCst)) } else { (0, false) };
+        // SAFETY: `PageTable` made the root, with the kernel half linked in, and frees it after `leave` only. What is cached
+        // under the identifier is kept only if it is this table's and no change was missed.
+        unsafe { cpu::load(table.root, asid, keep) };
         current.store(new.cast_mut(), Ordering::Relaxed);
         // SAFETY: a table in `CURRENT` has this CPU in its mask, and is not freed before the mask is empty (`leave`).
         if let Some(old) = unsafe { old.as_ref() } {
@@ -199,7 +251,7 @@ pub(super) fn deactivate(table: Option<*const Active>) {
             return;
         }
         // SAFETY: the kernel's root, never freed.
-        unsafe { cpu::load(kernel::root()) };
+        unsafe { cpu::load(kernel::root(), 0, false) };
         current.store(null_mut(), Ordering::Relaxed);
         // SAFETY: as in `activate`; its last use of the table is the removal itself.
         unsafe { &*old }.cpus.remove(me);
@@ -218,6 +270,7 @@ struct Request {
     start: AtomicUsize,
     end: AtomicUsize,
     table: AtomicPtr<Active>,
+    change: AtomicU64,
     waiter: AtomicUsize,
     asked: CpuMask,
     missing: AtomicU32,
@@ -229,6 +282,7 @@ static REQUEST: Request = Request {
     start: AtomicUsize::new(0),
     end: AtomicUsize::new(0),
     table: AtomicPtr::new(null_mut()),
+    change: AtomicU64::new(0),
     waiter: AtomicUsize::new(0),
     asked: CpuMask::new(),
     missing: AtomicU32::new(0),
@@ -244,22 +298,23 @@ pub fn shootdowns() -> u64 {
 
 /// No CPU uses translations of `range` in `table` from before the call any more when this returns. May sleep.
 pub(super) fn flush(table: &Active, range: Range<usize>) {
-    if !alone(&table.cpus, || flush_local(&range, false)) {
-        shoot(DROP_USER, &range, table, &table.cpus);
+    let change = table.changes.fetch_add(1, Ordering::SeqCst) + 1;
+    if !alone(&table.cpus, || follow(table, &range, change)) {
+        shoot(DROP_USER, &range, table, change, &table.cpus);
     }
 }
 
 /// The same for a range of the kernel half, on all CPUs of the instance.
 pub(super) fn flush_kernel(range: Range<usize>) {
-    if !alone(&ONLINE, || flush_local(&range, true)) {
-        shoot(DROP_KERNEL, &range, null_mut(), &ONLINE);
+    if !alone(&ONLINE, || flush_local_kernel(&range)) {
+        shoot(DROP_KERNEL, &range, null_mut(), 0, &ONLINE);
     }
 }
 
 /// The table is active on no CPU when this returns; the caller sees to it that nobody activates it any more.
 pub(super) fn leave(table: &Active) {
     if !alone(&table.cpus, || deactivate(Some(table))) {
-        shoot(LEAVE, &(0..0), table, &table.cpus);
+        shoot(LEAVE, &(0..0), table, 0, &table.cpus);
     }
 }
 
@@ -278,7 +333,7 @@ fn alone(cpus: &CpuMask, work: impl FnOnce()) -> bool {
     })
 }
 
-fn shoot(kind: u32, range: &Range<usize>, table: *const Active, cpus: &CpuMask) {
+fn shoot(kind: u32, range: &Range<usize>, table: *const Active, change: u64, cpus: &CpuMask) {
     let scheduler = lfmutex::scheduler();
     let _turn = TURN.lock();
     SHOOTDOWNS.fetch_add(1, Ordering::Relaxed);
@@ -286,6 +341,7 @@ fn shoot(kind: u32, range: &Range<usize>, table: *const Active, cpus: &CpuMask) 
     REQUEST.start.store(range.start, Ordering::Relaxed);
     REQUEST.end.store(range.end, Ordering::Relaxed);
     REQUEST.table.store(table.cast_mut(), Ordering::Relaxed);
+    REQUEST.change.store(change, Ordering::Relaxed);
     REQUEST.waiter.store(scheduler.current().into_raw(), Ordering::Relaxed);
     // One more than are asked, so that nobody is the last before all are asked.
     REQUEST.missing.store(1, Ordering::Relaxed);
@@ -322,7 +378,8 @@ pub(crate) fn interrupt() {
     let range = REQUEST.start.load(Ordering::Relaxed)..REQUEST.end.load(Ordering::Relaxed);
     match REQUEST.kind.load(Ordering::Relaxed) {
         LEAVE => deactivate(Some(REQUEST.table.load(Ordering::Relaxed))),
-        kind => flush_local(&range, kind == DROP_KERNEL),
+        DROP_KERNEL => flush_local_kernel(&range),
+        _ => follow(REQUEST.table.load(Ordering::Relaxed), &range, REQUEST.change.load(Ordering::Relaxed)),
     }
     let waiter = REQUEST.waiter.load(Ordering::Relaxed);
     if REQUEST.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
