@@ -65,6 +65,7 @@ pub mod process_table;
 pub mod run;
 #[cfg(target_os = "none")]
 pub mod sched;
+#[cfg(target_os = "none")]
 mod schedule;
 #[cfg(target_os = "none")]
 pub mod signal;
