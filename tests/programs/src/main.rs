@@ -5,6 +5,7 @@
 //! `machine-tests quiet` counts interrupts as only Skerry shows them.
 
 mod canary;
+mod coherence;
 mod events;
 mod exhaust;
 mod files;
@@ -33,6 +34,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         signals::CHECKS,
         memory::CHECKS,
         spaces::CHECKS,
+        coherence::CHECKS,
         files::CHECKS,
         processes::CHECKS,
         time::CHECKS,
