@@ -16,6 +16,10 @@ use task::Mutex;
 pub(crate) fn add(dir: &Arc<StaticDir>, dev: u64) {
     dir.add("role", pseudo::file(Attr::new(dev, 0o444), || Ok(role())));
     dir.add("cpus", pseudo::file(Attr::new(dev, 0o444), || Ok(cpus())));
+    dir.add(
+        "rcu",
+        pseudo::file(Attr::new(dev, 0o444), || Ok(format!("grace_periods {}\n", guard::rcu::grace_periods()).into_bytes())),
+    );
     dir.add("memory", pseudo::file(Attr::new(dev, 0o444), || Ok(memory())));
     if !guard::role::is_supervisor() {
         let write = |text: &[u8]| {

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::arch::{apic, cpu, ioapic, timer};
 use crate::cpu::CpuId;
-use crate::{paging, park, role};
+use crate::{paging, park, rcu, role};
 
 /// Vectors below are exceptions.
 pub(crate) const FIRST_VECTOR: u8 = 0x20;
@@ -97,6 +97,7 @@ pub(crate) fn handle(vector: u8) {
     // This CPU alone writes these, and not from NMI handlers: no locked operations are needed.
     let count = &area.interrupts[usize::from(vector)];
     count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    rcu::pass_in_interrupt();
     let depth = area.irq_depth.load(Ordering::Relaxed);
     area.irq_depth.store(depth + 1, Ordering::Relaxed);
     match vector {

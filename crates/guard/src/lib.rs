@@ -23,6 +23,7 @@ mod park;
 pub mod partition;
 pub mod power;
 pub mod random;
+pub mod rcu;
 pub mod role;
 mod smp;
 pub mod stack;

@@ -2,69 +2,138 @@
 
 use crate::SysResult;
 use abi::errno::Errno;
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use fs::lock::{self, Owner};
 use fs::{Cred, File, FsContext, OpenFlags, ops};
-use task::Mutex;
+use guard::rcu::RcuArc;
+use task::{Mutex, Once};
 
 /// How many descriptors a process may have unless `RLIMIT_NOFILE` says otherwise.
 pub const DEFAULT_LIMIT: usize = 1024;
 /// The highest limit that can be set.
 pub const MAX_LIMIT: usize = 1 << 20;
 
-#[derive(Clone)]
-struct Slot {
-    file: Arc<File>,
-    cloexec: bool,
+/// Numbers in the first chunk; each further one makes the table eight times as large.
+const FIRST: usize = 64;
+/// Chunks after the first, up to [`MAX_LIMIT`].
+const FURTHER: usize = 5;
+
+/// Open files by number. Looking one up takes no lock (RCU), and chunks never move.
+struct Files {
+    first: [RcuArc<File>; FIRST],
+    further: [Once<Box<[RcuArc<File>]>>; FURTHER],
 }
 
-#[derive(Default)]
-struct Slots {
-    slots: Vec<Option<Slot>>,
+impl Files {
+    const fn new() -> Self {
+        Self { first: [const { RcuArc::empty() }; FIRST], further: [const { Once::new() }; FURTHER] }
+    }
+
+    /// The place of a number beyond the first chunk: which further chunk, where it starts, how many it has.
+    fn chunk(fd: usize) -> (usize, usize, usize) {
+        let chunk = ((fd / FIRST).ilog2() / 3) as usize;
+        let start = FIRST << (3 * chunk);
+        (chunk, start, 7 * start)
+    }
+
+    /// Where a number's file is, if the chunk exists.
+    #[inline]
+    fn place(&self, fd: usize) -> Option<&RcuArc<File>> {
+        if fd < FIRST {
+            return Some(&self.first[fd]);
+        }
+        let (chunk, start, _) = Self::chunk(fd);
+        self.further.get(chunk)?.get()?.get(fd - start)
+    }
+
+    /// As [`Self::place`], for a number below [`MAX_LIMIT`]; makes the chunk.
+    fn make_place(&self, fd: usize) -> &RcuArc<File> {
+        if fd < FIRST {
+            return &self.first[fd];
+        }
+        let (chunk, start, size) = Self::chunk(fd);
+        &self.further[chunk].call_once(|| core::iter::repeat_with(RcuArc::empty).take(size).collect())[fd - start]
+    }
+
+    fn get(&self, fd: usize) -> Option<Arc<File>> {
+        self.place(fd)?.load()
+    }
+}
+
+/// One bit for each number.
+#[derive(Clone, Default)]
+struct Bits(Vec<u64>);
+
+impl Bits {
+    fn has(&self, fd: usize) -> bool {
+        self.0.get(fd / 64).is_some_and(|word| word & 1 << (fd % 64) != 0)
+    }
+
+    fn set(&mut self, fd: usize, value: bool) {
+        if self.0.len() <= fd / 64 {
+            self.0.resize(fd / 64 + 1, 0);
+        }
+        let (word, bit) = (&mut self.0[fd / 64], 1 << (fd % 64));
+        *word = if value { *word | bit } else { *word & !bit };
+    }
+
+    fn iter(&self) -> impl Iterator<Item = usize> {
+        self.0
+            .iter()
+            .enumerate()
+            .flat_map(|(i, &word)| (0..64).filter(move |bit| word & 1 << bit != 0).map(move |bit| i * 64 + bit))
+    }
+
+    /// The lowest number from `least` on that has none.
+    fn lowest_free(&self, least: usize) -> usize {
+        let word = |i: usize| self.0.get(i).copied().unwrap_or(0);
+        let (mut i, mut taken) = (least / 64, word(least / 64) | ((1 << (least % 64)) - 1));
+        while taken == u64::MAX {
+            i += 1;
+            taken = word(i);
+        }
+        i * 64 + taken.trailing_ones() as usize
+    }
+}
+
+/// Which numbers are taken: what changes are made under.
+#[derive(Clone, Default)]
+struct Numbers {
+    taken: Bits,
+    cloexec: Bits,
     /// Below this every number is taken.
     lowest_free: usize,
 }
 
-impl Slots {
-    fn get(&self, fd: i32) -> Result<&Slot, Errno> {
-        // A negative number is beyond all there are.
-        self.slots.get(fd as u32 as usize).and_then(Option::as_ref).ok_or(Errno::EBADF)
+impl Numbers {
+    fn check(&self, fd: i32) -> Result<usize, Errno> {
+        usize::try_from(fd).ok().filter(|&fd| self.taken.has(fd)).ok_or(Errno::EBADF)
     }
 
-    fn get_mut(&mut self, fd: i32) -> Result<&mut Slot, Errno> {
-        let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
-        self.slots.get_mut(index).and_then(Option::as_mut).ok_or(Errno::EBADF)
+    fn take(&mut self, fd: usize, cloexec: bool) {
+        self.taken.set(fd, true);
+        self.cloexec.set(fd, cloexec);
     }
 
-    /// Puts a slot at the lowest free number from `least` on.
-    fn insert(&mut self, slot: Slot, least: usize, limit: usize) -> Result<usize, Errno> {
-        let from = least.max(self.lowest_free);
-        let free = self.slots.iter().skip(from).position(Option::is_none).map_or(self.slots.len().max(from), |i| from + i);
+    /// Takes the lowest free number from `least` on.
+    fn take_lowest(&mut self, least: usize, limit: usize, cloexec: bool) -> Result<usize, Errno> {
+        let free = self.taken.lowest_free(least.max(self.lowest_free));
         if free >= limit {
             return Err(Errno::EMFILE);
         }
-        self.place(free, slot);
+        self.take(free, cloexec);
         if least <= self.lowest_free {
             self.lowest_free = free + 1;
         }
         Ok(free)
     }
 
-    fn place(&mut self, index: usize, slot: Slot) -> Option<Slot> {
-        if self.slots.len() <= index {
-            self.slots.resize(index + 1, None);
-        }
-        self.slots[index].replace(slot)
-    }
-
-    fn take(&mut self, index: usize) -> Option<Slot> {
-        let slot = self.slots.get_mut(index)?.take();
-        if slot.is_some() {
-            self.lowest_free = self.lowest_free.min(index);
-        }
-        slot
+    fn free(&mut self, fd: usize) {
+        self.taken.set(fd, false);
+        self.lowest_free = self.lowest_free.min(fd);
     }
 }
 
@@ -72,7 +141,9 @@ impl Slots {
 pub struct FdTable {
     /// The owner of POSIX record locks; never reused.
     id: u64,
-    slots: Mutex<Slots>,
+    files: Files,
+    /// Held while a number and its place in `files` change.
+    numbers: Mutex<Numbers>,
     limit: AtomicUsize,
     /// Whether a POSIX record lock was ever set through this table; only then does closing have to look for some.
     has_record_locks: AtomicBool,
@@ -80,16 +151,17 @@ pub struct FdTable {
 
 impl Default for FdTable {
     fn default() -> Self {
-        Self::with(Slots::default(), DEFAULT_LIMIT)
+        Self::with(Numbers::default(), DEFAULT_LIMIT)
     }
 }
 
 impl FdTable {
-    fn with(slots: Slots, limit: usize) -> Self {
+    fn with(numbers: Numbers, limit: usize) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            slots: Mutex::new(slots),
+            files: Files::new(),
+            numbers: Mutex::new(numbers),
             limit: AtomicUsize::new(limit),
             has_record_locks: AtomicBool::new(false),
         }
@@ -104,10 +176,12 @@ impl FdTable {
     /// A copy with the same openings, as `fork(2)` makes it. Record locks are not inherited.
     #[must_use]
     pub fn fork(&self) -> Arc<Self> {
-        let slots = self.slots.lock();
-        let copy = Slots { slots: slots.slots.clone(), lowest_free: slots.lowest_free };
-        drop(slots);
-        Arc::new(Self::with(copy, self.limit()))
+        let numbers = self.numbers.lock();
+        let copy = Self::with(numbers.clone(), self.limit());
+        for fd in numbers.taken.iter() {
+            copy.files.make_place(fd).swap(self.files.get(fd));
+        }
+        Arc::new(copy)
     }
 
     /// The number below which descriptors must stay (`RLIMIT_NOFILE`).
@@ -126,7 +200,8 @@ impl FdTable {
     /// # Errors
     /// `EBADF`.
     pub fn get(&self, fd: i32) -> Result<Arc<File>, Errno> {
-        self.slots.lock().get(fd).map(|slot| slot.file.clone())
+        // A negative number is beyond all there are.
+        self.files.get(fd as u32 as usize).ok_or(Errno::EBADF)
     }
 
     /// The open file behind a descriptor that was not opened with `O_PATH`.
@@ -155,11 +230,15 @@ impl FdTable {
         if least >= limit && least > 0 {
             return Err(Errno::EINVAL);
         }
-        // If there is no number the file is dropped after the lock.
-        let slot = Slot { file, cloexec };
-        let result = self.slots.lock().insert(slot.clone(), least, limit);
-        drop(slot);
-        result
+        let mut numbers = self.numbers.lock();
+        let fd = numbers.take_lowest(least, limit, cloexec);
+        if let Ok(fd) = fd {
+            self.files.make_place(fd).swap(Some(file));
+        } else {
+            // The file is dropped after the lock.
+            drop(numbers);
+        }
+        fd
     }
 
     /// Gives an open file this number, closing what had it (`dup2(2)`).
@@ -171,9 +250,12 @@ impl FdTable {
         if index >= self.limit() {
             return Err(Errno::EBADF);
         }
-        let old = self.slots.lock().place(index, Slot { file, cloexec });
+        let mut numbers = self.numbers.lock();
+        numbers.take(index, cloexec);
+        let old = self.files.make_place(index).swap(Some(file));
+        drop(numbers);
         if let Some(old) = old {
-            self.closed(&old.file);
+            self.closed(&old);
         }
         Ok(index)
     }
@@ -183,10 +265,17 @@ impl FdTable {
     /// # Errors
     /// `EBADF`.
     pub fn close(&self, fd: i32) -> Result<(), Errno> {
-        let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
-        let slot = self.slots.lock().take(index).ok_or(Errno::EBADF)?;
-        self.closed(&slot.file);
+        let mut numbers = self.numbers.lock();
+        let fd = numbers.check(fd)?;
+        let file = self.take_out(&mut numbers, fd);
+        drop(numbers);
+        file.inspect(|file| self.closed(file));
         Ok(())
+    }
+
+    fn take_out(&self, numbers: &mut Numbers, fd: usize) -> Option<Arc<File>> {
+        numbers.free(fd);
+        self.files.place(fd)?.swap(None)
     }
 
     /// POSIX: closing any descriptor of a file gives back all the process's record locks on it.
@@ -204,14 +293,13 @@ impl FdTable {
 
     /// Closes every descriptor for which `which(fd, cloexec)` holds.
     fn close_where(&self, which: impl Fn(usize, bool) -> bool) {
-        let closed: Vec<Slot> = {
-            let mut slots = self.slots.lock();
-            let doomed = |(fd, slot): (usize, &Option<Slot>)| slot.as_ref().filter(|s| which(fd, s.cloexec)).map(|_| fd);
-            let doomed: Vec<usize> = slots.slots.iter().enumerate().filter_map(doomed).collect();
-            doomed.into_iter().filter_map(|fd| slots.take(fd)).collect()
+        let closed: Vec<Arc<File>> = {
+            let mut numbers = self.numbers.lock();
+            let doomed: Vec<usize> = numbers.taken.iter().filter(|&fd| which(fd, numbers.cloexec.has(fd))).collect();
+            doomed.into_iter().filter_map(|fd| self.take_out(&mut numbers, fd)).collect()
         };
-        for slot in closed {
-            self.closed(&slot.file);
+        for file in closed {
+            self.closed(&file);
         }
     }
 
@@ -231,10 +319,9 @@ impl FdTable {
             self.close_where(|fd, _| (first..=last).contains(&fd));
             return;
         }
-        let mut slots = self.slots.lock();
-        for slot in slots.slots.iter_mut().take(last.saturating_add(1)).skip(first).flatten() {
-            slot.cloexec = true;
-        }
+        let mut numbers = self.numbers.lock();
+        let marked: Vec<usize> = numbers.taken.iter().filter(|fd| (first..=last).contains(fd)).collect();
+        marked.into_iter().for_each(|fd| numbers.cloexec.set(fd, true));
     }
 
     /// Whether a descriptor is close-on-exec.
@@ -242,7 +329,8 @@ impl FdTable {
     /// # Errors
     /// `EBADF`.
     pub fn cloexec(&self, fd: i32) -> Result<bool, Errno> {
-        self.slots.lock().get(fd).map(|slot| slot.cloexec)
+        let numbers = self.numbers.lock();
+        Ok(numbers.cloexec.has(numbers.check(fd)?))
     }
 
     /// Marks a descriptor close-on-exec, or takes the mark away.
@@ -250,21 +338,23 @@ impl FdTable {
     /// # Errors
     /// `EBADF`.
     pub fn set_cloexec(&self, fd: i32, cloexec: bool) -> Result<(), Errno> {
-        self.slots.lock().get_mut(fd).map(|slot| slot.cloexec = cloexec)
+        let mut numbers = self.numbers.lock();
+        let fd = numbers.check(fd)?;
+        numbers.cloexec.set(fd, cloexec);
+        Ok(())
     }
 
     /// All descriptors, ascending.
     #[must_use]
     pub fn list(&self) -> Vec<(i32, Arc<File>)> {
-        let slots = self.slots.lock();
-        let entry = |(fd, slot): (usize, &Option<Slot>)| Some((i32::try_from(fd).ok()?, slot.as_ref()?.file.clone()));
-        slots.slots.iter().enumerate().filter_map(entry).collect()
+        let numbers = self.numbers.lock();
+        numbers.taken.iter().filter_map(|fd| Some((i32::try_from(fd).ok()?, self.files.get(fd)?))).collect()
     }
 
     /// How many descriptors there is room for now, as `FDSize` of `/proc/<pid>/status` shows it.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.slots.lock().slots.len().next_multiple_of(64)
+        self.numbers.lock().taken.0.len() * 64
     }
 
     /// Opens `name` as descriptors 0, 1 and 2, for a program the kernel starts.

@@ -10,6 +10,7 @@ use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::cpu;
+use crate::rcu;
 use crate::stack::KernelStack;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -113,6 +114,7 @@ pub fn switch(prev: &Context, next: &Context) {
     assert!(running.load(Ordering::Relaxed) == prev.id, "switch from a context that does not run here");
     assert!(!next.running.swap(true, Ordering::Acquire), "switch to a running context");
     running.store(next.id, Ordering::Relaxed);
+    rcu::pass();
     // SAFETY: interrupts are off. `prev` is the running context, so saving the stack pointer there is right, and its flag is
     // cleared after this stack's last use. `next` was not running and is now marked as ours; its stack pointer was saved by
     // `switch_stacks` or made by `new`, on a stack that lives as long as the context.

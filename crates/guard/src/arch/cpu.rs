@@ -72,6 +72,10 @@ pub(crate) struct CpuArea {
     pub(super) gdt: UnsafeCell<Gdt>,
     /// Interrupts taken, by vector.
     pub(crate) interrupts: [AtomicU64; 256],
+    /// Quiescent states passed (`rcu`).
+    pub(crate) quiescent: AtomicU64,
+    /// It sleeps, and has not switched context since.
+    pub(crate) rests: AtomicBool,
     /// Stack of the NMI handler.
     pub(super) nmi_stack: IstStack,
     /// Stack of the double fault handler.
@@ -120,6 +124,8 @@ impl CpuArea {
             tss: UnsafeCell::new(Tss::new()),
             gdt: UnsafeCell::new(Gdt::new()),
             interrupts: [const { AtomicU64::new(0) }; 256],
+            quiescent: AtomicU64::new(0),
+            rests: AtomicBool::new(false),
             nmi_stack: IstStack(UnsafeCell::new([0; IST_STACK_BYTES])),
             double_fault_stack: IstStack(UnsafeCell::new([0; IST_STACK_BYTES])),
             machine_check_stack: IstStack(UnsafeCell::new([0; IST_STACK_BYTES])),
@@ -324,9 +330,12 @@ pub fn idle_wait(should_sleep: impl FnOnce() -> bool) {
     assert_not_pinned();
     irqs_off();
     if should_sleep() {
+        let rests = &area().rests;
+        rests.store(true, Ordering::Relaxed);
         // SAFETY: `sti` takes effect after the following instruction, so no interrupt is taken between the two; the halt
         // ends with the next one.
         unsafe { asm!("sti", "hlt", options(nostack)) };
+        rests.store(false, Ordering::Relaxed);
     } else {
         irqs_on();
     }

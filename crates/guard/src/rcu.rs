@@ -1,0 +1,117 @@
+//! Read-copy-update over this instance's CPUs (see the crate `rcu`, and `docs/locks.md`).
+//!
+//! A reader's section runs with interrupts off. So a CPU that switches context or takes an interrupt is outside of every
+//! section: that is where quiescent states are counted.
+
+use ::rcu::{Cpus, Domain, Memory};
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicUsize, Ordering, fence};
+
+use lfmutex::{Token, scheduler};
+
+use crate::cpu::{self, CpuId};
+use crate::ipi;
+
+const NOBODY: usize = usize::MAX;
+
+/// The thread that sleeps until all CPUs have passed a quiescent state; there is one at a time.
+static SLEEPER: AtomicUsize = AtomicUsize::new(NOBODY);
+
+static DOMAIN: Domain<Instance, Memory> = Domain::new(Instance);
+
+/// The CPUs of this instance.
+struct Instance;
+
+// SAFETY: `passed` counts up in `pass` only, with a full fence, outside of sections, in which interrupts are off; nothing there
+// calls it. A CPU that rests, or is not started, runs no thread and so no section before it switches context, which clears the
+// flag by way of `pass`.
+unsafe impl Cpus for Instance {
+    fn count(&self) -> usize {
+        cpu::count()
+    }
+
+    fn passed(&self, cpu: usize) -> u64 {
+        cpu::area_of(CpuId(cpu as u32)).map_or(0, |area| area.quiescent.load(Ordering::SeqCst))
+    }
+
+    fn idle(&self, cpu: usize) -> bool {
+        cpu::area_of(CpuId(cpu as u32)).is_none_or(|area| area.rests.load(Ordering::SeqCst))
+    }
+
+    fn pass_here(&self) {
+        cpu::without_irqs(pass);
+    }
+
+    fn nudge(&self, cpu: usize) {
+        ipi::reschedule(CpuId(cpu as u32));
+    }
+
+    fn sleep_until(&self, over: &dyn Fn() -> bool) {
+        let scheduler = scheduler();
+        SLEEPER.store(scheduler.current().into_raw(), Ordering::Relaxed);
+        // Before the interrupts are sent, whose handlers look at it.
+        fence(Ordering::SeqCst);
+        for cpu in (0..cpu::count()).filter(|&cpu| !self.idle(cpu)) {
+            self.nudge(cpu);
+        }
+        while !over() {
+            scheduler.park();
+        }
+        SLEEPER.store(NOBODY, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn section<R>(&self, section: impl FnOnce() -> R) -> R {
+        cpu::without_irqs(section)
+    }
+}
+
+/// This CPU is outside of every section, and runs threads. Interrupts are off.
+#[inline]
+pub(crate) fn pass() {
+    let area = cpu::area();
+    area.rests.store(false, Ordering::Relaxed);
+    // A locked instruction: a full fence on x86, for both stores.
+    area.quiescent.fetch_add(1, Ordering::SeqCst);
+}
+
+/// An interrupt is handled on this CPU.
+#[inline]
+pub(crate) fn pass_in_interrupt() {
+    cpu::area().quiescent.fetch_add(1, Ordering::SeqCst);
+    let sleeper = SLEEPER.load(Ordering::Relaxed);
+    if sleeper != NOBODY {
+        scheduler().unpark(Token::from_raw(sleeper));
+    }
+}
+
+/// Number of grace periods that are over.
+pub fn grace_periods() -> u64 {
+    DOMAIN.periods()
+}
+
+/// A place that holds an `Arc<T>` or nothing. Reading it takes no lock and does not wait; the value is dropped with its last
+/// `Arc`, and the memory it was in is given back after a grace period.
+#[derive(Debug)]
+pub struct RcuArc<T>(::rcu::RcuArc<T>);
+
+impl<T: Send + Sync> RcuArc<T> {
+    /// A place with nothing in it.
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self(::rcu::RcuArc::empty())
+    }
+
+    /// What is there.
+    #[inline]
+    pub fn load(&self) -> Option<Arc<T>> {
+        // SAFETY: there is one domain.
+        unsafe { self.0.load(&DOMAIN) }
+    }
+
+    /// Puts `new` there, and returns what was there. Sleeps if much memory waits for the end of a grace period: in threads only.
+    pub fn swap(&self, new: Option<Arc<T>>) -> Option<Arc<T>> {
+        // SAFETY: there is one domain.
+        unsafe { self.0.swap(new, &DOMAIN) }
+    }
+}

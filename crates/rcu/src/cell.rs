@@ -1,0 +1,209 @@
+//! A place for an `Arc` that readers look at without a lock.
+
+use alloc::sync::{Arc, Weak};
+use core::fmt;
+use core::mem::ManuallyDrop;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::domain::{Cpus, Domain};
+
+/// The memory of a value that is gone already: given back after a grace period.
+pub struct Memory {
+    weak: *const (),
+    free: unsafe fn(*const ()),
+}
+
+// SAFETY: it stands for a `Weak<T>` of a `T: Send + Sync`, which may be dropped anywhere.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    fn of<T: Send + Sync>(weak: Weak<T>) -> Self {
+        /// # Safety
+        /// `weak` is what `Weak::<T>::into_raw` gave, and used once.
+        unsafe fn free<T>(weak: *const ()) {
+            // SAFETY: passed on.
+            drop(unsafe { Weak::from_raw(weak.cast::<T>()) });
+        }
+        Self { weak: weak.into_raw().cast(), free: free::<T> }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: made by `of` from the same `T`, and dropped once.
+        unsafe { (self.free)(self.weak) };
+    }
+}
+
+/// A place that holds an `Arc<T>` or nothing. Reading it takes no lock.
+///
+/// The value itself is dropped as soon as its last `Arc` is, as ever: only the memory it was in is kept for a grace period, by a
+/// weak count. A reader that comes too late finds the strong count at zero, and nothing else.
+pub struct RcuArc<T> {
+    /// Null, or a pointer that owns one strong and one weak count.
+    value: AtomicPtr<T>,
+}
+
+impl<T: Send + Sync> RcuArc<T> {
+    /// A place with nothing in it.
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self { value: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// What is there.
+    ///
+    /// # Safety
+    /// The place is used with this domain only.
+    #[inline]
+    pub unsafe fn load<C: Cpus>(&self, domain: &Domain<C, Memory>) -> Option<Arc<T>> {
+        domain.cpus().section(|| {
+            let value = self.value.load(Ordering::Acquire);
+            if value.is_null() {
+                return None;
+            }
+            // SAFETY: the pointer was there within this section, so its weak count is given up after the section at the
+            // earliest; `ManuallyDrop` leaves it.
+            ManuallyDrop::new(unsafe { Weak::from_raw(value) }).upgrade()
+        })
+    }
+
+    /// Puts `new` there, and returns what was there.
+    ///
+    /// # Safety
+    /// The place is used with this domain only.
+    pub unsafe fn swap<C: Cpus>(&self, new: Option<Arc<T>>, domain: &Domain<C, Memory>) -> Option<Arc<T>> {
+        let new = new.map_or(ptr::null_mut(), |arc| {
+            let _kept = ManuallyDrop::new(Arc::downgrade(&arc));
+            Arc::into_raw(arc).cast_mut()
+        });
+        let old = self.value.swap(new, Ordering::AcqRel);
+        (!old.is_null()).then(|| {
+            // SAFETY: the place owned one strong and one weak count, and is the owner no longer.
+            let (strong, weak) = unsafe { (Arc::from_raw(old), Weak::from_raw(old)) };
+            domain.retire(Memory::of(weak));
+            strong
+        })
+    }
+}
+
+impl<T> Drop for RcuArc<T> {
+    fn drop(&mut self) {
+        let value = *self.value.get_mut();
+        if !value.is_null() {
+            // SAFETY: the place owns one count of each, and nobody reads it any more.
+            unsafe {
+                drop(Weak::from_raw(value));
+                drop(Arc::from_raw(value));
+            }
+        }
+    }
+}
+
+impl<T> fmt::Debug for RcuArc<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RcuArc(..)")
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use crate::{BATCH, LIMIT};
+    use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+    use std::thread;
+
+    /// Readers are threads; a thread's CPU has a counter that is odd within a section.
+    struct Threads([AtomicU64; 3]);
+
+    std::thread_local! {
+        static CPU: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
+    }
+
+    // SAFETY: the counters are increased at both ends of a section, in sequentially consistent order, and even ones are idle.
+    unsafe impl Cpus for Threads {
+        fn count(&self) -> usize {
+            self.0.len()
+        }
+        fn passed(&self, cpu: usize) -> u64 {
+            self.0[cpu].load(Ordering::SeqCst) / 2
+        }
+        fn idle(&self, cpu: usize) -> bool {
+            self.0[cpu].load(Ordering::SeqCst).is_multiple_of(2)
+        }
+        fn pass_here(&self) {}
+        fn nudge(&self, _: usize) {}
+        fn sleep_until(&self, over: &dyn Fn() -> bool) {
+            while !over() {
+                thread::yield_now();
+            }
+        }
+        fn section<R>(&self, section: impl FnOnce() -> R) -> R {
+            let counter = &self.0[CPU.get()];
+            counter.fetch_add(1, Ordering::SeqCst);
+            let result = section();
+            counter.fetch_add(1, Ordering::SeqCst);
+            result
+        }
+    }
+
+    fn domain() -> Domain<Threads, Memory> {
+        Domain::new(Threads([const { AtomicU64::new(0) }; 3]))
+    }
+
+    struct Counted<'a>(u64, u64, &'a AtomicUsize);
+    impl Drop for Counted<'_> {
+        fn drop(&mut self) {
+            self.1 = 0;
+            self.2.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_value_goes_at_once_and_its_memory_later() {
+        let (alive, domain) = (AtomicUsize::new(1), domain());
+        let place = RcuArc::empty();
+        // SAFETY: in this test there is one domain.
+        let (load, swap) = (|| unsafe { place.load(&domain) }, |new| unsafe { place.swap(new, &domain) });
+        assert!(load().is_none());
+        assert!(swap(Some(Arc::new(Counted(1, 1, &alive)))).is_none());
+        let read = load().unwrap();
+        assert_eq!(read.0, 1);
+        let old = swap(None).unwrap();
+        drop((read, old));
+        assert_eq!(alive.load(Ordering::SeqCst), 0);
+        assert!(load().is_none());
+    }
+
+    #[test]
+    fn readers_see_whole_values_while_they_are_replaced() {
+        let (alive, domain, done) = (AtomicUsize::new(0), domain(), AtomicBool::new(false));
+        let place = RcuArc::<Counted<'_>>::empty();
+        thread::scope(|scope| {
+            for cpu in [1, 2] {
+                let (place, domain, done) = (&place, &domain, &done);
+                scope.spawn(move || {
+                    CPU.set(cpu);
+                    while !done.load(Ordering::Relaxed) {
+                        // SAFETY: in this test there is one domain.
+                        if let Some(value) = unsafe { place.load(domain) } {
+                            assert_eq!(value.0, value.1);
+                        }
+                    }
+                });
+            }
+            for i in 1..20_000 {
+                alive.fetch_add(1, Ordering::SeqCst);
+                // SAFETY: in this test there is one domain.
+                unsafe { place.swap(Some(Arc::new(Counted(i, i, &alive))), &domain) };
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        assert!(domain.periods() >= 20_000 / (LIMIT + BATCH) as u64);
+        drop(place);
+        assert_eq!(alive.load(Ordering::SeqCst), 0);
+    }
+}

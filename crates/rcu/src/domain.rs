@@ -1,0 +1,133 @@
+//! Grace periods.
+
+use alloc::vec::Vec;
+use core::mem;
+
+use lfmutex::Mutex;
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
+
+#[cfg(not(loom))]
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// As many retired values as one grace period waits for.
+pub const BATCH: usize = 64;
+/// At most so many wait for the next one. Who retires one more sleeps until the present grace period is over.
+pub const LIMIT: usize = 8 * BATCH;
+
+/// What grace periods need to know of the CPUs.
+///
+/// # Safety
+/// After a full fence by the calling thread, [`Self::passed`] must have changed, or [`Self::idle`] be true, only if the CPU was
+/// outside every [`Self::section`] some time after that fence, and sections that begin there later see what was stored before it.
+/// A counter that is increased at such a time, with a full fence after it, satisfies that.
+pub unsafe trait Cpus: Sync {
+    /// Number of CPUs.
+    fn count(&self) -> usize;
+    /// Changes with each quiescent state of a CPU.
+    fn passed(&self, cpu: usize) -> u64;
+    /// Whether it is in one now.
+    fn idle(&self, cpu: usize) -> bool;
+    /// The calling thread is in none: lets its CPU pass one.
+    fn pass_here(&self);
+    /// Makes a CPU pass one soon.
+    fn nudge(&self, cpu: usize);
+    /// Makes all pass one, and sleeps until `over` says that they have.
+    fn sleep_until(&self, over: &dyn Fn() -> bool);
+    /// Runs a reader's section: the CPU passes no quiescent state in it.
+    fn section<R>(&self, section: impl FnOnce() -> R) -> R;
+}
+
+struct Waiting<G> {
+    /// Retired since the grace period under way began.
+    next: Vec<G>,
+    /// Freed when it is over; empty if none is under way.
+    now: Vec<G>,
+    /// The CPUs' counters at its beginning.
+    marks: Vec<u64>,
+}
+
+/// CPUs, and what waits for them to pass quiescent states. `G` is dropped after a grace period.
+pub struct Domain<C, G> {
+    cpus: C,
+    waiting: Mutex<Waiting<G>>,
+    periods: AtomicU64,
+}
+
+impl<C: Cpus, G> Domain<C, G> {
+    /// A domain in which nothing waits.
+    #[cfg(not(loom))]
+    pub const fn new(cpus: C) -> Self {
+        let waiting = Waiting { next: Vec::new(), now: Vec::new(), marks: Vec::new() };
+        Self { cpus, waiting: Mutex::new(waiting), periods: AtomicU64::new(0) }
+    }
+
+    /// A domain in which nothing waits.
+    #[cfg(loom)]
+    pub fn new(cpus: C) -> Self {
+        let waiting = Waiting { next: Vec::new(), now: Vec::new(), marks: Vec::new() };
+        Self { cpus, waiting: Mutex::new(waiting), periods: AtomicU64::new(0) }
+    }
+
+    /// Its CPUs.
+    pub fn cpus(&self) -> &C {
+        &self.cpus
+    }
+
+    /// Number of grace periods that are over.
+    pub fn periods(&self) -> u64 {
+        self.periods.load(Ordering::Relaxed)
+    }
+
+    /// Drops `garbage` after a grace period; it has been unlinked. May free what waited before. Thread context only, outside of
+    /// sections; sleeps if too much waits.
+    pub fn retire(&self, garbage: G) {
+        let mut waiting = self.waiting.lock();
+        waiting.next.push(garbage);
+        let mut freed = Vec::new();
+        if !waiting.now.is_empty() {
+            self.cpus.pass_here();
+        }
+        if !waiting.now.is_empty() && self.is_over(&waiting.marks) {
+            freed = mem::take(&mut waiting.now);
+            self.periods.fetch_add(1, Ordering::Relaxed);
+        }
+        if waiting.next.len() >= BATCH {
+            if waiting.now.is_empty() {
+                self.begin(&mut waiting);
+            } else if waiting.next.len() >= LIMIT {
+                let marks = mem::take(&mut waiting.marks);
+                // Others that retire wait for the lock meanwhile, which keeps them from retiring more.
+                self.cpus.sleep_until(&|| self.is_over(&marks));
+                waiting.marks = marks;
+                freed.append(&mut waiting.now);
+                self.periods.fetch_add(1, Ordering::Relaxed);
+                self.begin(&mut waiting);
+            } else if waiting.next.len().is_multiple_of(BATCH) {
+                self.lagging(&waiting.marks).for_each(|cpu| self.cpus.nudge(cpu));
+            }
+        }
+        drop(waiting);
+        // Not under the lock: dropping may take long.
+        drop(freed);
+    }
+
+    /// Begins a grace period for what was retired so far.
+    fn begin(&self, waiting: &mut Waiting<G>) {
+        mem::swap(&mut waiting.now, &mut waiting.next);
+        // Unlinked before the counters are read.
+        fence(Ordering::SeqCst);
+        waiting.marks.clear();
+        waiting.marks.extend((0..self.cpus.count()).map(|cpu| self.cpus.passed(cpu)));
+    }
+
+    /// CPUs that may still be in the section they were in at the beginning.
+    fn lagging<'a>(&'a self, marks: &'a [u64]) -> impl Iterator<Item = usize> + 'a {
+        marks.iter().enumerate().filter(|&(cpu, &mark)| self.cpus.passed(cpu) == mark && !self.cpus.idle(cpu)).map(|(cpu, _)| cpu)
+    }
+
+    fn is_over(&self, marks: &[u64]) -> bool {
+        self.lagging(marks).next().is_none()
+    }
+}
