@@ -374,8 +374,11 @@ pub fn idle_watch(word: &AtomicU32, value: u32, should_sleep: impl FnOnce() -> b
         }
         // After the monitor is armed: an earlier write is seen here, a later one ends the sleep.
         if word.load(Ordering::SeqCst) == value {
+            let rests = &area().rests;
+            rests.store(true, Ordering::Relaxed);
             // SAFETY: as in `idle_wait`; hint 0 is the shallowest sleep.
             unsafe { asm!("sti", "mwait", in("eax") 0, in("ecx") 0, options(nostack)) };
+            rests.store(false, Ordering::Relaxed);
             return;
         }
     }
