@@ -15,6 +15,7 @@ use abi::msg::{self, Message};
 use abi::window::State;
 use fs::Result;
 use fs::poll::Source;
+use guard::mem::{Scrub, Scrubbing};
 use guard::partition::{HaltProgress, HaltReport, Partition};
 use guard::timer;
 use ring::{Consumer, LogReader, MessageWriter, Producer};
@@ -329,7 +330,7 @@ impl Instance {
             (window.state(), window.status.exit_code.load(Ordering::Relaxed))
         };
         let bytes = partition.memory_bytes();
-        let scrub = partition.reclaim();
+        let scrub = partition.reclaim().map(scrub);
         drop(partition);
         let mut record = self.record.lock();
         let halting_since = record.halting_since;
@@ -396,4 +397,12 @@ impl Instance {
         self.close();
         Ok(())
     }
+}
+
+/// Zeroes an instance's memory, with all CPUs of the supervisor at it, and frees it.
+fn scrub(memory: Scrubbing) -> Scrub {
+    let memory = Arc::new(memory);
+    let shared = memory.clone();
+    parallel::run(memory.pieces(), move |_| shared.scrub_next());
+    Arc::into_inner(memory).expect("the tasks are over and their closure is gone").finish()
 }

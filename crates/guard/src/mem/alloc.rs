@@ -270,9 +270,11 @@ pub(super) fn clean(block: &Block) {
     allocator().set_touched(block.first.0, block.order, true);
 }
 
-/// Zeroes a block of granules and counts it as unused.
-pub(super) fn scrub(block: &Block) {
-    // SAFETY: the block is the caller's, and in the direct map.
-    unsafe { direct::zero(block.ptr(), 1 << block.order) };
-    allocator().set_touched(block.first.0, block.order, false);
+/// Zeroes one granule of a block, which nobody else does at the same time, and counts it as unused.
+pub(super) fn scrub(block: &Block, granule: u64) {
+    assert!(granule < 1 << (block.order - GRANULE_ORDER), "a granule beyond the block");
+    let first = block.first.add(granule * GRANULE_FRAMES);
+    // SAFETY: the granule is part of the caller's block, and in the direct map.
+    unsafe { direct::zero(direct::ptr(first), GRANULE_FRAMES as usize) };
+    allocator().set_touched(first.0, GRANULE_ORDER, false);
 }

@@ -170,17 +170,13 @@ impl Granules {
         }
     }
 
-    /// Zeroes all of it and frees it.
+    /// To be zeroed and freed.
     ///
     /// # Panics
     /// If it is still granted.
-    pub(crate) fn scrub_and_free(self) -> Scrub {
+    pub(crate) fn into_scrubbing(self) -> Scrubbing {
         assert!(!self.granted, "freeing granted memory");
-        let start = timer::now_ns();
-        for block in &self.blocks {
-            alloc::scrub(block);
-        }
-        Scrub { bytes: self.bytes(), ns: timer::now_ns() - start }
+        Scrubbing { next: AtomicU64::new(0), done: AtomicU64::new(0), start: timer::now_ns(), memory: self }
     }
 
     /// The first frame of each granule, as the instance orders them.
@@ -189,6 +185,46 @@ impl Granules {
             let (first, count) = (block.first(), (block.bytes() / GRANULE_SIZE) as u64);
             (0..count).map(move |granule| first.add(granule * GRANULE_FRAMES))
         })
+    }
+}
+
+/// Memory that came back from an instance, being zeroed piece by piece, by as many threads as like. It is freed when dropped;
+/// what was not zeroed then is before it is given to anyone.
+#[derive(Debug)]
+pub struct Scrubbing {
+    memory: Granules,
+    /// The first piece that nobody has taken.
+    next: AtomicU64,
+    /// Pieces zeroed.
+    done: AtomicU64,
+    start: u64,
+}
+
+impl Scrubbing {
+    /// Number of pieces.
+    #[must_use]
+    pub fn pieces(&self) -> usize {
+        (self.memory.bytes() / GRANULE_SIZE as u64) as usize
+    }
+
+    /// Zeroes a piece that nobody has taken yet; false if there is none.
+    pub fn scrub_next(&self) -> bool {
+        let mut piece = self.next.fetch_add(1, Ordering::Relaxed);
+        for block in &self.memory.blocks {
+            let count = (block.bytes() / GRANULE_SIZE) as u64;
+            if piece < count {
+                alloc::scrub(block, piece);
+                self.done.fetch_add(1, Ordering::Relaxed);
+                return true;
+            }
+            piece -= count;
+        }
+        false
+    }
+
+    /// Frees the memory.
+    pub fn finish(self) -> Scrub {
+        Scrub { bytes: self.done.load(Ordering::Relaxed) * GRANULE_SIZE as u64, ns: timer::now_ns() - self.start }
     }
 }
 
@@ -232,7 +268,10 @@ mod tests {
         let last = direct::ptr(at).wrapping_add(offset as usize % PAGE_SIZE);
         // SAFETY: part of `granules`, which nobody else uses.
         assert_eq!(unsafe { *last }, 7);
-        assert_eq!(granules.scrub_and_free().bytes, 6 << 20);
+        let scrubbing = granules.into_scrubbing();
+        assert_eq!(scrubbing.pieces(), 3);
+        while scrubbing.scrub_next() {}
+        assert_eq!(scrubbing.finish().bytes, 6 << 20);
         assert_eq!(counts(), (0, 0));
         // SAFETY: the test's memory; nobody else takes granules.
         assert_eq!(unsafe { *last }, 0);

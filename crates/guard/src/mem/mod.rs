@@ -40,7 +40,7 @@ use phys::PhysAddr;
 
 pub use alloc::idle_step;
 pub use frame::Frame;
-pub use grant::Scrub;
+pub use grant::{Scrub, Scrubbing};
 pub use page::Page;
 
 /// On what page tables `init` finds itself.

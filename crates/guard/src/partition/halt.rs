@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering;
 
 use super::{Member, Partition, smp};
 use crate::arch::apic;
-use crate::mem::Scrub;
+use crate::mem::Scrubbing;
 use crate::timer;
 
 /// How long a CPU has to follow an NMI before it is reset, and the reset before it is given up.
@@ -119,9 +119,9 @@ impl Partition {
         })
     }
 
-    /// Takes the memory of a halted instance back and scrubs it; frees the CPUs that came back. Returns what was scrubbed, or
-    /// `None` if a CPU is lost: then the memory is too.
-    pub fn reclaim(&mut self) -> Option<Scrub> {
+    /// Takes the memory of a halted instance back, for the caller to scrub; frees the CPUs that came back. `None` if a CPU is
+    /// lost: then the memory is too.
+    pub fn reclaim(&mut self) -> Option<Scrubbing> {
         if self.cpus.iter().any(|cpu| !cpu.confirmed) {
             return None;
         }
@@ -129,6 +129,6 @@ impl Partition {
         // SAFETY: every CPU of the instance has proved that it is in the park page, on the park tables; an instance has no
         // devices yet.
         unsafe { memory.take_back() };
-        Some(memory.scrub_and_free())
+        Some(memory.into_scrubbing())
     }
 }
