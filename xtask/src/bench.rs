@@ -45,6 +45,9 @@ pub struct Arguments {
     /// Measure one of the systems only, `Skerry` or `Linux`
     #[arg(long, value_name = "SYSTEM")]
     only: Option<String>,
+    /// Show beside them what an earlier run wrote as JSON, of the systems that are not measured now
+    #[arg(long, value_name = "FILE")]
+    with: Option<PathBuf>,
     /// Write the figures as JSON, too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -86,6 +89,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let metrics = chosen(&arguments.names)?;
     if !metrics.is_empty() {
         measure(arguments, &systems, &metrics, &mut table)?;
+    }
+    if let Some(path) = &arguments.with {
+        let failed = || format!("cannot read {}", path.display());
+        table.add_earlier(&fs::read_to_string(path).with_context(failed)?).with_context(failed)?;
     }
     table.print();
     if let Some(path) = &arguments.json {

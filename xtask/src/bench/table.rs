@@ -1,19 +1,20 @@
 //! The figures of a run, printed as a table and as JSON.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One figure of one system.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Figure {
     /// What was measured.
     pub metric: String,
     /// The system it was measured on.
-    pub system: &'static str,
+    pub system: Cow<'static, str>,
     /// The unit of the three values.
-    pub unit: &'static str,
+    pub unit: Cow<'static, str>,
     /// The median of the runs; none if the system cannot run it.
     pub median: Option<f64>,
     /// The smallest.
@@ -50,6 +51,7 @@ impl Table {
         if values.is_empty() {
             return;
         }
+        let (system, unit) = (system.into(), unit.into());
         let (median, min, max) = (values.get(values.len() / 2).copied(), values.first().copied(), values.last().copied());
         self.figures.push(Figure {
             metric: metric.into(),
@@ -73,6 +75,7 @@ impl Table {
         goal: Option<f64>,
         error: String,
     ) {
+        let (system, unit) = (system.into(), unit.into());
         let (median, min, max) = (None, None, None);
         self.figures.push(Figure { metric: metric.into(), system, unit, median, min, max, runs: 0, goal, error: Some(error) });
     }
@@ -85,7 +88,7 @@ impl Table {
     /// Each metric with both systems' figures, in the order in which they were added.
     pub fn pairs(&self) -> impl Iterator<Item = Pair<'_>> {
         let mut seen = BTreeSet::new();
-        let first = self.figures.iter().filter(move |figure| seen.insert((&figure.metric, figure.unit)));
+        let first = self.figures.iter().filter(move |figure| seen.insert((&figure.metric, &figure.unit)));
         first.map(|Figure { metric, unit, .. }| Pair {
             metric,
             unit,
@@ -118,6 +121,17 @@ impl Table {
                 println!("{} on {}: n/a: {error}", figure.metric, figure.system);
             }
         }
+    }
+
+    /// Adds an earlier run's figures of what this one did not measure.
+    pub fn add_earlier(&mut self, json: &str) -> Result<()> {
+        let earlier: Vec<Figure> = serde_json::from_str(json)?;
+        let measured: BTreeSet<_> = self.figures.iter().map(|figure| figure.system.clone()).collect();
+        let known: BTreeSet<_> = self.figures.iter().map(|figure| (figure.metric.clone(), figure.unit.clone())).collect();
+        let wanted =
+            |figure: &Figure| !measured.contains(&figure.system) && known.contains(&(figure.metric.clone(), figure.unit.clone()));
+        self.figures.extend(earlier.into_iter().filter(wanted));
+        Ok(())
     }
 
     /// The same as JSON.
