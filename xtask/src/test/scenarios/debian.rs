@@ -121,14 +121,60 @@ print(os.read(r, 100), os.waitstatus_to_exitcode(status))
     ),
 ];
 
-pub fn run(setting: &Setting) -> Result<Vec<Check>> {
-    let mut machine = setting.machine("debian");
+/// What it takes to develop software.
+const TOOLS: [&str; 8] = ["bash", "coreutils", "gcc", "git", "grep", "libc6-dev", "make", "sed"];
+
+const DEVELOPMENT: [(&str, &[&str], &str); 2] = [
+    (
+        "git: commits, a clone over a local path, its log and its integrity",
+        &[
+            "bash",
+            "-ec",
+            r#"cd /tmp; git config --global user.email a@b; git config --global user.name n; git init -q -b main a; cd a; seq 1000 > f; git add f; git commit -qm one; seq 50 >> f; git commit -qam two; cd ..; git clone -q a b; cd b; git log --format=%s; git fsck; wc -l f; git diff --shortstat HEAD~1"#,
+        ],
+        "two\none\n1050 f\n 1 file changed, 50 insertions(+)",
+    ),
+    (
+        "gcc and make compile and link in parallel, and the program runs",
+        &[
+            "bash",
+            "-ec",
+            r#"cd /tmp; for i in 1 2 3 4; do echo "int f$i(int x) { return x * $i; }" > f$i.c; done; cat > m.c <<'END'
+#include <stdio.h>
+int f1(int), f2(int), f3(int), f4(int);
+int main(void) { printf("%d\n", f1(f2(f3(f4(1))))); return 0; }
+END
+printf 'm: m.o f1.o f2.o f3.o f4.o\n\t$(CC) -o $@ $^\n' > Makefile; make -s -j4 CC=gcc CFLAGS=-O2; ./m; make -s -q && echo up to date"#,
+        ],
+        "24\nup to date",
+    ),
+];
+
+pub fn programs(setting: &Setting) -> Result<Vec<Check>> {
+    instances(setting, "programs", &PACKAGES, &PROGRAMS, "--cpus 1 --mem 512M", "2G")
+}
+
+pub fn development(setting: &Setting) -> Result<Vec<Check>> {
+    instances(setting, "development", &TOOLS, &DEVELOPMENT, "--cpus 2 --mem 1G", "4G")
+}
+
+/// Runs each program in an instance of its own, on a file system of these packages.
+fn instances(
+    setting: &Setting,
+    name: &str,
+    packages: &[&str],
+    programs: &[(&str, &[&str], &'static str)],
+    size: &str,
+    memory: &str,
+) -> Result<Vec<Check>> {
+    let mut machine = setting.machine(name);
+    machine.hardware.memory = memory.into();
     machine.timeout = Some(Duration::from_secs(420));
-    machine.additions.push(Addition { host: rootfs::cached(&PACKAGES)?, guest: "/debian.tar".into() });
+    machine.additions.push(Addition { host: rootfs::cached(packages)?, guest: "/debian.tar".into() });
     let step = |(what, command, printed): &(&str, &[&str], &'static str)| {
         let words: Vec<_> = command.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
-        let script = format!("skerry run --rm --cpus 1 --mem 512M --rootfs /debian.tar -- {}", words.join(" "));
-        Step::new(*what, script, Expect::Text(printed)).limit(60)
+        let script = format!("skerry run --rm {size} --rootfs /debian.tar -- {}", words.join(" "));
+        Step::new(*what, script, Expect::Text(printed)).limit(120)
     };
-    batch::run(machine, &PROGRAMS.iter().map(step).collect::<Vec<_>>())
+    batch::run(machine, &programs.iter().map(step).collect::<Vec<_>>())
 }
