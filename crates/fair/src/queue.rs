@@ -446,6 +446,48 @@ impl RunQueue {
         self.put_down(now_ns).map_or_else(History::default, |entity| self.history(&entity))
     }
 
+    /// Whether [`Self::hand_over`] to a woken thread of that policy may be put off until the current thread sleeps, or its hysteresis
+    /// is over: both are fair threads, and nobody else waits.
+    #[must_use]
+    pub fn may_hand_over(&self, policy: Policy) -> bool {
+        let current = self.current.as_ref().map(|current| current.policy);
+        matches!(current, Some(Policy::Other(_) | Policy::Batch(_))) && policy.realtime().is_none() && self.waiting() == 0
+    }
+
+    /// The current thread sleeps, and a thread that was woken meanwhile gets the CPU: [`Self::wake`], [`Self::block`] and
+    /// [`Self::pick`] in one step, for two threads that pass a turn to and fro. `None`, and no change, unless
+    /// [`Self::may_hand_over`].
+    pub fn hand_over(&mut self, id: u32, policy: Policy, history: &History, now_ns: u64) -> Option<History> {
+        if !self.may_hand_over(policy) {
+            return None;
+        }
+        let sequence = self.next_at_tail();
+        let ran = now_ns.saturating_sub(self.charged_ns);
+        self.charged_ns = now_ns;
+        let current = self.current.as_mut()?;
+        self.clock.charge_alone(&mut current.point, ran);
+        let left = History {
+            usage: current.usage.ran(now_ns.saturating_sub(current.stamp_ns)),
+            stamp_ns: now_ns,
+            lag_ns: 0,
+            queue: self.number,
+            virtual_time: self.clock.now(),
+            quantum_ns: 0,
+        };
+        current.id = id;
+        current.policy = policy;
+        current.point = Point::new(policy.weight());
+        self.clock.succeed(&mut current.point);
+        current.deadline = current.point.after(SLICE_NS);
+        current.sequence = sequence;
+        current.quantum_ns = RR_QUANTUM_NS as u32;
+        current.usage = history.usage.rested(now_ns.saturating_sub(history.stamp_ns));
+        current.stamp_ns = now_ns;
+        self.since_ns = now_ns;
+        self.claimed = false;
+        Some(left)
+    }
+
     /// Takes a waiting or the current thread out, for another queue or because it ended: O(n).
     pub fn remove(&mut self, id: u32, now_ns: u64) -> Option<History> {
         if self.current() == Some(id) {

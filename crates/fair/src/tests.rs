@@ -456,3 +456,43 @@ fn a_light_thread_takes_nothing_from_a_heavy_one() {
     let ran = machine.measure(SECOND / 5);
     assert!(ran[100] >= SECOND / 5 * 96 / 100, "{}", ran[100]);
 }
+
+/// Two threads pass a turn to and fro: what is remembered of them is the same whether it is done in one step or in three, and what comes
+/// after is fair.
+#[test]
+fn handing_over_is_wake_block_and_pick() {
+    let mut queues = [RunQueue::new(0), RunQueue::new(0)];
+    let mut histories = [[History::default(); 2]; 2];
+    for queue in &mut queues {
+        queue.enlarge(&mut Room::new(4));
+        queue.wake(0, Policy::default(), &History::default(), 1000);
+        assert_eq!(queue.pick(1000), Some(0));
+    }
+    let (mut now, mut running) = (1000, 0);
+    for turn in 0..2000 {
+        now += 300 + turn * 7 % 1_000_000;
+        let next = 1 - running;
+        let [short, long] = &mut queues;
+        let left = short.hand_over(next, Policy::default(), &histories[0][next as usize], now).unwrap();
+        histories[0][running as usize] = left;
+        long.wake(next, Policy::default(), &histories[1][next as usize], now);
+        histories[1][running as usize] = long.block(now);
+        assert_eq!((short.current(), long.pick(now)), (Some(next), Some(next)));
+        let remembered = |way: usize| [0, 1].map(|n| histories[way][n].to_words()[..2].to_vec());
+        assert_eq!(remembered(0), remembered(1));
+        assert_eq!(short.next_deadline(), None);
+        running = next;
+    }
+    let short = &mut queues[0];
+    assert!(!short.may_hand_over(Policy::Fifo(1)));
+    short.wake(7, Policy::default(), &History::default(), now);
+    assert!(short.hand_over(1 - running, Policy::default(), &History::default(), now).is_none());
+    let mut ran = [0u64; 2];
+    for _ in 0..200 {
+        let deadline = short.next_deadline().unwrap();
+        ran[usize::from(short.current() == Some(7))] += deadline - now;
+        now = deadline;
+        short.pick(now);
+    }
+    assert!(ran[0].abs_diff(ran[1]) <= 2 * SLICE_NS, "{ran:?}");
+}

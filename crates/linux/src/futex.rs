@@ -49,13 +49,25 @@ impl Drop for Counted {
     }
 }
 
-/// A thread that waits. Its key changes when it is moved to another word.
-struct Waiter {
+/// A thread that waits; made once for each thread. Its key changes when it is moved to another word.
+pub(crate) struct Waiter {
     thread: Arc<Thread>,
-    bits: u32,
+    bits: AtomicU32,
     woken: AtomicBool,
     /// The bucket it is in.
     bucket: AtomicUsize,
+}
+
+impl Waiter {
+    fn new(thread: Arc<Thread>) -> Self {
+        Self { thread, bits: AtomicU32::new(0), woken: AtomicBool::new(false), bucket: AtomicUsize::new(0) }
+    }
+
+    /// Was taken out of its bucket.
+    fn wake(&self) {
+        self.woken.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
 }
 
 struct Entry {
@@ -99,8 +111,7 @@ fn key(task: &Task, addr: usize, private: bool) -> Result<FutexKey, Errno> {
     if addr >= user::USER_END {
         return Err(Errno::EFAULT);
     }
-    let space = task.process().memory()?;
-    space.futex_key(addr, private)
+    task.process().futex_key(addr, private)
 }
 
 /// Waits until the word is woken, unless it is not `expected`.
@@ -110,8 +121,11 @@ fn wait(task: &Task, addr: usize, private: bool, expected: u32, deadline: Option
     }
     let key = key(task, addr, private)?;
     let number = bucket_of(&key);
-    let waiter =
-        Arc::new(Waiter { thread: task.thread().clone(), bits, woken: AtomicBool::new(false), bucket: AtomicUsize::new(number) });
+    let waiter = task.futex.call_once(|| Arc::new(Waiter::new(task.thread().clone())));
+    // Nobody else has it now: it is in no bucket, and who took it out last has said so.
+    waiter.bits.store(bits, Ordering::Relaxed);
+    waiter.woken.store(false, Ordering::Relaxed);
+    waiter.bucket.store(number, Ordering::Relaxed);
     {
         let mut bucket = TABLE[number].lock();
         let counted = Counted::new(addr);
@@ -138,8 +152,14 @@ fn wait(task: &Task, addr: usize, private: bool, expected: u32, deadline: Option
             }
             continue;
         };
-        // Who is not in its bucket any more has been woken after all.
-        return if withdraw(&waiter) { Err(error) } else { Ok(0) };
+        if withdraw(waiter) {
+            return Err(error);
+        }
+        // Who is not in its bucket any more is being woken after all; the next wait begins when that is done.
+        while !waiter.woken.load(Ordering::Acquire) {
+            ::task::park();
+        }
+        return Ok(0);
     }
 }
 
@@ -161,7 +181,7 @@ fn withdraw(waiter: &Arc<Waiter>) -> bool {
 fn take(bucket: &mut Bucket, key: &FutexKey, most: usize, bits: u32, woken: &mut Vec<Arc<Waiter>>) {
     let limit = woken.len().saturating_add(most);
     bucket.retain(|entry| {
-        let chosen = woken.len() < limit && entry.waiter.bits & bits != 0 && entry.key == *key;
+        let chosen = woken.len() < limit && entry.waiter.bits.load(Ordering::Relaxed) & bits != 0 && entry.key == *key;
         if chosen {
             woken.push(entry.waiter.clone());
         }
@@ -171,10 +191,7 @@ fn take(bucket: &mut Bucket, key: &FutexKey, most: usize, bits: u32, woken: &mut
 
 /// Wakes those taken out; without locks.
 fn wake_all(woken: Vec<Arc<Waiter>>) -> usize {
-    for waiter in &woken {
-        waiter.woken.store(true, Ordering::Release);
-        waiter.thread.unpark();
-    }
+    woken.iter().for_each(|waiter| waiter.wake());
     woken.len()
 }
 
@@ -183,6 +200,15 @@ fn wake(task: &Task, addr: usize, private: bool, most: usize, bits: u32) -> SysR
         return Err(Errno::EINVAL);
     }
     let key = key(task, addr, private)?;
+    if most == 1 {
+        let mut bucket = TABLE[bucket_of(&key)].lock();
+        let chosen = |entry: &Entry| entry.waiter.bits.load(Ordering::Relaxed) & bits != 0 && entry.key == key;
+        let Some(at) = bucket.iter().position(chosen) else { return Ok(0) };
+        let entry = bucket.remove(at);
+        drop(bucket);
+        entry.waiter.wake();
+        return Ok(1);
+    }
     let mut woken = Vec::new();
     take(&mut TABLE[bucket_of(&key)].lock(), &key, most, bits, &mut woken);
     Ok(wake_all(woken))

@@ -26,7 +26,7 @@ use abi::errno::Errno;
 use fs::poll::Source;
 use fs::{FsContext, Path};
 use linux_raw_sys::general as sys;
-use vm::AddressSpace;
+use vm::{AddressSpace, FutexKey};
 
 use crate::cred::Credentials;
 use crate::fdtable::FdTable;
@@ -59,6 +59,8 @@ pub struct Process {
     exit_signal: AtomicI32,
     /// `None` once it has ended.
     space: Mutex<Option<Arc<AddressSpace>>>,
+    /// The number of that, for who needs no more.
+    space_id: AtomicU64,
     tasks: Mutex<Vec<Arc<Task>>>,
     actions: Mutex<Arc<Actions>>,
     pub(crate) pending: Mutex<Pending>,
@@ -114,6 +116,7 @@ impl Process {
             pid: new.pid,
             start_ns: ::task::now_ns(),
             exit_signal: AtomicI32::new(new.exit_signal),
+            space_id: AtomicU64::new(new.space.id()),
             space: Mutex::new(Some(new.space)),
             tasks: Mutex::default(),
             actions: Mutex::new(new.actions),
@@ -167,7 +170,20 @@ impl Process {
         self.space().ok_or(Errno::ESRCH)
     }
 
+    /// Which word an address of its memory means, for futexes.
+    ///
+    /// # Errors
+    /// `EFAULT` if nothing is mapped there, unless the word is declared private.
+    #[inline]
+    pub(crate) fn futex_key(&self, addr: usize, private: bool) -> Result<FutexKey, Errno> {
+        if private {
+            return Ok(FutexKey::private(self.space_id.load(Ordering::Relaxed), addr));
+        }
+        self.memory()?.futex_key(addr)
+    }
+
     pub(crate) fn replace_space(&self, space: Arc<AddressSpace>) {
+        self.space_id.store(space.id(), Ordering::Relaxed);
         let old = self.space.lock().replace(space);
         drop(old);
     }

@@ -13,6 +13,7 @@ use fs::{Cred, File, FsContext};
 use crate::SysResult;
 use crate::cred::Credentials;
 use crate::fdtable::FdTable;
+use crate::futex::Waiter;
 use crate::process::Process;
 use crate::schedule::Schedule;
 use crate::sigframe::{AltStack, LastFault};
@@ -95,6 +96,8 @@ pub struct Task {
     pub(crate) cpus: Mutex<Vec<u64>>,
     /// How it is scheduled.
     pub(crate) schedule: Mutex<Schedule>,
+    /// What stands for it where futexes are waited for.
+    pub(crate) futex: Once<Arc<Waiter>>,
 }
 
 /// What a new thread takes over from the one that makes it.
@@ -134,6 +137,7 @@ impl Task {
             sleep: Mutex::new(None),
             cpus: Mutex::new(from.cpus),
             schedule: Mutex::new(from.schedule),
+            futex: Once::new(),
         })
     }
 

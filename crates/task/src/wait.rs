@@ -147,10 +147,17 @@ impl WaitQueue {
     }
 
     fn contains(&self, key: u64) -> bool {
+        if self.waiting.load(Ordering::Relaxed) == 0 {
+            // The own entry was taken out, under the lock, by who then woke this thread.
+            return false;
+        }
         self.entries.lock().queue.iter().any(|entry| entry.key == key)
     }
 
     fn remove(&self, key: u64) -> bool {
+        if self.waiting.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
         let mut entries = self.entries.lock();
         let Some(at) = entries.queue.iter().position(|entry| entry.key == key) else { return false };
         let entry = entries.queue.remove(at);
@@ -165,16 +172,19 @@ impl WaitQueue {
         if self.waiting.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let woken: VecDeque<Entry> = {
-            let mut entries = self.entries.lock();
-            let count = most.min(entries.queue.len());
-            let woken = entries.queue.drain(..count).collect();
-            self.waiting.store(entries.queue.len(), Ordering::Relaxed);
-            woken
-        };
-        // Not under the queue's lock, which the woken thread takes first of all.
-        for entry in woken {
+        // Only who waits now: those who come back because it was not for them are not woken again.
+        let mut left = most.min(self.waiting.load(Ordering::Relaxed));
+        while left > 0 {
+            let entry = {
+                let mut entries = self.entries.lock();
+                let entry = entries.queue.pop_front();
+                self.waiting.store(entries.queue.len(), Ordering::Relaxed);
+                entry
+            };
+            // Not under the queue's lock, which the woken thread takes first of all.
+            let Some(entry) = entry else { return };
             entry.thread.unpark();
+            left -= 1;
         }
     }
 }

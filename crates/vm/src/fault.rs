@@ -269,7 +269,7 @@ fn fetch(object: &Object, index: u64) -> Result<(), FaultError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Advice, Mapping, Object, Placement, Remap};
+    use crate::{Advice, FutexKey, Mapping, Object, Placement, Remap};
 
     const RW: Prot = Prot::READ.union(Prot::WRITE);
     const AT: usize = 0x1000_0000;
@@ -314,8 +314,8 @@ mod tests {
         let child = parent.fork().unwrap();
         child.write(AT + 5, b"x").unwrap();
         assert_eq!(peek(&parent, AT + 5), b'x');
-        assert!(parent.futex_key(AT + 4, false).unwrap() == child.futex_key(AT + 4, false).unwrap());
-        assert!(parent.futex_key(AT + 4, true).unwrap() != child.futex_key(AT + 4, true).unwrap());
+        assert!(parent.futex_key(AT + 4).unwrap() == child.futex_key(AT + 4).unwrap());
+        assert!(FutexKey::private(parent.id(), AT + 4) != FutexKey::private(child.id(), AT + 4));
     }
 
     #[test]

@@ -98,6 +98,13 @@ pub struct FutexKey {
 }
 
 impl FutexKey {
+    /// A word that only this address space sees ([`AddressSpace::id`]).
+    #[inline]
+    #[must_use]
+    pub fn private(space: u64, addr: usize) -> Self {
+        Self { space, index: addr as u64, object: None }
+    }
+
     /// The object's identity, or 0.
     fn object(&self) -> usize {
         self.object.as_ref().map_or(0, |object| Arc::as_ptr(object).cast::<u8>().addr())
@@ -598,15 +605,18 @@ impl AddressSpace {
         state.areas.iter().map(describe).collect()
     }
 
-    /// The identity of the word at `addr`. `private`: only threads of this space will ask for it.
+    /// A number no other address space has or had.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The identity of the word at `addr`.
     ///
     /// # Errors
     /// `EFAULT` if nothing is mapped there.
-    pub fn futex_key(&self, addr: usize, private: bool) -> Result<FutexKey, Errno> {
-        let own = FutexKey { space: self.id, index: addr as u64, object: None };
-        if private {
-            return Ok(own);
-        }
+    pub fn futex_key(&self, addr: usize) -> Result<FutexKey, Errno> {
+        let own = FutexKey::private(self.id, addr);
         let state = self.state.read();
         let (start, area) = state.areas.find(addr).ok_or(Errno::EFAULT)?;
         match &area.source {

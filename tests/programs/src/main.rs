@@ -1,8 +1,8 @@
 //! Checks of the Linux interface from inside: an ordinary static program that knows nothing of the kernel it runs on.
 //!
 //! `machine-tests list` prints the checks' names; `machine-tests NAME` runs one and prints `ok NAME`, or says what is wrong and
-//! exits with status 1. Every check passes on Linux. `machine-tests stress` prints the names of those that run longer, and
-//! `machine-tests quiet` counts interrupts as only Skerry shows them.
+//! exits with status 1. Every check passes on Linux. `machine-tests stress` prints the names of those that run longer, `machine-tests
+//! wake-ups N` does as many of one of them as it is told, and `machine-tests quiet` counts interrupts as only Skerry shows them.
 
 mod canary;
 mod coherence;
@@ -51,6 +51,7 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["list"] => print_names(&checks()),
         ["stress"] => print_names(scheduling::STRESS),
+        ["wake-ups", count] => report("wake-ups", count.parse().map_err(Into::into).and_then(scheduling::wake_ups)),
         ["quiet"] => report("quiet", quiet::run()),
         ["child", what @ ..] => processes::child(what),
         ["canary", what] => canary::run(what),

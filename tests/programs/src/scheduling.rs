@@ -405,11 +405,10 @@ impl Permits {
 }
 
 /// A ring of threads that pass tokens on: a lost wake-up stops the ring for ever.
-fn no_lost_wake_up() -> Result<()> {
-    const WAKE_UPS: u32 = 1_000_000;
+pub fn wake_ups(count: u32) -> Result<()> {
     const TOKENS: usize = 3;
     let threads = 2 * processors() + 1;
-    let rounds = WAKE_UPS.div_ceil(threads as u32);
+    let rounds = count.div_ceil(threads as u32);
     let ring: Vec<Permits> = (0..threads).map(|n| Permits(AtomicU32::new(u32::from(n < TOKENS)))).collect();
     let passed = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -425,10 +424,14 @@ fn no_lost_wake_up() -> Result<()> {
         }
     });
     let passed = passed.load(Ordering::Relaxed);
-    ensure!(passed >= u64::from(WAKE_UPS), "only {passed} were passed on");
+    ensure!(passed >= u64::from(count), "only {passed} were passed on");
     let left: u32 = ring.iter().map(|permits| permits.0.load(Ordering::Relaxed)).sum();
     ensure!(left == TOKENS as u32, "{left} tokens are left of {TOKENS}");
     Ok(())
+}
+
+fn no_lost_wake_up() -> Result<()> {
+    wake_ups(1_000_000)
 }
 
 /// Threads that are moved about, by themselves and by others, while they sleep and run.

@@ -433,16 +433,16 @@ impl<T: Send> CpuLocal<T> {
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&T) -> R) -> R {
         loop {
-            // Outside of the closed section, because the first use allocates.
-            let guess = current();
-            self.slot(guess);
             let were_on = irqs_enabled();
             irqs_off();
             let area = area();
-            if area.number.load(Ordering::Relaxed) == guess.0 {
+            let number = area.number.load(Ordering::Relaxed);
+            let pointer = self.slots[number as usize].load(Ordering::Acquire);
+            // SAFETY: published pointers come from `Box::into_raw` and are never freed.
+            if let Some(value) = unsafe { pointer.as_ref() } {
                 area.pinned.store(area.pinned.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 compiler_fence(Ordering::SeqCst);
-                let result = f(self.slot(guess));
+                let result = f(value);
                 compiler_fence(Ordering::SeqCst);
                 area.pinned.store(area.pinned.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
                 if were_on {
@@ -450,10 +450,11 @@ impl<T: Send> CpuLocal<T> {
                 }
                 return result;
             }
-            // Moved to another CPU in between.
             if were_on {
                 irqs_on();
             }
+            // Outside of the closed section, because the first use allocates.
+            self.slot(CpuId(number));
         }
     }
 }

@@ -6,7 +6,7 @@
 use core::sync::atomic::Ordering;
 
 use fair::{HYSTERESIS_NS, Policy, RunQueue};
-use guard::cpu::{self, CpuId};
+use guard::cpu::CpuId;
 use guard::timer::{self, now_ns};
 
 use super::cpu::{Cpu, IDLE, LOADED, shared};
@@ -20,15 +20,27 @@ const TRIES: usize = 4;
 impl Cpu {
     /// Takes in who was woken, decides who runs, and says so to others and to the timer. The caller switches.
     pub(super) fn choose(&self, why: Why) -> &'static Slot {
-        let me = cpu::current();
-        let shared = shared(me);
+        let (me, shared) = (self.id, self.shared);
         let now = now_ns();
-        let (prev, idle) = (self.current(), self.idle());
+        let prev = self.current();
         self.reschedule.set(false);
         // Before the wake queues are looked at, so that who comes later tells us again.
         shared.notice.0.swap(wake::OPEN, Ordering::SeqCst);
 
         let queue = &mut *self.queue.borrow_mut();
+        if let Some(pending) = self.pending.take() {
+            if why == Why::Parked
+                && shared.inbox.is_empty()
+                && !shared.recheck.load(Ordering::Relaxed)
+                && let Some(history) = queue.hand_over(pending.number(), pending.policy(), &pending.history(), now)
+            {
+                prev.remember(&history, false);
+                self.account(prev, pending, now);
+                return pending;
+            }
+            self.admit(queue, pending, me, now);
+        }
+        let idle = self.idle();
         if why == Why::Parked {
             prev.remember(&queue.block(now), false);
         }
@@ -43,7 +55,7 @@ impl Cpu {
         let picked = if why == Why::Yield { queue.pick_other(now) } else { queue.pick(now) };
         let next = picked.map_or(idle, slot::at);
         if !core::ptr::eq(prev, next) {
-            self.account(prev, next, me, now);
+            self.account(prev, next, now);
             if !self.overflow.borrow().is_empty() {
                 let tired = why != Why::Parked && !core::ptr::eq(prev, idle) && self.evicted.get().is_none();
                 self.take_overflow(queue, tired.then_some(prev), now);
@@ -74,8 +86,8 @@ impl Cpu {
     }
 
     /// `prev` leaves the CPU to `next`.
-    fn account(&self, prev: &'static Slot, next: &'static Slot, me: CpuId, now: u64) {
-        let shared = shared(me);
+    fn account(&self, prev: &'static Slot, next: &'static Slot, now: u64) {
+        let (me, shared) = (self.id, self.shared);
         let ran = now.saturating_sub(self.since.get());
         if core::ptr::eq(prev, self.idle()) {
             IDLE.remove(me.0 as usize);
@@ -91,6 +103,26 @@ impl Cpu {
         next.set_cpu(me);
     }
 
+    /// Whether a woken thread can wait in `pending`; the timer ends that with the hysteresis.
+    pub(super) fn can_wait(&self, queue: &RunQueue, slot: &'static Slot) -> bool {
+        if self.pending.get().is_some()
+            || !queue.may_hand_over(slot.policy())
+            || !slot.may_run_on(self.id)
+            || slot.moved.load(Ordering::Relaxed)
+        {
+            return false;
+        }
+        let until = self.since.get() + HYSTERESIS_NS;
+        if self.armed.get() > until {
+            if now_ns() >= until {
+                return false;
+            }
+            self.armed.set(until);
+            timer::arm(until);
+        }
+        true
+    }
+
     /// A thread that was woken, or sent here, joins the queue. True if it has a better claim than who runs.
     pub(super) fn admit(&self, queue: &mut RunQueue, slot: &'static Slot, me: CpuId, now: u64) -> bool {
         if !slot.may_run_on(me) {
@@ -99,7 +131,7 @@ impl Cpu {
                 return false;
             }
             // It is on its way to sleep here, and its stack in use: it is sent on when that is done.
-            shared(me).recheck.store(true, Ordering::Relaxed);
+            self.shared.recheck.store(true, Ordering::Relaxed);
             self.reschedule.set(true);
         }
         if !has_room(queue) {
@@ -168,7 +200,7 @@ impl Cpu {
 
     /// Gives waiting threads to CPUs that have none: first to the one that asked.
     fn give(&self, queue: &mut RunQueue, me: CpuId, now: u64) {
-        let shared = shared(me);
+        let shared = self.shared;
         if shared.asker.load(Ordering::Relaxed) != ring::NIL {
             let asker = CpuId(shared.asker.swap(ring::NIL, Ordering::AcqRel));
             if give_to(queue, asker, now) {

@@ -29,10 +29,15 @@ pub(super) struct Own {
 
 /// What only the CPU itself touches.
 pub(super) struct Cpu {
+    pub(super) id: CpuId,
+    pub(super) shared: &'static Shared,
     pub(super) current: Cell<Option<&'static Slot>>,
     pub(super) idle: Cell<Option<&'static Slot>>,
     pub(super) own: RefCell<Option<Box<Own>>>,
     pub(super) queue: RefCell<RunQueue>,
+    /// A thread that was woken and can wait until the current one sleeps or its hysteresis is over, so that nothing needs to be
+    /// weighed up: not in the queue yet.
+    pub(super) pending: Cell<Option<&'static Slot>>,
     /// Runnable threads that the queue had no room for.
     pub(super) overflow: RefCell<Fifo>,
     /// It may not stay here, and goes on as soon as its stack is free.
@@ -55,10 +60,13 @@ pub(super) struct Cpu {
 }
 
 pub(super) static CPUS: CpuLocal<Cpu> = CpuLocal::new(|cpu| Cpu {
+    id: cpu,
+    shared: SHARED.of(cpu),
     current: Cell::new(None),
     idle: Cell::new(None),
     own: RefCell::new(None),
     queue: RefCell::new(empty_queue(cpu)),
+    pending: Cell::new(None),
     overflow: RefCell::new(Fifo::new()),
     evicted: Cell::new(None),
     since: Cell::new(0),

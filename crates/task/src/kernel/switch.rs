@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 use guard::context;
 use guard::cpu;
 
-use super::cpu::{CPUS, Cpu, Own, current_slot};
+use super::cpu::{CPUS, Cpu, Own};
 use super::slot::{PARKED, RUNNING, Slot};
 use super::wake;
 
@@ -32,13 +32,19 @@ pub(super) fn may_preempt() -> bool {
 /// Takes the calling thread's permit, or sleeps until there is one.
 pub(super) fn park() {
     cpu::without_irqs(|| {
-        let me = current_slot();
-        if me.state.compare_exchange(RUNNING, PARKED, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            // From here on anybody may wake us: that puts us into a wake queue of this CPU, because our stack is in use until the
-            // switch is done, and the queue is looked at by nobody but this CPU.
-            reschedule(Why::Parked);
-        } else {
-            me.state.store(RUNNING, Ordering::Release);
+        let to = CPUS.with(|c| {
+            let me = c.current();
+            if me.state.compare_exchange(RUNNING, PARKED, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                // From here on anybody may wake us: that puts us into a wake queue of this CPU, because our stack is in use until
+                // the switch is done, and the queue is looked at by nobody but this CPU.
+                c.leave(Why::Parked)
+            } else {
+                me.state.store(RUNNING, Ordering::Release);
+                None
+            }
+        });
+        if let Some(to) = to {
+            go(to);
         }
     });
 }
@@ -50,10 +56,22 @@ pub fn yield_now() {
 
 /// Looks for the thread to run here, and switches to it. Interrupts are off.
 pub(super) fn reschedule(why: Why) {
-    let Some((prev, next, own)) = CPUS.with(|c| c.leave(why)) else { return };
+    if let Some(to) = CPUS.with(|c| c.leave(why)) {
+        go(to);
+    }
+}
+
+fn go(Departure { prev, next, own }: Departure) {
     context::switch(prev.context(), next.context());
     // Some time later, perhaps on another CPU.
     arrive(own);
+}
+
+/// What a switch needs: from whom to whom, and what the first one keeps on its stack.
+struct Departure {
+    prev: &'static Slot,
+    next: &'static Slot,
+    own: Option<Box<Own>>,
 }
 
 /// Right after a switch: what a thread has with it goes where it belongs, and what was left to this side of the switch is done.
@@ -84,9 +102,8 @@ pub(super) fn on_kick() {
 }
 
 impl Cpu {
-    /// Decides who runs; if that is another thread, all is ready for the switch from the first to the second, and the third is the
-    /// first one's to keep.
-    fn leave(&self, why: Why) -> Option<(&'static Slot, &'static Slot, Option<Box<Own>>)> {
+    /// Decides who runs; if that is another thread, all is ready for the switch to it.
+    fn leave(&self, why: Why) -> Option<Departure> {
         let prev = self.current();
         let next = self.choose(why);
         if core::ptr::eq(prev, next) {
@@ -96,7 +113,7 @@ impl Cpu {
         if let Some(fpu) = own.as_mut().and_then(|own| own.fpu.as_mut()) {
             fpu.save();
         }
-        Some((prev, next, own))
+        Some(Departure { prev, next, own })
     }
 
     /// The CPU is the current thread's, which brings this with it.

@@ -52,8 +52,8 @@ pub(super) fn unpark(slot: &'static Slot) {
 /// A thread was woken: decides where it runs, and queues it there.
 fn make_runnable(slot: &'static Slot) {
     let switch = CPUS.with(|c| {
-        let me = cpu::current();
-        shared(me).counters.wakes.add(1);
+        let me = c.id;
+        c.shared.counters.wakes.add(1);
         // Who is still on its way to sleep has its stack in use there.
         let target = if slot.on_cpu() { slot.cpu() } else { place(slot) };
         if target != me {
@@ -73,8 +73,13 @@ impl Cpu {
     fn take_in(&self, slot: &'static Slot, me: CpuId) -> bool {
         slot.set_cpu(me);
         let queue = &mut *self.queue.borrow_mut();
+        if self.can_wait(queue, slot) {
+            self.pending.set(Some(slot));
+            return false;
+        }
         let now = now_ns();
         let switch = self.admit(queue, slot, me, now);
+        self.shared.load.store(queue.waiting() as u32 + u32::from(queue.current().is_some()), Ordering::Relaxed);
         if switch {
             self.reschedule.set(true);
         } else if let Some(look) = queue.next_deadline()
