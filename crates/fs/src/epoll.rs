@@ -59,7 +59,11 @@ impl Entry {
 }
 
 impl Watcher for Entry {
-    fn changed(&self) {
+    fn changed(&self, what: Events) {
+        let interest = *self.interest.lock();
+        if interest.is_none_or(|i| (Events::from_bits_truncate(i.events) | Events::ALWAYS) & what == Events::empty()) {
+            return;
+        }
         if let Some(set) = self.set.upgrade()
             && let Some(this) = self.this.upgrade()
         {

@@ -39,7 +39,7 @@ impl FileOps for EventFd {
             None => self.readable.wait(attempt)?,
         };
         *to = taken.to_ne_bytes();
-        self.writable.notify();
+        self.writable.notify_of(Events::WRITABLE);
         Ok(8)
     }
 
@@ -59,7 +59,7 @@ impl FileOps for EventFd {
             None if file.nonblocking() => return Err(Errno::EAGAIN),
             None => self.writable.wait(attempt)?,
         }
-        self.readable.notify();
+        self.readable.notify_of(Events::READABLE);
         Ok(8)
     }
 

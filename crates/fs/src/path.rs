@@ -109,18 +109,20 @@ impl<'a> Walker<'a> {
     /// Walks all components but the last and returns where that is, and whether a slash follows it. `None`: nothing is left.
     pub(crate) fn walk_to_parent(&mut self) -> Result<Option<(Range<usize>, bool)>> {
         loop {
-            let slash = |b: &u8| *b == b'/';
-            let skip = |from: usize, wanted: bool| {
-                let rest = &self.rest[from..];
-                rest.iter().position(|b| slash(b) == wanted).map_or(self.rest.len(), |n| from + n)
+            let rest = &*self.rest;
+            let skip = |mut at: usize, slashes: bool| {
+                while rest.get(at).is_some_and(|&byte| (byte == b'/') == slashes) {
+                    at += 1;
+                }
+                at
             };
-            let start = skip(self.position, false);
-            if start == self.rest.len() {
+            let start = skip(self.position, true);
+            if start == rest.len() {
                 return Ok(None);
             }
-            let end = skip(start, true);
-            let last = skip(end, false) == self.rest.len();
-            let trailing_slash = last && end < self.rest.len();
+            let end = skip(start, false);
+            let last = skip(end, true) == rest.len();
+            let trailing_slash = last && end < rest.len();
             self.position = end;
             if last {
                 return Ok(Some((start..end, trailing_slash)));

@@ -100,7 +100,7 @@ impl Pipe {
             None => self.readable.wait(attempt)??,
         };
         if n > 0 {
-            self.writable.notify();
+            self.writable.notify_of(Events::WRITABLE);
         }
         Ok(n)
     }
@@ -133,7 +133,7 @@ impl Pipe {
                 Err(Errno::EPIPE) => return Err(Errno::EPIPE),
                 Err(e) => return if done > 0 { Ok(done) } else { Err(e) },
             }
-            self.readable.notify();
+            self.readable.notify_of(Events::READABLE);
         }
         Ok(done)
     }

@@ -52,8 +52,8 @@ impl Events {
 
 /// Somebody who wants to hear that a source changed. Called in thread context, never in an interrupt; must not block.
 pub trait Watcher: Send + Sync {
-    /// The source changed; poll it again to learn how.
-    fn changed(&self);
+    /// The source changed; poll it again to learn how. Nothing but what is in `what` may have come true.
+    fn changed(&self, what: Events);
 }
 
 /// So many watchers of a source are told without memory of the heap.
@@ -82,6 +82,12 @@ impl Source {
     /// Tells everybody that the state behind this source changed. Call it after the change, with no lock held that a waiter's
     /// condition takes.
     pub fn notify(&self) {
+        self.notify_of(Events::all());
+    }
+
+    /// As [`Source::notify`], after a change by which nothing but what is in `what` can have come true: whoever watches for
+    /// something else is spared.
+    pub fn notify_of(&self, what: Events) {
         self.queue.wake_all();
         // Pairs with the fence in `watch`: either this sees the new watcher, or the watcher's look at the state sees the change.
         fence(Ordering::SeqCst);
@@ -102,7 +108,7 @@ impl Source {
             more.extend(live);
         }
         for watcher in few.into_iter().flatten().chain(more) {
-            watcher.changed();
+            watcher.changed(what);
         }
     }
 
@@ -170,7 +176,7 @@ pub struct PollWaiter {
 }
 
 impl Watcher for PollWaiter {
-    fn changed(&self) {
+    fn changed(&self, _: Events) {
         self.changed.store(true, Ordering::Release);
         self.queue.wake_all();
     }

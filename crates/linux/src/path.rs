@@ -41,6 +41,7 @@ impl core::ops::Deref for Name {
 ///
 /// # Errors
 /// `EFAULT`, `ENAMETOOLONG`.
+#[inline(always)]
 pub fn read_path(addr: usize) -> Result<Name, Errno> {
     let mut short = [0; SHORT_NAME];
     match guard::user::read_cstr(addr, &mut short).map_err(|_| Errno::EFAULT)? {

@@ -297,11 +297,11 @@ impl Socket {
 
 impl FileOps for Socket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        self.protocol.receive(buf, Flags::empty(), self.receive_wait(file.nonblocking())).map(|incoming| incoming.copied)
+        self.protocol.read(file, buf)
     }
 
     fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
-        self.protocol.send(Outgoing::plain(buf), Flags::empty(), self.send_wait(file.nonblocking()))
+        self.protocol.write(file, buf)
     }
 
     fn poll(&self, file: &File, table: Option<&mut PollTable>) -> Events {

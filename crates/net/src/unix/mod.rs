@@ -204,6 +204,24 @@ impl Unix {
 }
 
 impl FileOps for Unix {
+    fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
+        let wait = Wait { nonblocking: file.nonblocking(), timeout: self.port.options.receive_timeout() };
+        match self.receive_plain(buf, wait)? {
+            Some(n) => Ok(n),
+            None => self.take_in(buf, Flags::empty(), wait).map(|incoming| incoming.copied),
+        }
+    }
+
+    fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
+        match self.send_plain(buf) {
+            Some(n) => Ok(n),
+            None => {
+                let wait = Wait { nonblocking: file.nonblocking(), timeout: self.port.options.send_timeout() };
+                self.transmit(Outgoing::plain(buf), Flags::empty(), wait)
+            }
+        }
+    }
+
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
             table.watch(&self.port.readable);

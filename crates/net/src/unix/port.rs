@@ -7,13 +7,16 @@ use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicUsize, Ordering};
-use fs::poll::Source;
+use fs::poll::{Events, Source};
 use task::Mutex;
 
 /// Nothing more will be received.
 pub(super) const RECEIVING: u8 = 1;
 /// Nothing more may be sent.
 pub(super) const SENDING: u8 = 2;
+
+/// What comes true for a sender when there is room again.
+pub(super) const ROOM: Events = Events::WRITABLE.union(Events::WRBAND);
 
 /// How many datagrams wait at most for a receiver that has not named their sender its peer (`net.unix.max_dgram_qlen`).
 pub(super) const MAX_DATAGRAMS: usize = 10;
@@ -74,6 +77,27 @@ impl Queue {
         } else {
             self.marks.push_back(mark);
         }
+    }
+
+    /// Copies the first of a stream's bytes.
+    pub(super) fn copy_front(&self, buf: &mut [u8]) {
+        let (front, back) = self.bytes.as_slices();
+        let first = front.len().min(buf.len());
+        let rest = buf.len() - first;
+        buf[..first].copy_from_slice(&front[..first]);
+        buf[first..].copy_from_slice(&back[..rest]);
+    }
+
+    /// Takes the first of a stream's bytes out.
+    pub(super) fn take_front(&mut self, buf: &mut [u8]) {
+        self.copy_front(buf);
+        if buf.len() == self.bytes.len() {
+            self.bytes.clear();
+        } else {
+            self.bytes.drain(..buf.len());
+        }
+        self.taken += buf.len() as u64;
+        self.charge -= buf.len();
     }
 
     fn is_empty(&self) -> bool {
@@ -198,7 +222,7 @@ impl Port {
     /// One of this socket's datagrams was received, or thrown away.
     pub(super) fn credit(&self, bytes: usize) {
         self.sent.fetch_sub(bytes, Ordering::Relaxed);
-        self.writable.notify();
+        self.writable.notify_of(ROOM);
     }
 
     pub(super) fn charged(&self) -> usize {

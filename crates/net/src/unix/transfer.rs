@@ -1,7 +1,7 @@
 //! Sending and receiving.
 
 use super::Unix;
-use super::port::{MAX_DATAGRAMS, MESSAGE_COST, Mark, Packet, Port, Queue, RECEIVING, SENDING};
+use super::port::{MAX_DATAGRAMS, MESSAGE_COST, Mark, Packet, Port, Queue, RECEIVING, ROOM, SENDING};
 use super::rights::Rights;
 use crate::socket::identity;
 use crate::{Address, Flags, Incoming, Kind, Outgoing, Ucred, Wait};
@@ -23,15 +23,6 @@ struct Taken {
     seen: Vec<Arc<File>>,
     /// The receiver must not go on: what follows came from somebody else, or after open files.
     stop: bool,
-}
-
-/// Copies the front of a queue's bytes.
-fn copy_front(queue: &Queue, buf: &mut [u8]) {
-    let (front, back) = queue.bytes.as_slices();
-    let first = front.len().min(buf.len());
-    let rest = buf.len() - first;
-    buf[..first].copy_from_slice(&front[..first]);
-    buf[first..].copy_from_slice(&back[..rest]);
 }
 
 /// Takes (or with `peek` looks at) bytes of a stream, up to where the receiver has to stop. With `who` the bytes are all one
@@ -85,11 +76,10 @@ fn take_bytes(queue: &mut Queue, buf: &mut [u8], peek: bool, who: bool, before: 
         }
         taken.bytes = (at - start) as usize;
     }
-    copy_front(queue, &mut buf[..taken.bytes]);
-    if !peek {
-        queue.bytes.drain(..taken.bytes);
-        queue.taken += taken.bytes as u64;
-        queue.charge -= taken.bytes;
+    if peek {
+        queue.copy_front(&mut buf[..taken.bytes]);
+    } else {
+        queue.take_front(&mut buf[..taken.bytes]);
         while queue.marks.front().is_some_and(|mark| mark.end <= queue.taken) {
             queue.marks.pop_front();
         }
@@ -193,7 +183,7 @@ impl Unix {
                 Err(e) if done == 0 || e == Errno::EPIPE => return Err(e),
                 Err(_) => break,
             }
-            peer.readable.notify();
+            peer.readable.notify_of(Events::READABLE);
         }
         Ok(done)
     }
@@ -220,7 +210,7 @@ impl Unix {
             Some(Ok(()))
         };
         wait.at(&self.port.writable, attempt)?;
-        peer.readable.notify();
+        peer.readable.notify_of(Events::READABLE);
         Ok(message.data.len())
     }
 
@@ -279,10 +269,55 @@ impl Unix {
             }
             result => {
                 result?;
-                peer.readable.notify();
+                peer.readable.notify_of(Events::READABLE);
                 Ok(message.data.len())
             }
         }
+    }
+
+    /// Sends bytes of a stream if that takes no more than putting them into a queue. `None`: it takes more.
+    pub(super) fn send_plain(&self, data: &[u8]) -> Option<usize> {
+        let peer = self.peer.get()?;
+        let options = &self.port.options;
+        let special = self.kind != Kind::Stream || options.pass_credentials() || peer.options.pass_credentials();
+        if special || self.port.failed() || self.port.is_shut(SENDING) {
+            return None;
+        }
+        {
+            let mut queue = peer.queue.lock();
+            if queue.closed || options.send_buffer() < queue.charge + data.len() {
+                return None;
+            }
+            queue.bytes.extend(data);
+            queue.charge += data.len();
+        }
+        peer.readable.notify_of(Events::READABLE);
+        Some(data.len())
+    }
+
+    /// Receives bytes of a stream that came with nothing else, waiting for the first. `None`: there is more to it.
+    ///
+    /// # Errors
+    /// As [`Wait::at`].
+    pub(super) fn receive_plain(&self, buf: &mut [u8], wait: Wait) -> Result<Option<usize>> {
+        let options = &self.port.options;
+        let special = self.kind != Kind::Stream || options.pass_credentials() || options.receive_least() > 1;
+        let Some(peer) = self.peer.get().filter(|_| !special) else { return Ok(None) };
+        let attempt = || {
+            let mut queue = self.port.queue.lock();
+            let n = queue.bytes.len().min(buf.len());
+            if n == 0 || !queue.marks.is_empty() {
+                let more = !queue.marks.is_empty() || self.port.failed() || self.port.is_shut(RECEIVING);
+                return more.then_some(Ok(None));
+            }
+            queue.take_front(&mut buf[..n]);
+            Some(Ok(Some(n)))
+        };
+        let n = wait.at(&self.port.readable, attempt)?;
+        if n.is_some() {
+            peer.writable.notify_of(ROOM);
+        }
+        Ok(n)
     }
 
     /// Receives; what `Protocol::receive` promises.
@@ -350,7 +385,7 @@ impl Unix {
                 Err(_) => break,
             };
             if !peek && taken.bytes > 0 {
-                peer.writable.notify();
+                peer.writable.notify_of(ROOM);
             }
             got.copied += taken.bytes;
             got.credentials = got.credentials.or(taken.credentials);
@@ -407,12 +442,12 @@ impl Unix {
             }
         }
         for waiting in blocked.iter().filter_map(Weak::upgrade) {
-            waiting.writable.notify();
+            waiting.writable.notify_of(ROOM);
         }
         if let Some(peer) = peer
             && !peek
         {
-            peer.writable.notify();
+            peer.writable.notify_of(ROOM);
         }
         if !seen.is_empty() {
             got.rights = Some(Rights::new(seen));
