@@ -49,6 +49,13 @@ pub struct Magazines {
 }
 
 impl Magazines {
+    /// Bytes of all objects in them.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let (small, large) = (self.small.iter().map(Stash::len), self.large.iter().map(Stash::len));
+        small.chain(large).zip(SIZES).map(|(count, size)| count * size).sum()
+    }
+
     #[inline]
     fn pop(&self, class: usize) -> Option<usize> {
         if class < SMALL { self.small[class].pop() } else { self.large[class - SMALL].pop() }

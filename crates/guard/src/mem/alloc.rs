@@ -15,8 +15,7 @@ use frames::Frames;
 use lfmutex::Once;
 
 use super::frame::Frame;
-use super::local;
-use super::{TOTAL, direct};
+use super::{TOTAL, direct, local, reclaim};
 
 /// Order of a block of one granule.
 pub(super) const GRANULE_ORDER: u8 = frames::AREA_ORDER;
@@ -45,10 +44,7 @@ fn allocator() -> &'static Frames<'static> {
 fn take(order: u8, take: impl Fn(&Frames<'static>) -> Option<u64>) -> Option<Block> {
     let allocator = allocator();
     let first = take(allocator).or_else(|| {
-        give_back_zeroed();
-        if lfmutex::scheduler().may_block() {
-            super::heap::shrink();
-        }
+        reclaim::reclaim((PAGE_SIZE as u64) << order);
         take(allocator)
     })?;
     Some(Block { first: Frame(first), order })
@@ -78,7 +74,7 @@ const MOST_BUDGET: u64 = 64;
 fn new_budget(budget: &AtomicU64) -> bool {
     let above = || allocator().free_frames().saturating_sub(kernels_share());
     if above() == 0 {
-        give_back_zeroed();
+        reclaim::reclaim(MOST_BUDGET * PAGE_SIZE as u64);
     }
     // All CPUs' budgets together are less than what there is.
     let pages = above() / (2 * local::all().len() as u64);
@@ -86,11 +82,19 @@ fn new_budget(budget: &AtomicU64) -> bool {
     above() > 0
 }
 
-/// Gives the pages that were zeroed ahead back to the allocator.
-fn give_back_zeroed() {
+/// Gives the pages that were zeroed ahead back to the allocator; how many it were.
+pub(super) fn give_back_zeroed() -> u64 {
+    let mut count = 0;
     for name in local::all().iter().flat_map(|local| local.zeroed.drain()) {
         allocator().free(local::cpu(), name as u64 - 1, 0);
+        count += 1;
     }
+    count
+}
+
+/// Pages zeroed ahead and not used yet.
+pub(super) fn zeroed_ahead() -> u64 {
+    local::all().iter().map(|local| local.zeroed.len() as u64).sum()
 }
 
 /// Work for a CPU that has nothing to do: zeroes one page ahead. `false` if there is nothing left to do. The caller calls it
@@ -254,7 +258,7 @@ pub(crate) fn free_granules() -> u64 {
 
 /// Number of free frames, those zeroed ahead included.
 pub(super) fn free_frames() -> u64 {
-    allocator().free_frames() + local::all().iter().map(|local| local.zeroed.len() as u64).sum::<u64>()
+    allocator().free_frames() + zeroed_ahead()
 }
 
 /// Makes sure that a block of granules holds nothing of this instance's, and counts it as used from now on. Costs nothing

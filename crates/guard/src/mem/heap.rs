@@ -30,6 +30,11 @@ pub(super) fn shrink() {
     }
 }
 
+/// Bytes of free objects that the CPUs keep.
+pub(super) fn kept() -> u64 {
+    local::all().iter().map(|local| local.magazines.bytes() as u64).sum()
+}
+
 /// The allocator behind `alloc::alloc`.
 pub(crate) struct Heap {
     small: Slabs<Blocks>,

@@ -9,6 +9,7 @@
 //! | `local` | what each CPU keeps at hand |
 //! | `meta`, `page` | reference counts; pages of programs |
 //! | `heap` | the kernel heap |
+//! | `reclaim` | memory back from caches when it is short |
 //! | `grant` | memory on its way to another instance and back |
 
 pub(crate) mod alloc;
@@ -24,6 +25,7 @@ pub(crate) mod local;
 mod meta;
 pub(crate) mod page;
 pub(crate) mod phys;
+mod reclaim;
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -42,6 +44,7 @@ pub use alloc::idle_step;
 pub use frame::Frame;
 pub use grant::{Scrub, Scrubbing};
 pub use page::Page;
+pub use reclaim::{calls as reclaim_calls, shrinkers};
 
 /// On what page tables `init` finds itself.
 #[derive(Clone, Copy, Debug)]
@@ -154,6 +157,7 @@ pub(crate) unsafe fn init(descriptor: &Descriptor, start: Start, image: &ImageLa
         });
     }
     alloc::init(frames);
+    reclaim::init();
     if !descriptor.has(FLAG_X2APIC) {
         kernel::map_local_apic(PhysAddr(descriptor.lapic_phys)).expect("no frame to map the local APIC");
     }
