@@ -415,7 +415,7 @@ impl Drop for File {
 ///
 /// # Errors
 /// `EINVAL` for a result below zero or a whence that means nothing here.
-pub(crate) fn seek_position(position: u64, end: Option<u64>, whence: Whence, offset: i64) -> Result<u64> {
+pub fn seek_position(position: u64, end: Option<u64>, whence: Whence, offset: i64) -> Result<u64> {
     let base = match whence {
         Whence::Set => 0,
         Whence::Current => position,

@@ -34,7 +34,7 @@ pub mod tty;
 mod types;
 
 pub use dentry::{Dentry, Path};
-pub use file::{File, FileOps, OpenFlags, Whence};
+pub use file::{File, FileOps, OpenFlags, Whence, seek_position};
 pub use inode::{DirEntry, Inode, Link, NewInode, NewKind, RenameFlags};
 pub use path::FsContext;
 pub use types::{

@@ -10,6 +10,7 @@ mod events;
 mod exhaust;
 mod files;
 mod memory;
+mod pressure;
 mod processes;
 mod quiet;
 mod scheduling;
@@ -36,6 +37,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         spaces::CHECKS,
         coherence::CHECKS,
         files::CHECKS,
+        pressure::CHECKS,
         processes::CHECKS,
         time::CHECKS,
         vectors::CHECKS,

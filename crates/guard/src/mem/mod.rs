@@ -44,7 +44,7 @@ pub use alloc::idle_step;
 pub use frame::Frame;
 pub use grant::{Scrub, Scrubbing};
 pub use page::Page;
-pub use reclaim::{calls as reclaim_calls, shrinkers};
+pub use reclaim::{calls as reclaim_calls, pressure, set_others_run, shrinkers};
 
 /// On what page tables `init` finds itself.
 #[derive(Clone, Copy, Debug)]

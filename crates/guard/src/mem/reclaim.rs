@@ -8,9 +8,12 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi::layout::PAGE_SIZE;
 use lfmutex::{Mutex, scheduler};
+use psi::Pressure;
 use shrink::{Round, Shrinker, Shrinkers, Ticket, Urgency};
 
 use super::{alloc, heap};
+use crate::irq::Hook;
+use crate::timer;
 
 static SHRINKERS: Shrinkers = Shrinkers::new();
 /// One call at a time; made at the start, since a call must not allocate.
@@ -19,6 +22,22 @@ static ROUND: Mutex<Option<Arc<Round>>> = Mutex::new(None);
 static CALLER: AtomicU64 = AtomicU64::new(0);
 /// Calls so far.
 static CALLS: AtomicU64 = AtomicU64::new(0);
+
+/// Time that threads wait for memory to be given back.
+static PRESSURE: Mutex<Pressure> = Mutex::new(Pressure::new());
+/// Whether threads run on while one waits for memory.
+static OTHERS: Hook<fn() -> bool> = Hook::new();
+
+/// Sets how to learn whether threads run beside the calling one. Without it the answer is yes.
+pub fn set_others_run(others: fn() -> bool) {
+    OTHERS.set(others);
+}
+
+/// Looks at the time that threads have waited for memory; `look` gets it and the time now.
+pub fn pressure<R>(look: impl FnOnce(&mut Pressure, u64) -> R) -> R {
+    let mut pressure = PRESSURE.lock();
+    look(&mut pressure, timer::now_ns())
+}
 
 /// Where the kernel's caches register.
 #[must_use]
@@ -52,9 +71,12 @@ pub(super) fn reclaim(bytes: u64) -> bool {
     let Some(round) = round.as_ref() else { return false };
     CALLER.store(me, Ordering::Relaxed);
     CALLS.fetch_add(1, Ordering::Relaxed);
+    let others = OTHERS.get().is_none_or(|others| others());
+    pressure(|pressure, now| pressure.begin(now, others));
     // More than is missing, so that the next request does not come here again.
     SHRINKERS.reclaim(round, bytes.max(64 * PAGE_SIZE as u64), Urgency::Critical);
     let freed = round.wait();
+    pressure(|pressure, now| pressure.end(now, others));
     CALLER.store(0, Ordering::Relaxed);
     freed > 0
 }

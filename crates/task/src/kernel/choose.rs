@@ -67,6 +67,7 @@ impl Cpu {
         if picked.is_none() {
             IDLE.insert(me.0 as usize);
         }
+        shared.note_stall(queue.waiting() != 0, now);
         shared.load.store(queue.waiting() as u32 + u32::from(picked.is_some()), Ordering::Relaxed);
         let look = queue.next_deadline();
         shared.notice.0.store(self.notice(picked.map(|_| next.policy()), look), Ordering::Release);

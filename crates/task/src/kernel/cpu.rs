@@ -102,7 +102,24 @@ pub(super) struct Shared {
     /// Threads running or queued, and since when the current one runs. Written by the CPU itself.
     pub(super) load: AtomicU32,
     pub(super) since: AtomicU64,
+    /// Since when threads wait here for the CPU; 0 if none does. Written by the CPU itself.
+    pub(super) stalled_since: AtomicU64,
     pub(super) counters: Counters,
+}
+
+impl Shared {
+    /// Notes whether threads wait for this CPU. On the CPU itself, with interrupts off.
+    #[inline]
+    pub(super) fn note_stall(&self, waits: bool, now: u64) {
+        let since = self.stalled_since.load(Ordering::Relaxed);
+        if waits == (since != 0) {
+            return;
+        }
+        if !waits {
+            self.counters.stalled_ns.add(now.saturating_sub(since));
+        }
+        self.stalled_since.store(if waits { now.max(1) } else { 0 }, Ordering::Relaxed);
+    }
 }
 
 /// A value with a cache line to itself.
@@ -121,6 +138,7 @@ pub(super) struct Counters {
     pub(super) polls: Counter,
     pub(super) sleeps: Counter,
     pub(super) idle_ns: Counter,
+    pub(super) stalled_ns: Counter,
 }
 
 /// A count that one CPU changes, with interrupts off, and anybody reads: no locked operations are needed.
@@ -148,6 +166,7 @@ static SHARED: CpuLocal<Shared> = CpuLocal::new(|_| Shared {
     idle_slot: AtomicU32::new(ring::NIL),
     load: AtomicU32::new(0),
     since: AtomicU64::new(0),
+    stalled_since: AtomicU64::new(0),
     counters: Counters::default(),
 });
 

@@ -28,6 +28,8 @@ pub struct CpuStats {
     pub sleeps: u64,
     /// Nanoseconds without a thread.
     pub idle_ns: u64,
+    /// Nanoseconds in which threads waited for it.
+    pub stalled_ns: u64,
     /// Threads running or queued at this moment.
     pub runnable: u32,
 }
@@ -38,6 +40,10 @@ pub fn cpu(cpu: CpuId) -> CpuStats {
     let s = shared(cpu);
     let is_idle = IDLE.find(cpu.0 as usize, |_| u64::MAX) == Some(cpu.0 as usize);
     let idle_now = if is_idle { now_ns().saturating_sub(s.since.load(Ordering::Relaxed)) } else { 0 };
+    let stalled_now = match s.stalled_since.load(Ordering::Relaxed) {
+        0 => 0,
+        since => now_ns().saturating_sub(since),
+    };
     CpuStats {
         switches: s.counters.switches.get(),
         wakes: s.counters.wakes.get(),
@@ -48,6 +54,7 @@ pub fn cpu(cpu: CpuId) -> CpuStats {
         polls: s.counters.polls.get(),
         sleeps: s.counters.sleeps.get(),
         idle_ns: s.counters.idle_ns.get() + idle_now,
+        stalled_ns: s.counters.stalled_ns.get() + stalled_now,
         runnable: s.load.load(Ordering::Relaxed),
     }
 }

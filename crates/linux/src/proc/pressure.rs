@@ -1,0 +1,192 @@
+//! `/proc/pressure`: how long threads wait for processors, memory and devices, and triggers on it.
+//!
+//! A program that writes `some 150000 1000000` to an open file is told by `POLLPRI` on that file when threads have waited for
+//! 150 ms within a second. While there are triggers, a thread looks ten times in the shortest window, as Linux's does; without
+//! them nothing runs.
+
+use abi::errno::Errno;
+use alloc::string::ToString;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
+use fs::poll::{Events, PollTable, Source};
+use fs::pseudo::{Attr, StaticDir};
+use fs::{File, FileOps, FileType, Inode, Metadata, OpenFlags, Result, Whence};
+use psi::{Pressure, Trigger};
+use task::{CpuId, Mutex};
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Resource {
+    Cpu,
+    Memory,
+    /// There are no devices to wait for yet.
+    Io,
+}
+
+static CPU: Mutex<Pressure> = Mutex::new(Pressure::new());
+static IO: Mutex<Pressure> = Mutex::new(Pressure::new());
+
+impl Resource {
+    fn look<R>(self, look: impl FnOnce(&mut Pressure, u64) -> R) -> R {
+        match self {
+            Self::Memory => guard::mem::pressure(look),
+            Self::Cpu => {
+                let cpus = task::cpu_count() as u32;
+                let stalled: u64 = (0..cpus).map(|n| task::stats::cpu(CpuId(n)).stalled_ns).sum();
+                let mut pressure = CPU.lock();
+                // The mean over the CPUs. A processor without a runnable thread stalls nobody, so there is no `full`.
+                pressure.set_totals(stalled / u64::from(cpus), 0);
+                look(&mut pressure, task::now_ns())
+            }
+            Self::Io => look(&mut IO.lock(), task::now_ns()),
+        }
+    }
+}
+
+/// Adds the files.
+pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
+    guard::mem::set_others_run(|| task::stats::runnable() > 1);
+    for (name, resource) in [("cpu", Resource::Cpu), ("memory", Resource::Memory), ("io", Resource::Io)] {
+        dir.add(name, Arc::new(PressureFile { attr: Attr::new(dev, 0o666), resource }));
+    }
+}
+
+struct PressureFile {
+    attr: Attr,
+    resource: Resource,
+}
+
+impl Inode for PressureFile {
+    fn metadata(&self) -> Metadata {
+        Metadata::generated(self.attr.dev, self.attr.ino, FileType::Regular, self.attr.mode)
+    }
+
+    fn kind(&self) -> FileType {
+        FileType::Regular
+    }
+
+    fn truncate(&self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn open(self: Arc<Self>, _: OpenFlags) -> Result<Option<Arc<dyn FileOps>>> {
+        let watch = Watch { trigger: Mutex::new(None), told: AtomicBool::new(false), source: Source::new() };
+        Ok(Some(Arc::new(OpenPressure { resource: self.resource, watch: Arc::new(watch) })))
+    }
+}
+
+/// What an open file's program wants to be told.
+struct Watch {
+    trigger: Mutex<Option<(Resource, Trigger)>>,
+    told: AtomicBool,
+    source: Source,
+}
+
+struct OpenPressure {
+    resource: Resource,
+    watch: Arc<Watch>,
+}
+
+impl FileOps for OpenPressure {
+    fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
+        file.with_offset(|offset| {
+            let n = self.read_at(file, *offset, buf)?;
+            *offset += n as u64;
+            Ok(n)
+        })
+    }
+
+    fn read_at(&self, _: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let text = self.resource.look(|pressure, now| pressure.show(now)).to_string();
+        let rest = usize::try_from(offset).ok().and_then(|offset| text.as_bytes().get(offset..)).unwrap_or_default();
+        let n = rest.len().min(buf.len());
+        buf[..n].copy_from_slice(&rest[..n]);
+        Ok(n)
+    }
+
+    fn write(&self, _: &File, buf: &[u8]) -> Result<usize> {
+        let text = core::str::from_utf8(buf).map_err(|_| Errno::EINVAL)?;
+        let trigger = self.resource.look(|pressure, now| Trigger::parse(text, now, pressure)).ok_or(Errno::EINVAL)?;
+        {
+            let mut slot = self.watch.trigger.lock();
+            if slot.is_some() {
+                return Err(Errno::EBUSY);
+            }
+            *slot = Some((self.resource, trigger));
+        }
+        monitor(&self.watch)?;
+        Ok(buf.len())
+    }
+
+    fn write_at(&self, file: &File, _: u64, buf: &[u8]) -> Result<usize> {
+        self.write(file, buf)
+    }
+
+    fn seek(&self, file: &File, whence: Whence, offset: i64) -> Result<u64> {
+        file.with_offset(|position| {
+            *position = fs::seek_position(*position, None, whence, offset)?;
+            Ok(*position)
+        })
+    }
+
+    fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
+        if let Some(table) = table {
+            table.watch(&self.watch.source);
+        }
+        let mut events = Events::READABLE | Events::WRITABLE;
+        let armed = self.watch.trigger.lock().is_some();
+        if !armed {
+            events |= Events::ERR | Events::PRI;
+        } else if self.watch.told.swap(false, Ordering::AcqRel) {
+            events |= Events::PRI;
+        }
+        events
+    }
+}
+
+/// Files with triggers, and whether a thread looks after them.
+struct Monitor {
+    watches: Vec<Weak<Watch>>,
+    runs: bool,
+}
+
+static MONITOR: Mutex<Monitor> = Mutex::new(Monitor { watches: Vec::new(), runs: false });
+
+/// Adds a file with a trigger, and sees to it that somebody looks.
+fn monitor(watch: &Arc<Watch>) -> Result<()> {
+    let mut monitor = MONITOR.lock();
+    monitor.watches.push(Arc::downgrade(watch));
+    if !monitor.runs {
+        task::spawn("pressure", None, run).map_err(|_| Errno::ENOMEM)?;
+        monitor.runs = true;
+    }
+    Ok(())
+}
+
+/// The thread: ends with the last trigger.
+fn run() {
+    loop {
+        let mut next = u64::MAX;
+        let live: Vec<Arc<Watch>> = {
+            let mut monitor = MONITOR.lock();
+            monitor.watches.retain(|watch| watch.strong_count() > 0);
+            monitor.runs = !monitor.watches.is_empty();
+            if !monitor.runs {
+                return;
+            }
+            monitor.watches.iter().filter_map(Weak::upgrade).collect()
+        };
+        for watch in live {
+            let Some((resource, mut trigger)) = *watch.trigger.lock() else { continue };
+            let tell = resource.look(|pressure, now| trigger.check(now, pressure));
+            *watch.trigger.lock() = Some((resource, trigger));
+            next = next.min(trigger.window_ns() / 10);
+            if tell {
+                watch.told.store(true, Ordering::Release);
+                watch.source.notify();
+            }
+        }
+        task::sleep_until(task::now_ns().saturating_add(next.min(1_000_000_000)));
+    }
+}
