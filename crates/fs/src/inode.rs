@@ -249,6 +249,20 @@ pub trait Inode: Any + Send + Sync {
         Err(Errno::EOPNOTSUPP)
     }
 
+    /// What cannot be done to the file any more (`F_SEAL_*`).
+    fn seals(&self) -> u32 {
+        0
+    }
+
+    /// Adds seals (`F_ADD_SEALS`).
+    ///
+    /// # Errors
+    /// `EINVAL` for files that know of none, `EPERM` if no more may be added, `EBUSY` if a program has it mapped for writing.
+    fn add_seals(&self, seals: u32) -> Result<()> {
+        let _ = seals;
+        Err(Errno::EINVAL)
+    }
+
     /// The next data (`hole` false) or hole at or behind `offset`, for `SEEK_DATA` and `SEEK_HOLE`.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 fn two_openings(name: &str) -> (Path, Arc<File>, Arc<File>) {
-    let path = RamFs::memfd(name);
+    let path = RamFs::memfd(name, 0o600, 0);
     let open = || File::of_inode(path.clone(), OpenFlags::RDWR);
     let (a, b) = (open(), open());
     (path, a, b)

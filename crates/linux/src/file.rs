@@ -432,8 +432,9 @@ pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
         }
         F_GETPIPE_SZ => Ok(file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?.capacity()),
         F_SETPIPE_SZ => file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?.set_capacity(arg),
-        // Sealing: memory files carry no seals, and say so.
-        F_GET_SEALS => Ok(0),
+        F_ADD_SEALS if !file.flags().writable() => Err(Errno::EPERM),
+        F_ADD_SEALS => file.inode().add_seals(arg as u32).map(|()| 0),
+        F_GET_SEALS if file.inode().kind() == FileType::Regular => Ok(file.inode().seals() as usize),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -442,6 +443,7 @@ pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
 const F_LINUX_SPECIFIC_BASE: u32 = 1024;
 const F_SETPIPE_SZ: u32 = F_LINUX_SPECIFIC_BASE + 7;
 const F_GETPIPE_SZ: u32 = F_LINUX_SPECIFIC_BASE + 8;
+const F_ADD_SEALS: u32 = F_LINUX_SPECIFIC_BASE + 9;
 const F_GET_SEALS: u32 = F_LINUX_SPECIFIC_BASE + 10;
 
 /// `flock(2)`
@@ -654,6 +656,15 @@ pub fn sys_memfd_create(task: &Task, name: usize, flags: u32) -> SysResult {
         return Err(Errno::EINVAL);
     }
     let name = uaccess::read_cstr(name, 250)?;
-    let path = fs::ramfs::RamFs::memfd(&alloc::string::String::from_utf8_lossy(&name));
+    if flags & sys::MFD_NOEXEC_SEAL != 0 && flags & sys::MFD_EXEC != 0 {
+        return Err(Errno::EINVAL);
+    }
+    // Without leave to seal, the one seal is that there are no more.
+    let (seals, mode) = if flags & sys::MFD_NOEXEC_SEAL != 0 {
+        (sys::F_SEAL_EXEC, 0o666)
+    } else {
+        (if flags & sys::MFD_ALLOW_SEALING != 0 { 0 } else { sys::F_SEAL_SEAL }, 0o777)
+    };
+    let path = fs::ramfs::RamFs::memfd(&alloc::string::String::from_utf8_lossy(&name), mode, seals);
     task.files().install(File::of_inode(path, OpenFlags::RDWR), flags & sys::MFD_CLOEXEC != 0)
 }

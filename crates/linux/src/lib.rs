@@ -68,6 +68,8 @@ pub mod sched;
 #[cfg(target_os = "none")]
 mod schedule;
 #[cfg(target_os = "none")]
+pub mod shm;
+#[cfg(target_os = "none")]
 pub mod signal;
 #[cfg(target_os = "none")]
 pub mod signalfd;

@@ -31,8 +31,12 @@ fn file_object(task: &Task, fd: i32, shared: bool, prot: Prot) -> Result<Arc<Obj
     if file.inode().kind() == FileType::Directory {
         return Err(Errno::ENODEV);
     }
+    let sealed = file.inode().seals() & (sys::F_SEAL_WRITE | sys::F_SEAL_FUTURE_WRITE) != 0;
+    if sealed && shared && prot.contains(Prot::WRITE) {
+        return Err(Errno::EPERM);
+    }
     let meta = file.metadata();
-    Ok(Object::file(file.backing()?, writable, file.path().to_bytes(None), meta.dev, meta.ino))
+    Ok(Object::file(file.backing()?, writable && !sealed, file.path().to_bytes(None), meta.dev, meta.ino))
 }
 
 /// `mmap(2)`
@@ -55,7 +59,12 @@ pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd:
     let mut area = AreaFlags::empty();
     area.set(AreaFlags::SHARED, shared);
     area.set(AreaFlags::GROWSDOWN, flags & sys::MAP_GROWSDOWN != 0 && !shared);
-    area.set(AreaFlags::LOCKED, flags & sys::MAP_LOCKED != 0);
+    let space = space(task)?;
+    let lock = flags & sys::MAP_LOCKED != 0 || space.locks_future();
+    if lock && !space.may_lock(len, lock_limit(task)) {
+        return Err(Errno::EAGAIN);
+    }
+    area.set(AreaFlags::LOCKED, lock);
     let first = offset / PAGE_SIZE as u64;
     let object = if flags & sys::MAP_ANONYMOUS != 0 {
         shared.then(|| (Object::anonymous(), 0))
@@ -69,12 +78,19 @@ pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd:
     } else {
         Placement::Anywhere(addr)
     };
-    let space = space(task)?;
+    let sealable = shared && flags & sys::MAP_ANONYMOUS == 0;
     let at = space.mmap(Mapping { place, len, prot, flags: area, object })?;
-    if flags & (sys::MAP_POPULATE | sys::MAP_LOCKED) != 0 && flags & sys::MAP_NONBLOCK == 0 {
-        let access = if prot.contains(Prot::WRITE) && !shared { Access::Write } else { Access::Read };
+    if sealable && prot.contains(Prot::WRITE) {
+        // A seal that came in between has either seen the mapping, or is seen here.
+        let file = task.files().get_io(fd)?;
+        if file.inode().seals() & (sys::F_SEAL_WRITE | sys::F_SEAL_FUTURE_WRITE) != 0 {
+            space.munmap(at, len)?;
+            return Err(Errno::EPERM);
+        }
+    }
+    if lock || (flags & sys::MAP_POPULATE != 0 && flags & sys::MAP_NONBLOCK == 0) {
         // As on Linux: the mapping is there, whether or not all its pages are.
-        let _ = space.populate(at, len, access);
+        space.bring_in(&(at..at + page_up(len).unwrap_or(len)));
     }
     Ok(at)
 }
@@ -119,7 +135,8 @@ pub fn sys_madvise(task: &Task, addr: usize, len: usize, advice: u32) -> SysResu
     let none = AreaFlags::empty();
     match advice {
         // Giving pages back at once is one of the things MADV_FREE may do.
-        sys::MADV_DONTNEED | sys::MADV_FREE | sys::MADV_DONTNEED_LOCKED => space.madvise(addr, len, Advice::Drop)?,
+        sys::MADV_DONTNEED | sys::MADV_FREE => space.madvise(addr, len, Advice::Drop(false))?,
+        sys::MADV_DONTNEED_LOCKED => space.madvise(addr, len, Advice::Drop(true))?,
         sys::MADV_DONTFORK => space.madvise(addr, len, Advice::Flags(AreaFlags::DONTFORK, none))?,
         sys::MADV_DOFORK => space.madvise(addr, len, Advice::Flags(none, AreaFlags::DONTFORK))?,
         sys::MADV_WIPEONFORK => space.madvise(addr, len, Advice::Flags(AreaFlags::WIPEONFORK, none))?,
@@ -133,7 +150,6 @@ pub fn sys_madvise(task: &Task, addr: usize, len: usize, advice: u32) -> SysResu
         | sys::MADV_WILLNEED
         | sys::MADV_HUGEPAGE
         | sys::MADV_NOHUGEPAGE
-        | sys::MADV_COLLAPSE
         | sys::MADV_DONTDUMP
         | sys::MADV_DODUMP
         | sys::MADV_COLD
@@ -161,7 +177,17 @@ pub fn sys_msync(task: &Task, addr: usize, len: usize, flags: u32) -> SysResult 
     if flags & !known != 0 || flags & (sys::MS_ASYNC | sys::MS_SYNC) == sys::MS_ASYNC | sys::MS_SYNC {
         return Err(Errno::EINVAL);
     }
-    space(task)?.check_mapped(addr, len).map(|()| 0)
+    let space = space(task)?;
+    if flags & sys::MS_INVALIDATE != 0 && space.has_locked(addr, len) {
+        return Err(Errno::EBUSY);
+    }
+    space.check_mapped(addr, len).map(|()| 0)
+}
+
+/// The most bytes that the calling program may lock.
+fn lock_limit(task: &Task) -> usize {
+    let limit = task.process().limits.lock()[sys::RLIMIT_MEMLOCK as usize][0];
+    if task.cred().privileged() { usize::MAX } else { usize::try_from(limit).unwrap_or(usize::MAX) }
 }
 
 /// The pages that `mlock` and `munlock` mean.
@@ -177,13 +203,11 @@ pub fn sys_mlock2(task: &Task, addr: usize, len: usize, flags: u32) -> SysResult
         return Err(Errno::EINVAL);
     }
     let (start, len) = lock_range(addr, len)?;
-    let space = space(task)?;
-    space.madvise(start, len, Advice::Flags(AreaFlags::LOCKED, AreaFlags::empty()))?;
-    if flags == 0 && len > 0 {
-        // Inaccessible parts stay as they are.
-        let _ = space.populate(start, len, Access::Read);
+    let limit = lock_limit(task);
+    if limit == 0 {
+        return Err(Errno::EPERM);
     }
-    Ok(0)
+    space(task)?.lock(start, len, limit, flags != 0).map(|()| 0)
 }
 
 /// `mlock(2)`
@@ -197,13 +221,56 @@ pub fn sys_munlock(task: &Task, addr: usize, len: usize) -> SysResult {
     space(task)?.madvise(start, len, Advice::Flags(AreaFlags::empty(), AreaFlags::LOCKED)).map(|()| 0)
 }
 
-/// `mlockall(2)`: nothing is ever swapped.
-pub fn sys_mlockall(_: &Task, flags: u32) -> SysResult {
+/// `mlockall(2)`
+pub fn sys_mlockall(task: &Task, flags: u32) -> SysResult {
     let known = sys::MCL_CURRENT | sys::MCL_FUTURE | sys::MCL_ONFAULT;
-    if flags == 0 || flags & !known != 0 || flags == sys::MCL_ONFAULT { Err(Errno::EINVAL) } else { Ok(0) }
+    if flags == 0 || flags & !known != 0 || flags == sys::MCL_ONFAULT {
+        return Err(Errno::EINVAL);
+    }
+    let limit = lock_limit(task);
+    if limit == 0 {
+        return Err(Errno::EPERM);
+    }
+    let has = |flag: u32| flags & flag != 0;
+    space(task)?.lock_all(has(sys::MCL_CURRENT), has(sys::MCL_FUTURE), limit, has(sys::MCL_ONFAULT)).map(|()| 0)
 }
 
 /// `munlockall(2)`
-pub fn sys_munlockall(_: &Task) -> SysResult {
+pub fn sys_munlockall(task: &Task) -> SysResult {
+    space(task)?.unlock_all();
+    Ok(0)
+}
+
+/// The kinds of barriers that are announced before they are asked for.
+const PRIVATE: u32 = 1;
+const SYNC_CORE: u32 = 2;
+
+/// `membarrier(2)`: barriers are shootdowns that drop nothing of importance.
+pub fn sys_membarrier(task: &Task, command: u32, flags: u32, _cpu: u32) -> SysResult {
+    use sys::membarrier_cmd as cmd;
+    const QUERY: u32 = cmd::MEMBARRIER_CMD_QUERY as u32;
+    const EXPEDITED: u32 = cmd::MEMBARRIER_CMD_PRIVATE_EXPEDITED as u32;
+    const EXPECT: u32 = cmd::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED as u32;
+    const CORE: u32 = cmd::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE as u32;
+    const EXPECT_CORE: u32 = cmd::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE as u32;
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let space = space(task)?;
+    let barrier = |kind: u32| {
+        if !space.expects_barriers(kind) {
+            return Err(Errno::EPERM);
+        }
+        space.barrier();
+        Ok(0)
+    };
+    match command {
+        QUERY => return Ok((EXPEDITED | EXPECT | CORE | EXPECT_CORE) as usize),
+        EXPECT => space.expect_barriers(PRIVATE),
+        EXPECT_CORE => space.expect_barriers(SYNC_CORE),
+        EXPEDITED => return barrier(PRIVATE),
+        CORE => return barrier(SYNC_CORE),
+        _ => return Err(Errno::EINVAL),
+    }
     Ok(0)
 }

@@ -303,8 +303,3 @@ pub fn sys_setpriority(task: &Task, which: u32, who: i32, nice: i32) -> SysResul
     }
     result
 }
-
-/// `membarrier(2)`: nothing is offered yet, and the query says so.
-pub fn sys_membarrier(_: &Task, command: u32, flags: u32, _cpu: u32) -> SysResult {
-    if command == sys::membarrier_cmd::MEMBARRIER_CMD_QUERY as u32 && flags == 0 { Ok(0) } else { Err(Errno::EINVAL) }
-}

@@ -12,8 +12,8 @@ use guard::user::{Answer, QuickCall, UserRegs};
 use crate::uaccess::Argument;
 use crate::{SysResult, Task, trace};
 use crate::{
-    clone, cred, dirent, exec, file, futex, ioctl, itimer, mm, mount, path, pidfd, pipe, poll, process, sched, signal, signalfd,
-    sigwait, socket, sockmsg, stat, sys, time, timerfd, wait,
+    clone, cred, dirent, exec, file, futex, ioctl, itimer, mm, mount, path, pidfd, pipe, poll, process, sched, shm, signal,
+    signalfd, sigwait, socket, sockmsg, stat, sys, time, timerfd, wait,
 };
 
 /// What an argument is, for tracing.
@@ -243,7 +243,10 @@ calls! {
     25 mremap(Ptr, Num, Num, Hex, Ptr) = [mm::sys_mremap];
     26 msync(Ptr, Num, Hex) = [mm::sys_msync];
     27 mincore(Ptr, Num, Ptr) = [mm::sys_mincore];
-    28 madvise(Ptr, Num, Num) = [mm::sys_madvise];
+    28 madvise(Ptr, Num, Num) = [mm::sys_madvise]; // partial: no MADV_REMOVE, MADV_COLLAPSE, MADV_HWPOISON
+    29 shmget(Int, Num, Oct) = [shm::sys_shmget]; // partial: no SHM_HUGETLB
+    30 shmat(Int, Ptr, Oct) = [shm::sys_shmat];
+    31 shmctl(Int, Num, Ptr) = [shm::sys_shmctl]; // partial: no IPC_INFO, SHM_INFO, SHM_STAT
     32 dup(Fd) = [file::sys_dup];
     33 dup2(Fd, Fd) = [file::sys_dup2];
     34 pause() = [sigwait::sys_pause];
@@ -276,7 +279,8 @@ calls! {
     61 wait4(Int, Ptr, Hex, Ptr) = [wait::sys_wait4];
     62 kill(Int, Sig) = [signal::sys_kill];
     63 uname(Ptr) = [sys::sys_uname];
-    72 fcntl(Fd, Num, Ptr) = [file::sys_fcntl]; // partial: no seals, leases, F_NOTIFY, F_SETSIG, F_SETOWN_EX; SIGIO is not sent
+    67 shmdt(Ptr) = [shm::sys_shmdt];
+    72 fcntl(Fd, Num, Ptr) = [file::sys_fcntl]; // partial: no leases, F_NOTIFY, F_SETSIG, F_SETOWN_EX; SIGIO is not sent
     73 flock(Fd, Hex) = [file::sys_flock];
     74 fsync(Fd) = [file::sys_fsync];
     75 fdatasync(Fd) = [file::sys_fdatasync];
@@ -350,8 +354,8 @@ calls! {
     148 sched_rr_get_interval(Int, Ptr) = [sched::sys_sched_rr_get_interval];
     149 mlock(Ptr, Num) = [mm::sys_mlock];
     150 munlock(Ptr, Num) = [mm::sys_munlock];
-    151 mlockall(Hex) = [mm::sys_mlockall]; // stub: pages are never paged out
-    152 munlockall() = [mm::sys_munlockall]; // stub: pages are never paged out
+    151 mlockall(Hex) = [mm::sys_mlockall];
+    152 munlockall() = [mm::sys_munlockall];
     153 vhangup() = [sys::sys_vhangup];
     157 prctl(Num, Ptr, Ptr, Ptr, Ptr) = [sys::sys_prctl]; // partial: no PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, PR_CAPBSET_*, PR_SET_CHILD_SUBREAPER
     158 arch_prctl(Hex, Ptr) = [sys::sys_arch_prctl];
@@ -447,9 +451,9 @@ calls! {
     315 sched_getattr(Int, Ptr, Num, Hex) = [sched::sys_sched_getattr];
     316 renameat2(Fd, Str, Fd, Str, Hex) = [path::sys_renameat2];
     318 getrandom(Ptr, Num, Hex) = [sys::sys_getrandom];
-    319 memfd_create(Str, Hex) = [file::sys_memfd_create]; // partial: no seals, no MFD_HUGETLB
+    319 memfd_create(Str, Hex) = [file::sys_memfd_create]; // partial: no MFD_HUGETLB
     322 execveat(Fd, Str, Ptr, Ptr, Hex) = [regs exec::sys_execveat];
-    324 membarrier(Num, Hex, Num) = [sched::sys_membarrier]; // partial: the query answers that nothing is offered
+    324 membarrier(Num, Hex, Num) = [mm::sys_membarrier]; // partial: private expedited barriers, without those of rseq
     325 mlock2(Ptr, Num, Hex) = [mm::sys_mlock2];
     326 copy_file_range(Fd, Ptr, Fd, Ptr, Num, Hex) = [file::sys_copy_file_range];
     327 preadv2(Fd, Ptr, Num, Int, Num, Hex) = [file::sys_preadv2]; // partial: no RWF_NOWAIT
@@ -469,8 +473,8 @@ calls! {
 /// The names of the calls there are not.
 #[rustfmt::skip]
 pub static MISSING: &[(u16, &str)] = &[
-    (29, "shmget"), (30, "shmat"), (31, "shmctl"), (64, "semget"), (65, "semop"),
-    (66, "semctl"), (67, "shmdt"), (68, "msgget"), (69, "msgsnd"), (70, "msgrcv"), (71, "msgctl"), (78, "getdents"),
+    (64, "semget"), (65, "semop"),
+    (66, "semctl"), (68, "msgget"), (69, "msgsnd"), (70, "msgrcv"), (71, "msgctl"), (78, "getdents"),
     (101, "ptrace"), (134, "uselib"), (136, "ustat"), (139, "sysfs"), (154, "modify_ldt"), (155, "pivot_root"),
     (156, "_sysctl"), (159, "adjtimex"), (163, "acct"), (167, "swapon"), (168, "swapoff"), (172, "iopl"), (173, "ioperm"),
     (174, "create_module"), (175, "init_module"), (176, "delete_module"), (177, "get_kernel_syms"), (178, "query_module"),

@@ -48,12 +48,12 @@ pub(crate) struct Source {
     pub(crate) first: u64,
 }
 
-/// Whether any page of an area was ever brought in. It is set under the read lock of the areas, by faults.
+/// A mark that faults leave in an area, under the read lock of the areas: some page was ever brought in, or copied.
 #[derive(Default)]
 pub(crate) struct Touched(AtomicBool);
 
 impl Touched {
-    /// Some page may be there from now on.
+    /// There may be such a page from now on.
     #[inline]
     pub(crate) fn set(&self) {
         if !self.get() {
@@ -81,6 +81,8 @@ pub(crate) struct Area {
     pub(crate) flags: AreaFlags,
     /// If not, there is nothing to take out of the page table.
     pub(crate) touched: Touched,
+    /// Some page may be other than the object's: a copy. A child gets those; the object's it finds itself.
+    pub(crate) copied: Touched,
     /// `None`: anonymous memory.
     pub(crate) source: Option<Source>,
 }
@@ -88,7 +90,7 @@ pub(crate) struct Area {
 impl Area {
     /// Memory that nobody has touched.
     pub(crate) fn new(end: usize, prot: Prot, flags: AreaFlags, source: Option<Source>) -> Self {
-        Self { end, prot, flags, touched: Touched::default(), source }
+        Self { end, prot, flags, touched: Touched::default(), copied: Touched::default(), source }
     }
 
     #[inline]
@@ -103,6 +105,16 @@ impl Area {
             source.first += (bytes / PAGE_SIZE) as u64;
         }
         tail
+    }
+
+    /// Takes over the marks of an area that becomes a part of this one.
+    fn inherit(&self, other: &Self) {
+        if other.touched.get() {
+            self.touched.set();
+        }
+        if other.copied.get() {
+            self.copied.set();
+        }
     }
 
     /// Whether `next`, which begins where this area of `len` bytes ends, continues it.
@@ -222,9 +234,7 @@ impl Areas {
             && other.continues(start - first, &area)
         {
             other.end = area.end;
-            if area.touched.get() {
-                other.touched.set();
-            }
+            other.inherit(&area);
             if joins_next {
                 self.join(at);
             }
@@ -251,9 +261,7 @@ impl Areas {
         let (_, second) = self.all.remove(at);
         if let Some((_, first)) = self.all.get_mut(before) {
             first.end = second.end;
-            if second.touched.get() {
-                first.touched.set();
-            }
+            first.inherit(&second);
         }
         before
     }

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
 
-use crate::area::{Area, AreaFlags, Prot};
+use crate::area::{Area, AreaFlags, Prot, Source};
 use crate::object::Object;
 use crate::space::AddressSpace;
 use crate::{Insert, MapError, PAGE_SIZE, Page, Perm, USER_END, USER_START, page_down, zero};
@@ -68,6 +68,9 @@ impl From<MapError> for Missing {
         Self::Memory
     }
 }
+
+/// What of a file is mapped in one fault, if it is at hand.
+const AROUND: usize = 16 * PAGE_SIZE;
 
 /// How far below a stack an area may end when the stack grows towards it (Linux' `stack_guard_gap`).
 const STACK_GUARD: usize = 256 * PAGE_SIZE;
@@ -142,21 +145,53 @@ impl AddressSpace {
         match self.table.insert_with(va, make) {
             Ok(Insert::Done) => {
                 area.touched.set();
+                if write && !area.shared() {
+                    area.copied.set();
+                }
                 if resident {
                     self.present(area.shared()).fetch_add(1, Ordering::Relaxed);
+                }
+                if let Some(source) = &area.source
+                    && (!write || area.shared())
+                {
+                    self.fault_around(area, source, va - offset, va, perm(area.shared()));
                 }
                 // A parked page may still be shared with a child.
                 Ok(if write && !written { Outcome::Again } else { Outcome::Usable })
             }
             // Another thread was faster, or a CPU remembered what was before.
             Ok(Insert::Occupied(now)) if !write || now.write => Ok(Outcome::Usable),
-            Ok(Insert::Occupied(_)) => self.make_writable(va, area.shared(), perm(true)),
+            Ok(Insert::Occupied(_)) => {
+                area.copied.set();
+                self.make_writable(va, area.shared(), perm(true))
+            }
             Err(Missing::Memory) => Err(FaultError::NoMemory),
             Err(Missing::Page(index)) => match &area.source {
                 Some(source) => Ok(Outcome::Absent((source.object.clone(), index))),
                 None => Err(FaultError::NoMemory),
             },
         }
+    }
+
+    /// Maps what the object has at hand around `va`, in an area that begins at `start`: who uses one page soon uses the next.
+    fn fault_around(&self, area: &Area, source: &Source, start: usize, va: usize, perm: Perm) {
+        let window = va & !(AROUND - 1);
+        let range = window.max(start)..(window + AROUND).min(area.end);
+        if range.len() <= PAGE_SIZE {
+            return;
+        }
+        let first = source.first + ((range.start - start) / PAGE_SIZE) as u64;
+        let mut pages = 0;
+        self.table.fill(va, |span| {
+            source.object.backing.each_cached(first..first + (range.len() / PAGE_SIZE) as u64, &mut |index, page| {
+                let at = range.start + (index - first) as usize * PAGE_SIZE;
+                // A parked page is what the program has made of the object's.
+                if !self.parked.contains(at) {
+                    pages += usize::from(span.put(at, perm, || page.clone()));
+                }
+            });
+        });
+        self.present(area.shared()).fetch_add(pages, Ordering::Relaxed);
     }
 
     /// Lets the program write to the page at `va`: to this one if nobody else has it, or to a copy.
@@ -345,7 +380,7 @@ mod tests {
         let mut byte = [0];
         object.backing.page(0).unwrap().read(0, &mut byte);
         assert_eq!((byte[0], peek(&space, AT), peek(&space, AT + 1)), (b'f', b'X', b'i'));
-        space.madvise(AT, PAGE_SIZE, Advice::Drop).unwrap();
+        space.madvise(AT, PAGE_SIZE, Advice::Drop(false)).unwrap();
         assert_eq!(peek(&space, AT), b'f');
     }
 

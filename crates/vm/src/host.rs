@@ -6,6 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use crate::PAGE_SIZE;
 
+/// A number that stands for a page.
+pub(crate) type Frame = usize;
+
 /// A counted reference to 4 KiB.
 #[derive(Clone, Debug)]
 pub struct Page(Arc<Mutex<Box<[u8]>>>);
@@ -34,7 +37,7 @@ impl Page {
     }
 
     /// Which page it is.
-    pub(crate) fn frame(&self) -> usize {
+    pub(crate) fn frame(&self) -> Frame {
         Arc::as_ptr(&self.0).addr()
     }
 
@@ -63,6 +66,25 @@ pub(crate) enum Insert {
     Occupied(Perm),
 }
 
+/// As `guard::paging::Span`.
+pub(crate) struct Span<'a> {
+    start: usize,
+    map: &'a mut BTreeMap<usize, (Page, Perm)>,
+}
+
+/// What one page table covers.
+const SPAN: usize = 2 << 20;
+
+impl Span<'_> {
+    pub(crate) fn put(&mut self, va: usize, perm: Perm, page: impl FnOnce() -> Page) -> bool {
+        let free = va.wrapping_sub(self.start) < SPAN && !self.map.contains_key(&va);
+        if free {
+            self.map.insert(va, (page(), perm));
+        }
+        free
+    }
+}
+
 /// As `guard::paging::PageTable`.
 #[derive(Default)]
 pub(crate) struct PageTable(Mutex<BTreeMap<usize, (Page, Perm)>>);
@@ -84,6 +106,13 @@ impl PageTable {
         map.insert(va, make()?);
         Ok(Insert::Done)
     }
+
+    pub(crate) fn fill(&self, va: usize, each: impl FnOnce(&mut Span<'_>)) {
+        let start = va & !(SPAN - 1);
+        each(&mut Span { start, map: &mut self.0.lock().unwrap() });
+    }
+
+    pub(crate) fn synchronize(&self) {}
 
     pub(crate) fn replace(&self, va: usize, old: &Page, new: Page, perm: Perm) -> bool {
         match self.0.lock().unwrap().get_mut(&va) {
@@ -122,9 +151,10 @@ impl PageTable {
         self.0.lock().unwrap().get(&va).map(|(page, perm)| (page.clone(), *perm, ()))
     }
 
-    pub(crate) fn share_cow(&self, child: &Self, range: Range<usize>) -> Result<(), MapError> {
+    pub(crate) fn share_cow(&self, child: &Self, range: Range<usize>, mut each: impl FnMut(Frame)) -> Result<(), MapError> {
         for (&va, (page, perm)) in self.0.lock().unwrap().range_mut(range) {
             perm.write = false;
+            each(page.frame());
             child.0.lock().unwrap().insert(va, (page.clone(), *perm));
         }
         Ok(())

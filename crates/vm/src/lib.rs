@@ -6,10 +6,12 @@
 //! | `claim` | range locks: who may change or fault what at the same time |
 //! | `space` | an address space: the areas, the page table, and the calls that change both |
 //! | `fault` | what happens when a program touches a page: demand paging, copy on write, stack growth |
+//! | `advice` | what a program says about its memory: `madvise`, `mlock`, `mincore` |
 //! | `remap` | moving and growing what is mapped |
 //! | `object` | where the pages of a mapping come from |
 //! | `few` | lists of mostly one element |
 //! | `zero` | the page of zeros |
+//! | `mappings` | who has a file mapped |
 //! | `host` | pages and page tables of unit tests |
 //!
 //! Nothing here knows of processes or signals. The page table is the guard's; its entries hold the references to pages, this crate
@@ -19,6 +21,7 @@
 
 extern crate alloc;
 
+mod advice;
 mod area;
 mod claim;
 mod fault;
@@ -26,6 +29,7 @@ mod few;
 #[cfg(not(target_os = "none"))]
 mod host;
 mod intervals;
+mod mappings;
 mod object;
 #[cfg(test)]
 mod parallel;
@@ -39,15 +43,19 @@ pub use guard::mem::Page;
 pub use host::Page;
 
 #[cfg(target_os = "none")]
+pub(crate) use guard::mem::Frame;
+#[cfg(target_os = "none")]
 pub(crate) use guard::paging::{Insert, MapError, PageTable, Perm};
 #[cfg(not(target_os = "none"))]
-pub(crate) use host::{Insert, MapError, PageTable, Perm};
+pub(crate) use host::{Frame, Insert, MapError, PageTable, Perm};
 
+pub use advice::Advice;
 pub use area::{AreaFlags, Prot};
 pub use fault::{Access, FaultError};
+pub use mappings::Mappings;
 pub use object::{Backing, Object, SharedMemory};
 pub use remap::Remap;
-pub use space::{AddressSpace, Advice, AreaInfo, FutexKey, Mapping, Placement, Stats};
+pub use space::{AddressSpace, AreaInfo, FutexKey, Mapping, Placement, Stats};
 
 pub use abi::layout::{PAGE_SIZE, USER_END, USER_START};
 

@@ -3,11 +3,12 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use abi::errno::Errno;
 use task::Mutex;
 
-use crate::Page;
+use crate::{Mappings, Page};
 
 /// Something whose pages can be mapped: a file's contents, shared memory.
 pub trait Backing: Send + Sync {
@@ -19,6 +20,20 @@ pub trait Backing: Send + Sync {
 
     /// The same page if it is at hand: without waiting for a device, without making it, and not behind the end.
     fn cached(&self, index: u64) -> Option<Page>;
+
+    /// Calls `each` with the pages among `range` that are at hand.
+    fn each_cached(&self, range: Range<u64>, each: &mut dyn FnMut(u64, &Page)) {
+        for index in range {
+            if let Some(page) = self.cached(index) {
+                each(index, &page);
+            }
+        }
+    }
+
+    /// Where it is noted who maps it, if pages can be taken away again.
+    fn mappings(&self) -> Option<&Mappings> {
+        None
+    }
 }
 
 /// A backing as mappings refer to it, with what `/proc/<pid>/maps` shows.

@@ -10,7 +10,7 @@ use task::WriteGuard;
 use crate::area::{Area, AreaFlags, Prot};
 use crate::claim::Claim;
 use crate::few::Few;
-use crate::space::{AddressSpace, State};
+use crate::space::{AddressSpace, Mapping, Placement, State};
 use crate::{PAGE_SIZE, Page, Perm, page_up, zero};
 
 /// How `mremap` may go about it.
@@ -31,8 +31,11 @@ impl AddressSpace {
     /// `EFAULT` if the old range is not one mapping, `ENOMEM`, `EINVAL`.
     pub fn mremap(&self, old: usize, old_len: usize, new_len: usize, how: Remap) -> Result<usize, Errno> {
         let (Some(old_len), Some(new_len)) = (page_up(old_len), page_up(new_len)) else { return Err(Errno::EINVAL) };
-        if !old.is_multiple_of(PAGE_SIZE) || old_len == 0 || new_len == 0 {
+        if !old.is_multiple_of(PAGE_SIZE) || new_len == 0 {
             return Err(Errno::EINVAL);
+        }
+        if old_len == 0 {
+            return self.map_again(old, new_len, how);
         }
         let from = Self::user_range(old, old_len).map_err(|_| Errno::EFAULT)?;
         let target = match how.to {
@@ -89,6 +92,21 @@ impl AddressSpace {
         }
         self.relocate(claims, from, to..to + new_len, how.keep);
         Ok(to)
+    }
+
+    /// Maps what is at `old` a second time: an old length of 0.
+    fn map_again(&self, old: usize, len: usize, how: Remap) -> Result<usize, Errno> {
+        let place = how.to.map_or(Placement::Anywhere(0), Placement::Fixed);
+        let request = {
+            let state = self.state.read();
+            let (start, area) = state.areas.find(old).ok_or(Errno::EFAULT)?;
+            let area = area.tail(old - start);
+            let Some(source) = area.source.filter(|_| area.flags.contains(AreaFlags::SHARED) && how.may_move) else {
+                return Err(Errno::EINVAL);
+            };
+            Mapping { place, len, prot: area.prot, flags: area.flags, object: Some((source.object, source.first)) }
+        };
+        self.mmap(request)
     }
 
     /// The areas, to change them in two ranges that do not overlap.

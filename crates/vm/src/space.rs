@@ -3,10 +3,10 @@
 //! Who may do what at the same time is said in `claim`.
 
 use alloc::collections::BTreeMap;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use abi::errno::Errno;
 use task::{Mutex, RwLock, WaitQueue, WriteGuard};
@@ -40,15 +40,6 @@ pub struct Mapping {
     pub flags: AreaFlags,
     /// The object and the number of the page in it that comes first; `None` for private memory without a name.
     pub object: Option<(Arc<Object>, u64)>,
-}
-
-/// What `madvise` can change. Everything else it says is heard and not needed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Advice {
-    /// Give the pages back now; private ones read as zeros (or the file) afterwards.
-    Drop,
-    /// Set these flags and clear those.
-    Flags(AreaFlags, AreaFlags),
 }
 
 /// One line of `/proc/<pid>/maps`.
@@ -195,7 +186,7 @@ impl Parked {
         taken
     }
 
-    fn contains(&self, va: usize) -> bool {
+    pub(crate) fn contains(&self, va: usize) -> bool {
         !self.none() && self.pages.lock().contains_key(&va)
     }
 
@@ -209,6 +200,7 @@ impl Parked {
 /// A program's memory.
 pub struct AddressSpace {
     id: u64,
+    me: Weak<Self>,
     pub(crate) state: RwLock<State>,
     /// Where threads wait for the end of a claim.
     pub(crate) settled: WaitQueue,
@@ -223,6 +215,10 @@ pub struct AddressSpace {
     size_limit: AtomicUsize,
     /// The most bytes a stack may grow to (`RLIMIT_STACK`).
     stack_limit: AtomicUsize,
+    /// New mappings are locked (`mlockall(2)`).
+    pub(crate) lock_future: AtomicBool,
+    /// What `membarrier(2)` was told to expect.
+    barriers: AtomicU32,
 }
 
 impl AddressSpace {
@@ -230,17 +226,21 @@ impl AddressSpace {
     #[must_use]
     pub fn new(top: usize) -> Option<Arc<Self>> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Some(Arc::new(Self {
+        let table = PageTable::new()?;
+        Some(Arc::new_cyclic(|me| Self {
+            me: me.clone(),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             state: RwLock::default(),
             settled: WaitQueue::new(),
             parked: Parked::default(),
-            table: PageTable::new()?,
+            table,
             top: top.min(USER_END),
             private_pages: AtomicUsize::new(0),
             shared_pages: AtomicUsize::new(0),
             size_limit: AtomicUsize::new(usize::MAX),
             stack_limit: AtomicUsize::new(8 << 20),
+            lock_future: AtomicBool::new(false),
+            barriers: AtomicU32::new(0),
         }))
     }
 
@@ -265,7 +265,7 @@ impl AddressSpace {
     }
 
     /// A page-aligned range from a call's arguments.
-    fn range(addr: usize, len: usize) -> Result<Range<usize>, Errno> {
+    pub(crate) fn range(addr: usize, len: usize) -> Result<Range<usize>, Errno> {
         let len = page_up(len).ok_or(Errno::EINVAL)?;
         if !addr.is_multiple_of(PAGE_SIZE) {
             return Err(Errno::EINVAL);
@@ -289,6 +289,7 @@ impl AddressSpace {
             return Err(Errno::EACCES);
         }
         let source = request.object.map(|(object, first)| Source { object, first });
+        self.announce(source.as_ref());
         let area = |end: usize| Area::new(end, request.prot, request.flags, source);
         let (start, replace) = match request.place {
             Placement::Anywhere(hint) => {
@@ -318,6 +319,13 @@ impl AddressSpace {
             state.size += len;
         });
         Ok(start)
+    }
+
+    /// Has an object know that it may be mapped here.
+    fn announce(&self, source: Option<&Source>) {
+        if let Some(mappings) = source.and_then(|source| source.object.backing.mappings()) {
+            mappings.note(self.id, &self.me);
+        }
     }
 
     /// Puts an area where nothing is, if there is room.
@@ -410,6 +418,10 @@ impl AddressSpace {
                 return Err(Errno::EACCES);
             }
             if area.touched.get() && area.prot != prot && !grows(area) {
+                if prot.is_empty() {
+                    // A parked page is not looked for in the object.
+                    area.copied.set();
+                }
                 parts.push((part, area.shared()));
             }
         }
@@ -445,53 +457,6 @@ impl AddressSpace {
             }
         });
         self.present(shared).fetch_sub(pages, Ordering::Relaxed);
-    }
-
-    /// Takes advice about a range.
-    ///
-    /// # Errors
-    /// `ENOMEM` if something there is not mapped (the rest is done), `EINVAL`.
-    pub fn madvise(&self, addr: usize, len: usize, advice: Advice) -> Result<(), Errno> {
-        let range = Self::range(addr, len)?;
-        let mut state = self.change(&range);
-        let whole = state.areas.covers(range.clone());
-        match advice {
-            Advice::Drop => {
-                let parts = state.parts(&range);
-                let _claim = self.claim(&mut state, range);
-                drop(state);
-                for (part, shared) in parts {
-                    self.drop_pages(part, shared);
-                }
-            }
-            Advice::Flags(set, clear) => {
-                state.areas.update(range, |area| area.flags = (area.flags | set) - clear);
-            }
-        }
-        if whole { Ok(()) } else { Err(Errno::ENOMEM) }
-    }
-
-    /// Whether everything in a range is mapped; the range must be page-aligned.
-    ///
-    /// # Errors
-    /// `ENOMEM` if not, `EINVAL`.
-    pub fn check_mapped(&self, addr: usize, len: usize) -> Result<(), Errno> {
-        let range = Self::range(addr, len)?;
-        if self.state.read().areas.covers(range) { Ok(()) } else { Err(Errno::ENOMEM) }
-    }
-
-    /// For each page of a range, whether it is present (`mincore(2)`).
-    ///
-    /// # Errors
-    /// `ENOMEM` if something there is not mapped, `EINVAL`.
-    pub fn present_pages(&self, addr: usize, len: usize) -> Result<Vec<u8>, Errno> {
-        let range = Self::range(addr, len).map_err(|e| if addr.is_multiple_of(PAGE_SIZE) { Errno::ENOMEM } else { e })?;
-        let state = self.look(&range);
-        if !state.areas.covers(range.clone()) {
-            return Err(Errno::ENOMEM);
-        }
-        let there = |va: usize| self.table.get(va).is_some() || self.parked.contains(va);
-        Ok(range.step_by(PAGE_SIZE).map(|va| u8::from(there(va))).collect())
     }
 
     /// Sets where the heap begins; it is empty then.
@@ -538,19 +503,20 @@ impl AddressSpace {
         // Nobody faults, and nobody is in the middle of a change.
         let state = self.change(&(0..usize::MAX));
         let mut copy = State { heap: state.heap.clone(), ..State::default() };
-        let mut pages = self.private_pages.load(Ordering::Relaxed);
+        let mut pages = 0;
         for (start, area) in state.areas.iter() {
-            let range = start..area.end;
-            if area.flags.intersects(AreaFlags::DONTFORK | AreaFlags::WIPEONFORK) && !area.shared() {
-                let own = |va: &usize| self.table.get(*va).is_some_and(|(page, ..)| !zero::is(&page));
-                pages -= range.clone().step_by(PAGE_SIZE).filter(own).count();
-            } else if !area.shared() && area.touched.get() {
-                self.table.share_cow(&child.table, range.clone()).map_err(no_memory)?;
-                self.parked.copy_to(&child.parked, &range);
-            }
             if area.flags.contains(AreaFlags::DONTFORK) {
                 continue;
             }
+            let range = start..area.end;
+            // What is the object's own, the child's faults find there.
+            let own = area.source.is_none() || area.copied.get();
+            if !area.shared() && area.touched.get() && own && !area.flags.contains(AreaFlags::WIPEONFORK) {
+                let count = |frame| pages += usize::from(!zero::is_in(frame));
+                self.table.share_cow(&child.table, range.clone(), count).map_err(no_memory)?;
+                self.parked.copy_to(&child.parked, &range);
+            }
+            child.announce(area.source.as_ref());
             let mut area = area.clone();
             // Locks are not inherited.
             area.flags -= AreaFlags::LOCKED;
@@ -628,9 +594,44 @@ impl AddressSpace {
         }
     }
 
+    /// Notes that barriers of a kind (a bit) will be asked for.
+    pub fn expect_barriers(&self, kind: u32) {
+        self.barriers.fetch_or(kind, Ordering::Relaxed);
+    }
+
+    /// Whether barriers of a kind were announced.
+    #[must_use]
+    pub fn expects_barriers(&self, kind: u32) -> bool {
+        self.barriers.load(Ordering::Relaxed) & kind != 0
+    }
+
+    /// All threads of the space pass a full barrier, those in user mode an instruction barrier too, before this returns.
+    pub fn barrier(&self) {
+        self.table.synchronize();
+    }
+
+    /// What is mapped at `addr`, if it is the beginning of an area and of what it maps.
+    #[must_use]
+    pub fn backing_at(&self, addr: usize) -> Option<Arc<dyn Backing>> {
+        let state = self.state.read();
+        let (start, area) = state.areas.find(addr)?;
+        let source = area.source.as_ref().filter(|source| start == addr && source.first == 0)?;
+        Some(source.object.backing.clone())
+    }
+
     /// Makes this the address space of the current CPU. Does not sleep.
     pub fn activate(&self) {
         self.table.activate();
+    }
+}
+
+impl Drop for AddressSpace {
+    fn drop(&mut self) {
+        for (_, area) in self.state.get_mut().areas.iter() {
+            if let Some(mappings) = area.source.as_ref().and_then(|source| source.object.backing.mappings()) {
+                mappings.forget(self.id);
+            }
+        }
     }
 }
 

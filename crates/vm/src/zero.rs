@@ -2,7 +2,7 @@
 
 use task::Once;
 
-use crate::Page;
+use crate::{Frame, Page};
 
 static ZERO: Once<Page> = Once::new();
 
@@ -19,5 +19,10 @@ pub(crate) fn page() -> Option<Page> {
 
 /// Whether a page is the zero page.
 pub(crate) fn is(page: &Page) -> bool {
-    ZERO.get().is_some_and(|zero| zero.frame() == page.frame())
+    is_in(page.frame())
+}
+
+/// Whether the zero page is in this frame.
+pub(crate) fn is_in(frame: Frame) -> bool {
+    ZERO.get().is_some_and(|zero| zero.frame() == frame)
 }

@@ -9,6 +9,7 @@ mod coherence;
 mod events;
 mod exhaust;
 mod files;
+mod mappings;
 mod memory;
 mod pressure;
 mod processes;
@@ -36,6 +37,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         memory::CHECKS,
         spaces::CHECKS,
         coherence::CHECKS,
+        mappings::CHECKS,
         files::CHECKS,
         pressure::CHECKS,
         processes::CHECKS,

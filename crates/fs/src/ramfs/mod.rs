@@ -19,8 +19,9 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
-use core::sync::atomic::{AtomicU64, Ordering};
-use linux_raw_sys::general::{S_ISGID, S_ISUID};
+use core::ops::Range;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use linux_raw_sys::general::{self as sys, S_ISGID, S_ISUID};
 use pages::Contents;
 use task::{Mutex, Once};
 
@@ -74,13 +75,15 @@ impl RamFs {
         Arc::new(Self { name, shared, root })
     }
 
-    /// A file without a name, as `memfd_create(2)` makes it; `name` is what `/proc/<pid>/fd` shows.
+    /// A file without a name, as `memfd_create(2)` makes it; `name` is what `/proc/<pid>/fd` shows,
+    /// `seals` what cannot be done to it (`F_SEAL_*`).
     #[must_use]
-    pub fn memfd(name: &str) -> Path {
+    pub fn memfd(name: &str, mode: u32, seals: u32) -> Path {
         static MEMFD: Once<Arc<RamFs>> = Once::new();
         let fs = MEMFD.call_once(|| Self::new("tmpfs", None, 0o700));
-        let inode = RamInode::make(&fs.shared, &NewInode { kind: NewKind::Regular, mode: 0o777, uid: 0, gid: 0 });
+        let inode = RamInode::make(&fs.shared, &NewInode { kind: NewKind::Regular, mode, uid: 0, gid: 0 });
         inode.attr.lock().nlink = 0;
+        inode.seals.store(seals, Ordering::Relaxed);
         Path::unnamed(inode, &format!("/memfd:{name} (deleted)"))
     }
 }
@@ -177,6 +180,10 @@ pub struct RamInode {
     ino: u64,
     shared: Arc<Super>,
     attr: Mutex<Attr>,
+    /// Who has a regular file mapped.
+    mappings: vm::Mappings,
+    /// `F_SEAL_*` of a regular file.
+    seals: AtomicU32,
     body: Body,
 }
 
@@ -197,6 +204,8 @@ impl RamInode {
             ino: shared.next_ino.fetch_add(1, Ordering::Relaxed),
             shared: shared.clone(),
             attr: Mutex::new(attr),
+            mappings: vm::Mappings::default(),
+            seals: AtomicU32::new(sys::F_SEAL_SEAL),
             body,
         })
     }
@@ -221,6 +230,20 @@ impl RamInode {
         let any: Arc<dyn Any + Send + Sync> = inode.clone();
         let same = any.downcast::<Self>().map_err(|_| Errno::EXDEV)?;
         if Arc::ptr_eq(&same.shared, &self.shared) { Ok(same) } else { Err(Errno::EXDEV) }
+    }
+
+    /// Whether seals allow that the file reaches to `end` afterwards (at least, if `writes`: then its contents change, too).
+    fn check_seals(&self, end: u64, writes: bool) -> Result<()> {
+        let seals = self.seals.load(Ordering::SeqCst);
+        if seals & !sys::F_SEAL_SEAL == 0 {
+            return Ok(());
+        }
+        let size = self.contents()?.extent().0;
+        let has = |seal: u32| seals & seal != 0;
+        let written = writes && has(sys::F_SEAL_WRITE | sys::F_SEAL_FUTURE_WRITE);
+        let grown = end > size && has(sys::F_SEAL_GROW);
+        let shrunk = end < size && !writes && has(sys::F_SEAL_SHRINK);
+        if written || grown || shrunk { Err(Errno::EPERM) } else { Ok(()) }
     }
 
     fn changed_names(&self) {
@@ -333,6 +356,10 @@ impl Inode for RamInode {
 
     fn set_attr(&self, change: &SetAttr) -> Result<()> {
         let mut attr = self.attr.lock();
+        let executable = |mode: u32| mode & 0o111;
+        if self.seals() & sys::F_SEAL_EXEC != 0 && change.mode.is_some_and(|mode| executable(mode) != executable(attr.mode)) {
+            return Err(Errno::EPERM);
+        }
         attr.mode = change.mode.unwrap_or(attr.mode);
         attr.uid = change.uid.unwrap_or(attr.uid);
         attr.gid = change.gid.unwrap_or(attr.gid);
@@ -475,6 +502,7 @@ impl Inode for RamInode {
     }
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<usize> {
+        self.check_seals(offset.saturating_add(buf.len() as u64), true)?;
         let n = self.contents()?.write(Some(offset), buf)?.1;
         self.modified();
         Ok(n)
@@ -487,6 +515,7 @@ impl Inode for RamInode {
     }
 
     fn append(&self, buf: &[u8]) -> Result<(u64, usize)> {
+        self.check_seals(u64::MAX, true)?;
         let written = self.contents()?.write(None, buf)?;
         self.modified();
         Ok(written)
@@ -496,14 +525,52 @@ impl Inode for RamInode {
         if size > MAX_SIZE {
             return Err(Errno::EFBIG);
         }
-        self.contents()?.truncate(size);
+        self.check_seals(size, false)?;
+        if self.contents()?.truncate(size) {
+            self.mappings.unmap(size.div_ceil(PAGE)..u64::MAX, true);
+        }
         self.modified();
         Ok(())
     }
 
     fn fallocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
+        let punches = mode & sys::FALLOC_FL_PUNCH_HOLE != 0;
+        if punches {
+            self.check_seals(0, true)?;
+        } else if mode & sys::FALLOC_FL_KEEP_SIZE == 0 {
+            self.check_seals(self.contents()?.extent().0.max(offset.saturating_add(len)), false)?;
+        }
         self.contents()?.fallocate(mode, offset, len)?;
+        if mode & sys::FALLOC_FL_PUNCH_HOLE != 0 {
+            // What programs have copied is theirs.
+            self.mappings.unmap(offset.div_ceil(PAGE)..(offset + len) / PAGE, false);
+        }
         self.modified();
+        Ok(())
+    }
+
+    fn seals(&self) -> u32 {
+        if matches!(self.body, Body::Regular(_)) { self.seals.load(Ordering::SeqCst) } else { 0 }
+    }
+
+    fn add_seals(&self, seals: u32) -> Result<()> {
+        const KNOWN: u32 = sys::F_SEAL_SEAL
+            | sys::F_SEAL_SHRINK
+            | sys::F_SEAL_GROW
+            | sys::F_SEAL_WRITE
+            | sys::F_SEAL_FUTURE_WRITE
+            | sys::F_SEAL_EXEC;
+        self.contents().map_err(|_| Errno::EINVAL)?;
+        if seals & !KNOWN != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let add = |old: u32| (old & sys::F_SEAL_SEAL == 0).then_some(old | seals);
+        let before = self.seals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).map_err(|_| Errno::EPERM)?;
+        // Who maps it from now on sees the seal; who has mapped it is counted here.
+        if seals & !before & sys::F_SEAL_WRITE != 0 && self.mappings.count(|shared, writable| shared && writable) > 0 {
+            self.seals.fetch_and(before | !seals, Ordering::SeqCst);
+            return Err(Errno::EBUSY);
+        }
         Ok(())
     }
 
@@ -552,6 +619,16 @@ impl vm::Backing for RamInode {
 
     fn cached(&self, index: u64) -> Option<vm::Page> {
         self.contents().ok()?.cached(index)
+    }
+
+    fn each_cached(&self, range: Range<u64>, each: &mut dyn FnMut(u64, &vm::Page)) {
+        if let Ok(contents) = self.contents() {
+            contents.each_cached(range, each);
+        }
+    }
+
+    fn mappings(&self) -> Option<&vm::Mappings> {
+        Some(&self.mappings)
     }
 }
 

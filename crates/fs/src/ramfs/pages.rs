@@ -6,6 +6,7 @@ use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
 use alloc::sync::Arc;
+use core::ops::Range;
 use linux_raw_sys::general as sys;
 use task::Mutex;
 use vm::Page;
@@ -140,13 +141,16 @@ impl Contents {
         Ok(())
     }
 
-    pub(super) fn truncate(&self, size: u64) {
+    /// Changes the size; true if it is smaller now.
+    pub(super) fn truncate(&self, size: u64) -> bool {
         let mut data = self.data.lock();
-        if size < data.size {
+        let smaller = size < data.size;
+        if smaller {
             let end = data.size.next_multiple_of(PAGE);
             data.punch(size, end, &self.shared);
         }
         data.size = size;
+        smaller
     }
 
     pub(super) fn fallocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
@@ -204,6 +208,15 @@ impl Contents {
             return Err(Errno::EFAULT);
         }
         data.page(index, &self.shared).cloned()
+    }
+
+    /// Calls `each` with the pages among `range` that there are.
+    pub(super) fn each_cached(&self, range: Range<u64>, each: &mut dyn FnMut(u64, &Page)) {
+        let data = self.data.lock();
+        let end = range.end.min(data.size.div_ceil(PAGE));
+        if range.start < end {
+            data.pages.range(range.start..end).for_each(|(&index, page)| each(index, page));
+        }
     }
 
     /// The same page if there is one.

@@ -18,7 +18,7 @@ mod user;
 
 pub(crate) use table::View;
 pub use tlb::shootdowns;
-pub use user::{Flags, Insert, PageTable, Perm};
+pub use user::{Flags, Insert, PageTable, Perm, Span};
 
 /// Why a page could not be mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

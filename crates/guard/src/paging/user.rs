@@ -68,6 +68,24 @@ const BATCH: usize = 128;
 /// Locks over the 2 MiB spans of a table; more threads than this seldom change one table at a time.
 const SPAN_LOCKS: usize = 16;
 
+/// The page table of a span of 2 MiB, locked by [`PageTable::fill`].
+pub struct Span {
+    start: usize,
+    table: &'static Table,
+}
+
+impl Span {
+    /// Maps a page at `va` if `va` is in the span and nothing is mapped there; true if it did.
+    pub fn put(&mut self, va: usize, perm: Perm, page: impl FnOnce() -> Page) -> bool {
+        let inside = va.is_multiple_of(PAGE_SIZE) && va.wrapping_sub(self.start) < span(2);
+        if !inside || va < USER_START || self.table.get(index(va, 1)).present() {
+            return false;
+        }
+        self.table.set(index(va, 1), Entry::page(phys::of(page().into_frame()), perm.bits()));
+        true
+    }
+}
+
 /// What [`PageTable::insert_with`] found or did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Insert {
@@ -143,6 +161,17 @@ impl PageTable {
         let (page, perm) = make()?;
         table.set(slot, Entry::page(phys::of(page.into_frame()), perm.bits()));
         Ok(Insert::Done)
+    }
+
+    /// Lets `each` fill empty entries of the 2 MiB that `va` is in, with the span locked: it must not use this table. Makes no table:
+    /// if there is none, nothing is done.
+    pub fn fill(&self, va: usize, each: impl FnOnce(&mut Span)) {
+        if check(&(va..va.saturating_add(PAGE_SIZE))).is_ok() {
+            let _edit = self.edit(va);
+            if let Some(table) = self.find(va) {
+                each(&mut Span { start: va & !(span(2) - 1), table });
+            }
+        }
     }
 
     /// Replaces the page at `va` by `new`, if it is still `old` and not writable; true if it was. `old` is dropped by the table
@@ -295,12 +324,13 @@ impl PageTable {
     }
 
     /// For fork: every page mapped in `range` (page-aligned) is mapped read-only in both tables, so that the next write in
-    /// either faults. Where the child has a page already it keeps that one. The child is another table than this one.
+    /// either faults. Where the child has a page already it keeps that one. The child is another table than this one. `each` is told
+    /// the frames that the child got.
     ///
     /// # Errors
     /// [`MapError::NoMemory`] if there is no frame for a table of the child's; some pages are shared by then, and that is
     /// harmless: drop the child.
-    pub fn share_cow(&self, child: &Self, range: Range<usize>) -> Result<(), MapError> {
+    pub fn share_cow(&self, child: &Self, range: Range<usize>, mut each: impl FnMut(Frame)) -> Result<(), MapError> {
         let Range { start, end } = user_pages(&range);
         let mut reduced = false;
         let result = self.for_each_table(start..end, |va, table, slots| {
@@ -323,6 +353,7 @@ impl PageTable {
                 if let Some(frame) = mapped(before) {
                     // SAFETY: the parent's entry holds a reference, and stays while its span is locked.
                     unsafe { Page::share_frame(frame) }.into_frame();
+                    each(frame);
                     lower.set(slot, before.with(before.flags() - (NOTED | Bits::WRITE)));
                 }
             }
@@ -332,6 +363,12 @@ impl PageTable {
             tlb::flush(&self.active, start..end);
         }
         result
+    }
+
+    /// Every CPU on which the table is active passes a full memory barrier, and serialises its instructions, between the call and
+    /// the return.
+    pub fn synchronize(&self) {
+        tlb::flush(&self.active, USER_START..USER_START + PAGE_SIZE);
     }
 
     /// Makes this the address space of the current CPU, until another one is activated there or this one is dropped.
@@ -541,6 +578,21 @@ mod tests {
     }
 
     #[test]
+    fn only_empty_entries_of_one_span_are_filled() {
+        let table = empty();
+        let put = |va: usize| {
+            let mut done = false;
+            table.fill(VA, |span| done = span.put(va, RX, || page(2)));
+            done
+        };
+        assert!(!put(VA + PAGE_SIZE), "there is no table yet");
+        table.map(VA, page(1), RW).unwrap();
+        assert!(put(VA + PAGE_SIZE) && !put(VA) && !put(VA + PAGE_SIZE));
+        assert!(!put(VA + 1) && !put(VA - PAGE_SIZE) && !put(VA + span(2)) && !put(usize::MAX - 0xfff));
+        assert_eq!(table.get(VA + PAGE_SIZE).unwrap().1, RX);
+    }
+
+    #[test]
     fn spans_are_changed_by_several_threads() {
         let table = empty();
         std::thread::scope(|scope| {
@@ -610,7 +662,9 @@ mod tests {
         parent.map(VA, page(1), RW).unwrap();
         parent.map(VA + PAGE_SIZE, page(2), RX).unwrap();
         child.map(VA + PAGE_SIZE, page(7), RW).unwrap();
-        parent.share_cow(&child, VA - (4 << 20)..VA + (4 << 20)).unwrap();
+        let mut given = 0;
+        parent.share_cow(&child, VA - (4 << 20)..VA + (4 << 20), |_| given += 1).unwrap();
+        assert_eq!(given, 1);
         let (shared, perm, _) = child.get(VA).unwrap();
         assert_eq!((mark(&shared), shared.refs(), perm), (1, 3, Perm::default()));
         assert_eq!(parent.get(VA).unwrap().1, Perm::default());

@@ -1,0 +1,172 @@
+//! What a program says about its memory: advice, locks, questions.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+
+use crate::area::{Area, AreaFlags, Prot};
+use crate::space::{AddressSpace, State};
+use crate::{Access, PAGE_SIZE};
+
+/// What `madvise` can change. Everything else it says is heard and not needed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Advice {
+    /// Give the pages back now; private ones read as zeros (or the file) afterwards. Locked ones only if it says so.
+    Drop(bool),
+    /// Set these flags and clear those.
+    Flags(AreaFlags, AreaFlags),
+}
+
+impl State {
+    /// Bytes locked.
+    pub(crate) fn locked(&self) -> usize {
+        let locked = self.areas.iter().filter(|(_, area)| area.flags.contains(AreaFlags::LOCKED));
+        locked.map(|(start, area)| area.end - start).sum()
+    }
+}
+
+impl AddressSpace {
+    /// Takes advice about a range.
+    ///
+    /// # Errors
+    /// `ENOMEM` if something there is not mapped (the rest is done), `EINVAL`, also for dropping what is locked.
+    pub fn madvise(&self, addr: usize, len: usize, advice: Advice) -> Result<(), Errno> {
+        let range = Self::range(addr, len)?;
+        let mut state = self.change(&range);
+        let whole = state.areas.covers(range.clone());
+        match advice {
+            Advice::Drop(locked_too) => {
+                if !locked_too && state.areas.within(range.clone()).any(|(_, area)| area.flags.contains(AreaFlags::LOCKED)) {
+                    return Err(Errno::EINVAL);
+                }
+                let parts = state.parts(&range);
+                let _claim = self.claim(&mut state, range);
+                drop(state);
+                for (part, shared) in parts {
+                    self.drop_pages(part, shared);
+                }
+            }
+            Advice::Flags(set, clear) => {
+                state.areas.update(range, |area| area.flags = (area.flags | set) - clear);
+            }
+        }
+        if whole { Ok(()) } else { Err(Errno::ENOMEM) }
+    }
+
+    /// Whether everything in a range is mapped; the range must be page-aligned.
+    ///
+    /// # Errors
+    /// `ENOMEM` if not, `EINVAL`.
+    pub fn check_mapped(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        let range = Self::range(addr, len)?;
+        if self.state.read().areas.covers(range) { Ok(()) } else { Err(Errno::ENOMEM) }
+    }
+
+    /// For each page of a range, whether it is present (`mincore(2)`).
+    ///
+    /// # Errors
+    /// `ENOMEM` if something there is not mapped, `EINVAL`.
+    pub fn present_pages(&self, addr: usize, len: usize) -> Result<Vec<u8>, Errno> {
+        let range = Self::range(addr, len).map_err(|e| if addr.is_multiple_of(PAGE_SIZE) { Errno::ENOMEM } else { e })?;
+        let state = self.look(&range);
+        if !state.areas.covers(range.clone()) {
+            return Err(Errno::ENOMEM);
+        }
+        let there = |va: usize| self.table.get(va).is_some() || self.parked.contains(va);
+        Ok(range.step_by(PAGE_SIZE).map(|va| u8::from(there(va))).collect())
+    }
+
+    /// Locks a range, of whole pages, and brings its pages in unless `on_fault`. `limit`: the most bytes that may be locked
+    /// (`RLIMIT_MEMLOCK`).
+    ///
+    /// # Errors
+    /// `ENOMEM` beyond the limit, or if something there is not mapped; `EINVAL`.
+    pub fn lock(&self, addr: usize, len: usize, limit: usize, on_fault: bool) -> Result<(), Errno> {
+        let range = Self::range(addr, len)?;
+        {
+            let mut state = self.change(&range);
+            let new = state.areas.within(range.clone()).filter(|(_, area)| !area.flags.contains(AreaFlags::LOCKED));
+            let new: usize = new.map(|(part, _)| part.len()).sum();
+            if state.locked() + new > limit {
+                return Err(Errno::ENOMEM);
+            }
+            let whole = state.areas.covers(range.clone());
+            state.areas.update(range.clone(), |area| area.flags |= AreaFlags::LOCKED);
+            if !whole {
+                return Err(Errno::ENOMEM);
+            }
+        }
+        if !on_fault {
+            self.bring_in(&range);
+        }
+        Ok(())
+    }
+
+    /// Locks all there is (`current`), and all that comes (`future`).
+    ///
+    /// # Errors
+    /// `ENOMEM` beyond the limit.
+    pub fn lock_all(&self, current: bool, future: bool, limit: usize, on_fault: bool) -> Result<(), Errno> {
+        let all = 0..usize::MAX;
+        {
+            let mut state = self.change(&all);
+            if current {
+                if state.size > limit {
+                    return Err(Errno::ENOMEM);
+                }
+                state.areas.update(all.clone(), |area| area.flags |= AreaFlags::LOCKED);
+            }
+            self.lock_future.store(future, Ordering::Relaxed);
+        }
+        if current && !on_fault {
+            self.bring_in(&all);
+        }
+        Ok(())
+    }
+
+    /// Ends all locks, also of what comes.
+    pub fn unlock_all(&self) {
+        let all = 0..usize::MAX;
+        let mut state = self.change(&all);
+        self.lock_future.store(false, Ordering::Relaxed);
+        state.areas.update(all, |area| area.flags -= AreaFlags::LOCKED);
+    }
+
+    /// Whether `more` bytes can be locked.
+    #[must_use]
+    pub fn may_lock(&self, more: usize, limit: usize) -> bool {
+        self.state.read().locked().saturating_add(more) <= limit
+    }
+
+    /// Whether new mappings are locked.
+    #[must_use]
+    pub fn locks_future(&self) -> bool {
+        self.lock_future.load(Ordering::Relaxed)
+    }
+
+    /// Whether something in a page-aligned range is locked.
+    #[must_use]
+    pub fn has_locked(&self, addr: usize, len: usize) -> bool {
+        let state = self.state.read();
+        Self::range(addr, len)
+            .is_ok_and(|range| state.areas.within(range).any(|(_, area)| area.flags.contains(AreaFlags::LOCKED)))
+    }
+
+    /// Brings in what may be touched in a range: private writable pages as the program's own. What cannot be had is left out, as on
+    /// Linux.
+    pub fn bring_in(&self, range: &Range<usize>) {
+        let access = |area: &Area| {
+            if area.prot.contains(Prot::WRITE) && !area.shared() { Access::Write } else { Access::Read }
+        };
+        let parts: Vec<_> = {
+            let state = self.state.read();
+            let usable = state.areas.within(range.clone()).filter(|(_, area)| !area.prot.is_empty());
+            usable.map(|(part, area)| (part, access(area))).collect()
+        };
+        for (part, access) in parts {
+            let _ = self.populate(part.start, part.len(), access);
+        }
+    }
+}
