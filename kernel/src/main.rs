@@ -11,6 +11,7 @@ extern crate alloc;
 mod proc_skerry;
 mod root;
 mod start;
+mod trace;
 
 guard::entry!(kernel_main, kernel_secondary);
 

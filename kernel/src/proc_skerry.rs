@@ -12,6 +12,8 @@ use fs::pseudo::{self, Attr, StaticDir};
 use guard::faults::{self, Fault};
 use task::Mutex;
 
+use crate::trace;
+
 /// Adds the directory to procfs.
 pub(crate) fn add(dir: &Arc<StaticDir>, dev: u64) {
     dir.add("role", pseudo::file(Attr::new(dev, 0o444), || Ok(role())));
@@ -20,6 +22,10 @@ pub(crate) fn add(dir: &Arc<StaticDir>, dev: u64) {
         "rcu",
         pseudo::file(Attr::new(dev, 0o444), || Ok(format!("grace_periods {}\n", guard::rcu::grace_periods()).into_bytes())),
     );
+    dir.add("interrupts", pseudo::file(Attr::new(dev, 0o444), || Ok(interrupts())));
+    dir.add("locks", pseudo::file(Attr::new(dev, 0o444), || Ok(locks())));
+    dir.add("calls", pseudo::file(Attr::new(dev, 0o444), || Ok(calls())));
+    dir.add("trace", trace::file(dev));
     dir.add("memory", pseudo::file(Attr::new(dev, 0o444), || Ok(memory())));
     if !guard::role::is_supervisor() {
         let write = |text: &[u8]| {
@@ -58,18 +64,40 @@ fn role() -> Vec<u8> {
 }
 
 fn cpus() -> Vec<u8> {
-    let mut text = String::from("cpu switches wakes ipis idle_ns runnable remote_wakes ipis_saved steals polls sleeps\n");
-    for cpu in 0..task::cpu_count() {
-        let s = task::stats::cpu(task::CpuId(cpu as u32));
+    let mut text =
+        String::from("cpu switches wakes ipis idle_ns runnable remote_wakes ipis_saved steals polls sleeps shootdowns\n");
+    for cpu in (0..task::cpu_count() as u32).map(task::CpuId) {
+        let s = task::stats::cpu(cpu);
+        let shootdowns = guard::paging::shootdowns(cpu);
         // Writing to a string cannot fail.
         let _ = write!(text, "{cpu} {} {} {} {} {} ", s.switches, s.wakes, s.ipis, s.idle_ns, s.runnable);
-        let _ = writeln!(text, "{} {} {} {} {}", s.remote_wakes, s.ipis_saved, s.steals, s.polls, s.sleeps);
+        let _ = writeln!(text, "{} {} {} {} {} {shootdowns}", s.remote_wakes, s.ipis_saved, s.steals, s.polls, s.sleeps);
     }
-    for count in guard::irq::counts() {
-        let _ = writeln!(text, "irq {:#x} cpu {} {}", count.vector, count.cpu, count.count);
-    }
-    let _ = writeln!(text, "shootdowns {}", guard::paging::shootdowns());
     text.into_bytes()
+}
+
+fn interrupts() -> Vec<u8> {
+    let mut text = String::from("cpu vector name count\n");
+    for count in guard::irq::counts() {
+        let _ = writeln!(text, "{} {:#x} {} {}", count.cpu, count.vector, guard::irq::name(count.vector), count.count);
+    }
+    text.into_bytes()
+}
+
+fn locks() -> Vec<u8> {
+    let mut text = String::from("number waits wait_ns site\n");
+    for task::Site { number, location, waits, ns } in task::lock_sites() {
+        let _ = match location {
+            Some(site) => writeln!(text, "{number} {waits} {ns} {}:{}", site.file(), site.line()),
+            None => writeln!(text, "{number} {waits} {ns} elsewhere"),
+        };
+    }
+    text.into_bytes()
+}
+
+fn calls() -> Vec<u8> {
+    let lines = linux::trace::names().map(|(number, name)| format!("{number} {name}\n"));
+    lines.collect::<String>().into_bytes()
 }
 
 fn memory() -> Vec<u8> {

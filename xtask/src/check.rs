@@ -13,11 +13,23 @@ use crate::{abi, build, paths};
 /// Packages that only build for bare metal: everything that calls the guard.
 pub const KERNEL_ONLY: &[&str] = &["guard", "drivers", "link", "linux", "node", "skerry-kernel"];
 /// Packages whose lock-free parts are model-checked.
-pub const LOOM_TESTED: &[&str] = &["ring", "lfmutex", "rcu", "frames"];
+pub const LOOM_TESTED: &[&str] = &["ring", "lfmutex", "rcu", "frames", "trace"];
 /// The packages that may hold `unsafe`: the guard, the building blocks below it, the tool (for its ioctl calls), the interface to
 /// the C library for tasks, and programs that test or measure the raw interface.
-const MAY_BE_UNSAFE: &[&str] =
-    &["guard", "abi", "ring", "lfmutex", "rcu", "frames", "slab", "skerry", "tasks", "machine-tests", "first-instruction"];
+const MAY_BE_UNSAFE: &[&str] = &[
+    "guard",
+    "abi",
+    "ring",
+    "lfmutex",
+    "rcu",
+    "frames",
+    "trace",
+    "slab",
+    "skerry",
+    "tasks",
+    "machine-tests",
+    "first-instruction",
+];
 /// The guard can be read in an afternoon.
 const GUARD_LINES: usize = 8000;
 /// A file has one topic.

@@ -10,9 +10,11 @@ use core::mem::size_of;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use crate::arch::{apic, cpu, ioapic, timer};
+use ::trace::{Kind, Note};
+
+use crate::arch::{apic, cpu, ioapic, timer, trap};
 use crate::cpu::CpuId;
-use crate::{paging, park, rcu, role};
+use crate::{paging, park, rcu, role, trace};
 
 /// Vectors below are exceptions.
 pub(crate) const FIRST_VECTOR: u8 = 0x20;
@@ -100,6 +102,7 @@ pub(crate) fn handle(vector: u8) {
     rcu::pass_in_interrupt();
     let depth = area.irq_depth.load(Ordering::Relaxed);
     area.irq_depth.store(depth + 1, Ordering::Relaxed);
+    trace::event(Kind::IrqBegin, || Note::detail(vector));
     match vector {
         TIMER_VECTOR => timer::on_interrupt(),
         RESCHEDULE_VECTOR => run(&RESCHEDULE),
@@ -114,6 +117,7 @@ pub(crate) fn handle(vector: u8) {
     if vector != SPURIOUS_VECTOR {
         apic::end_of_interrupt();
     }
+    trace::event(Kind::IrqEnd, || Note::detail(vector));
     area.irq_depth.store(depth, Ordering::Relaxed);
     run(&EXIT);
 }
@@ -197,6 +201,22 @@ pub fn counts() -> Vec<Count> {
         }
     }
     result
+}
+
+/// What a vector is for, in a word.
+#[must_use]
+pub fn name(vector: u8) -> &'static str {
+    match vector {
+        trap::NMI => "nmi",
+        TIMER_VECTOR => "timer",
+        RESCHEDULE_VECTOR => "reschedule",
+        TLB_VECTOR => "shootdown",
+        DOORBELL_VECTOR => "doorbell",
+        HALT_VECTOR => "halt",
+        SPURIOUS_VECTOR => "spurious",
+        ISA_VECTOR..0x40 => "isa",
+        _ => "unknown",
+    }
 }
 
 /// Interrupts with a vector nobody claimed.

@@ -28,5 +28,6 @@ pub mod role;
 mod smp;
 pub mod stack;
 mod symbols;
+pub mod trace;
 
 pub use arch::{context, cpu, fpu, port, timer, user};

@@ -26,5 +26,5 @@ pub use mutex::{Mutex, MutexGuard};
 pub use once::Once;
 pub use raw::RawMutex;
 pub use rwlock::{ReadGuard, RwLock, WriteGuard};
-pub use scheduler::{Scheduler, Token, scheduler, set_scheduler};
+pub use scheduler::{Scheduler, Token, Wait, scheduler, set_scheduler};
 pub use semaphore::Semaphore;

@@ -41,6 +41,7 @@ impl<T> Mutex<T> {
 impl<T: ?Sized> Mutex<T> {
     /// Waits for the lock, and returns a guard that gives it up when dropped.
     #[inline]
+    #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.raw.lock();
         MutexGuard { mutex: self, not_send: PhantomData }

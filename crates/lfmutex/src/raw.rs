@@ -8,6 +8,7 @@
 //! All waiters but the first wait in the [`FifoLock`]. Its owner, the *first waiter*, is the only one that waits for the word. It
 //! keeps the `FifoLock` while it owns the mutex and gives up both together, so that each waiter is woken once.
 
+use core::panic::Location;
 use core::ptr::NonNull;
 
 use crate::fifo::{FifoLock, Waiter};
@@ -56,6 +57,7 @@ impl RawMutex {
 
     /// Takes the lock; sleeps while another has it. Thread context only.
     #[inline]
+    #[track_caller]
     pub fn lock(&self) {
         if !self.try_lock() {
             self.lock_contended();
@@ -68,9 +70,12 @@ impl RawMutex {
     }
 
     #[cold]
+    #[track_caller]
     fn lock_contended(&self) {
+        let wait = scheduler().wait_begins(Location::caller());
         self.queue.lock();
         self.lock_as_first();
+        scheduler().wait_ends(wait);
     }
 
     /// Waits for the word. The calling thread has the `FifoLock`.

@@ -6,6 +6,7 @@
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
+use core::panic::Location;
 
 use crate::fifo::FifoLock;
 use crate::scheduler::{Token, scheduler};
@@ -46,6 +47,7 @@ impl<T> RwLock<T> {
 impl<T: ?Sized> RwLock<T> {
     /// Waits until no writer is inside or waiting.
     #[inline]
+    #[track_caller]
     pub fn read(&self) -> ReadGuard<'_, T> {
         if self.readers.fetch_add(1, Ordering::Acquire) & WRITER != 0 {
             self.leave();
@@ -59,14 +61,19 @@ impl<T: ?Sized> RwLock<T> {
     }
 
     /// Waits until nobody else is inside.
+    #[track_caller]
     pub fn write(&self) -> WriteGuard<'_, T> {
         self.writer.lock();
         let scheduler = scheduler();
         self.draining.store(scheduler.current().into_raw(), Ordering::Relaxed);
         let mut inside = self.readers.fetch_or(WRITER, Ordering::AcqRel);
-        while inside & !WRITER != 0 {
-            scheduler.park();
-            inside = self.readers.load(Ordering::Acquire);
+        if inside & !WRITER != 0 {
+            let wait = scheduler.wait_begins(Location::caller());
+            while inside & !WRITER != 0 {
+                scheduler.park();
+                inside = self.readers.load(Ordering::Acquire);
+            }
+            scheduler.wait_ends(wait);
         }
         WriteGuard { lock: self }
     }

@@ -1,5 +1,7 @@
 //! What the locks need of whoever runs threads.
 
+use core::panic::Location;
+
 /// Names a thread to [`Scheduler::unpark`]. A plain number: waking a thread that is gone must be harmless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token(usize);
@@ -18,6 +20,15 @@ impl Token {
     }
 }
 
+/// A wait for a lock, as [`Scheduler::wait_begins`] describes it to [`Scheduler::wait_ends`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wait {
+    /// Number of the place in the source that waits.
+    pub site: usize,
+    /// Since when, in nanoseconds.
+    pub since_ns: u64,
+}
+
 /// Sleeping and waking, with the permit semantics of `std::thread::park`: a wake-up that comes before the sleep is not lost,
 /// two of them count as one, and a sleep may end for no reason.
 pub trait Scheduler: Sync {
@@ -30,6 +41,17 @@ pub trait Scheduler: Sync {
     /// Gives the thread its permit. May be called anywhere, interrupt handlers included. A thread that has ended in the
     /// meantime is left alone.
     fn unpark(&self, thread: Token);
+
+    /// The calling thread begins to wait for a lock that code at `site` wants; the answer goes to [`Self::wait_ends`]. For statistics.
+    fn wait_begins(&self, site: &'static Location<'static>) -> Wait {
+        let _ = site;
+        Wait::default()
+    }
+
+    /// It has the lock.
+    fn wait_ends(&self, wait: Wait) {
+        let _ = wait;
+    }
 
     /// False where the caller must not sleep (interrupt handlers, preemption disabled); for assertions.
     fn may_block(&self) -> bool;

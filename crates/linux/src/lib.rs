@@ -98,7 +98,7 @@ pub mod timerfd;
 #[cfg(target_os = "none")]
 pub mod timers;
 #[cfg(target_os = "none")]
-mod trace;
+pub mod trace;
 #[cfg(target_os = "none")]
 pub mod uaccess;
 #[cfg(target_os = "none")]

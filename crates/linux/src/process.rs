@@ -25,6 +25,7 @@ use ::task::{Condvar, Mutex, WaitQueue};
 use abi::errno::Errno;
 use fs::poll::Source;
 use fs::{FsContext, Path};
+use guard::trace::Kind;
 use linux_raw_sys::general as sys;
 use vm::{AddressSpace, FutexKey};
 
@@ -95,7 +96,10 @@ pub struct Process {
     /// `PR_SET_DUMPABLE`; only remembered.
     pub(crate) dumpable: AtomicI32,
     pub(crate) timers: Mutex<itimer::Timers>,
+    /// Whether its calls are written to the kernel log.
     traced: AtomicBool,
+    /// Whether its calls are recorded.
+    recorded: AtomicBool,
 }
 
 /// What a new process takes over.
@@ -141,6 +145,7 @@ impl Process {
             dumpable: AtomicI32::new(1),
             timers: Mutex::default(),
             traced: AtomicBool::new(new.traced),
+            recorded: AtomicBool::new(false),
         })
     }
 
@@ -154,6 +159,16 @@ impl Process {
     #[must_use]
     pub fn is_traced(&self) -> bool {
         self.traced.load(Ordering::Relaxed)
+    }
+
+    /// Whether its system calls go the long way, because somebody looks on.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.is_traced() || self.recorded.load(Ordering::Relaxed)
+    }
+
+    /// Takes over whether system calls are recorded at the moment.
+    pub(crate) fn follow_recording(&self) {
+        self.recorded.store(guard::trace::wants(Kind::CallBegin), Ordering::Relaxed);
     }
 
     /// Its memory; `None` once it has ended.

@@ -152,6 +152,7 @@ pub(crate) fn rename_task(task: &Task, pid: i32) {
         table.tasks.insert(pid, entry);
     }
     task.set_tid(pid);
+    task.thread().set_numbers(pid.cast_unsigned(), pid.cast_unsigned());
 }
 
 /// The process with this number, living or not waited for yet.

@@ -3,9 +3,10 @@
 use alloc::sync::Arc;
 
 use guard::fpu::UserFpu;
+use guard::trace::{Kind, Note, event};
 use guard::user::{self, Quick, Trap, UserRegs};
 use linux_raw_sys::general as sys;
-use vm::{Access, FaultError};
+use vm::{Access, AddressSpace, FaultError};
 
 use crate::process;
 use crate::sigframe::LastFault;
@@ -26,12 +27,16 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
     // Whatever was sent before the thread could be interrupted is looked at first.
     thread.interrupt();
     let mut interrupted = None;
-    // Calls that are traced go the long way.
-    let calls = if task.process().is_traced() { &[] } else { &table::QUICK[..] };
-    let quick = Quick { calls, context: &**task, stop: thread.interrupt_flag() };
+    let mut quick = Quick { calls: &[], context: &**task, stop: thread.interrupt_flag() };
     loop {
-        if (interrupted.is_some() || thread.interrupted()) && signal::attend(task, &mut regs, interrupted.take()) {
-            break;
+        if interrupted.is_some() || thread.interrupted() {
+            if signal::attend(task, &mut regs, interrupted.take()) {
+                break;
+            }
+            // Calls that somebody looks at go the long way. Whoever begins or ends that makes all threads come by here, so that
+            // nobody asks on the way of a call.
+            task.process().follow_recording();
+            quick.calls = if task.process().is_watched() { &[] } else { &table::QUICK };
         }
         match user::enter(&mut regs, &quick) {
             Trap::Syscall => {
@@ -64,6 +69,18 @@ pub(crate) fn fresh_fpu(task: &Task) -> bool {
     there
 }
 
+fn handle_fault(space: &AddressSpace, addr: usize, access: Access) -> Result<(), FaultError> {
+    let detail = match access {
+        Access::Read => 0,
+        Access::Write => 1,
+        Access::Exec => 2,
+    };
+    event(Kind::FaultBegin, || Note { detail, a: addr as u64, b: 0 });
+    let result = space.handle_fault(addr, access);
+    event(Kind::FaultEnd, Note::default);
+    result
+}
+
 fn page_fault(task: &Arc<Task>, regs: &UserRegs, addr: usize, write: bool, exec: bool, present: bool) {
     let access = if exec {
         Access::Exec
@@ -73,7 +90,7 @@ fn page_fault(task: &Arc<Task>, regs: &UserRegs, addr: usize, write: bool, exec:
         Access::Read
     };
     let Some(space) = task.process().space() else { return };
-    let Err(error) = space.handle_fault(addr, access) else { return };
+    let Err(error) = handle_fault(&space, addr, access) else { return };
     let (signo, code) = match error {
         FaultError::NotMapped => (sys::SIGSEGV, sys::SEGV_MAPERR),
         FaultError::Forbidden => (sys::SIGSEGV, sys::SEGV_ACCERR),
@@ -116,7 +133,7 @@ fn exception(task: &Arc<Task>, regs: &UserRegs, vector: u8, code: u64) {
 pub(crate) fn kernel_fault(addr: usize, write: bool) -> bool {
     let Some(task) = current_task() else { return false };
     let Some(space) = task.process().space() else { return false };
-    match space.handle_fault(addr, if write { Access::Write } else { Access::Read }) {
+    match handle_fault(&space, addr, if write { Access::Write } else { Access::Read }) {
         Ok(()) => true,
         Err(FaultError::NoMemory) => {
             out_of_memory(&task);

@@ -177,7 +177,7 @@ pub(crate) fn finish(task: &Task, regs: &mut UserRegs) -> SysResult {
         return Err(Errno::from_raw(-(regs.rax as i32)));
     }
     match CALLS.get(regs.orig_rax as usize) {
-        Some(Some(call)) if task.process().is_traced() => trace::traced(task, regs, call, |task, regs| call.run(task, regs)),
+        Some(Some(call)) if task.process().is_watched() => trace::watched(task, regs, call, |task, regs| call.run(task, regs)),
         Some(Some(call)) => call.run(task, regs),
         _ => unknown(regs.orig_rax),
     }

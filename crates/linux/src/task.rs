@@ -185,6 +185,7 @@ impl Task {
         let me: Arc<dyn Any + Send + Sync> = Arc::new(Current(Arc::downgrade(self)));
         thread.set_ext(me);
         thread.set_name(&self.name.lock());
+        thread.set_numbers(self.process.pid().cast_unsigned(), self.tid().cast_unsigned());
         // Known to others first: what they change from now on reaches the thread, and what they changed before is done here.
         self.thread.call_once(|| thread);
         let cpus = self.cpus.lock().clone();

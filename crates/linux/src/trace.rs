@@ -1,24 +1,60 @@
-//! Tracing of system calls, in the manner of `strace(1)`, to the kernel log.
+//! Looking on at system calls: tracing in the manner of `strace(1)` to the kernel log, and recording (`docs/observability.md`).
 
 use alloc::string::String;
 use core::fmt::Write;
 
+use guard::trace::{Kind, NoRings, Note, event};
 use guard::user::{self, UserRegs};
 
-use crate::table::{Call, Kind};
-use crate::{SysResult, Task, siginfo};
+use crate::table::{CALLS, Call, Kind as Argument};
+use crate::{SysResult, Task, process_table, siginfo};
 
 /// How much of a string is shown.
 const SHOWN: usize = 64;
 
-/// Runs a call and writes what it was and what came of it.
+/// Begins or ends the recording of the classes of events in a set (`guard::trace::Class`); none ends it.
+///
+/// # Errors
+/// There is no memory for the records.
+pub fn record(classes: u32) -> Result<(), NoRings> {
+    match classes {
+        0 => guard::trace::stop(),
+        _ => ::task::start_recording(classes)?,
+    }
+    for process in process_table::select(|_, _| true) {
+        for task in process.tasks() {
+            if let Some(thread) = task.started() {
+                thread.nudge();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Number and name of every system call there is.
+pub fn names() -> impl Iterator<Item = (usize, &'static str)> {
+    CALLS.iter().enumerate().filter_map(|(number, call)| Some((number, call.as_ref()?.name)))
+}
+
+/// Runs a call with somebody looking on.
 #[cold]
-pub(crate) fn traced(
+pub(crate) fn watched(
     task: &Task,
     regs: &mut UserRegs,
     call: &Call,
     handler: impl Fn(&Task, &mut UserRegs) -> SysResult,
 ) -> SysResult {
+    event(Kind::CallBegin, || Note::two(regs.orig_rax, 0));
+    let result = if task.process().is_traced() { traced(task, regs, call, handler) } else { handler(task, regs) };
+    event(Kind::CallEnd, || {
+        let result = result.map_or_else(|error| i64::from(-error.raw()).cast_unsigned(), |value| value as u64);
+        Note::two(result, 0)
+    });
+    result
+}
+
+/// Runs a call and writes what it was and what came of it.
+fn traced(task: &Task, regs: &mut UserRegs, call: &Call, handler: impl Fn(&Task, &mut UserRegs) -> SysResult) -> SysResult {
     let text = describe(regs, call);
     let tid = task.tid();
     // These may not come back.
@@ -48,19 +84,19 @@ fn describe(regs: &UserRegs, call: &Call) -> String {
     text
 }
 
-fn show(text: &mut String, kind: Kind, value: u64) {
+fn show(text: &mut String, kind: Argument, value: u64) {
     // Writing to a string does not fail.
     let _ = match kind {
-        Kind::Fd if value as i32 == linux_raw_sys::general::AT_FDCWD => write!(text, "AT_FDCWD"),
-        Kind::Fd => write!(text, "{}", value as i32),
-        Kind::Int => write!(text, "{}", value.cast_signed()),
-        Kind::Num => write!(text, "{value}"),
-        Kind::Hex => write!(text, "{value:#x}"),
-        Kind::Oct => write!(text, "{value:#o}"),
-        Kind::Ptr | Kind::Str if value == 0 => write!(text, "NULL"),
-        Kind::Ptr => write!(text, "{value:#x}"),
-        Kind::Sig => write!(text, "{}", siginfo::name(value as i32)),
-        Kind::Str => {
+        Argument::Fd if value as i32 == linux_raw_sys::general::AT_FDCWD => write!(text, "AT_FDCWD"),
+        Argument::Fd => write!(text, "{}", value as i32),
+        Argument::Int => write!(text, "{}", value.cast_signed()),
+        Argument::Num => write!(text, "{value}"),
+        Argument::Hex => write!(text, "{value:#x}"),
+        Argument::Oct => write!(text, "{value:#o}"),
+        Argument::Ptr | Argument::Str if value == 0 => write!(text, "NULL"),
+        Argument::Ptr => write!(text, "{value:#x}"),
+        Argument::Sig => write!(text, "{}", siginfo::name(value as i32)),
+        Argument::Str => {
             let mut buf = [0; SHOWN];
             match user::read_cstr(value as usize, &mut buf) {
                 Ok(len) => write!(text, "\"{}\"{}", buf[..len].escape_ascii(), if len == SHOWN { "..." } else { "" }),

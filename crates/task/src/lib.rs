@@ -30,7 +30,7 @@ pub use platform::{
     yield_now,
 };
 #[cfg(target_os = "none")]
-pub use platform::{init, start_cpu, stats};
+pub use platform::{Site, init, lock_sites, start_cpu, start_recording, stats};
 pub use wait::{WaitError, WaitQueue};
 
 /// There is no memory for another thread.

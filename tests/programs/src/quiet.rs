@@ -1,6 +1,6 @@
 //! A processor with one runnable thread takes no interrupts, and neither does one without any: counted over ten seconds.
 //!
-//! Skerry's own counters say so (`/proc/skerry/cpus`): lines `irq VECTOR cpu N COUNT`.
+//! Skerry's own counters say so (`/proc/skerry/interrupts`): lines of processor, vector, name, count.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,10 +15,10 @@ const WATCHED: Duration = Duration::from_secs(10);
 type Counts = BTreeMap<(usize, String), u64>;
 
 fn interrupts() -> Result<Counts> {
-    let text = fs::read_to_string("/proc/skerry/cpus")?;
+    let text = fs::read_to_string("/proc/skerry/interrupts")?;
     let mut counts = Counts::new();
-    for line in text.lines() {
-        if let ["irq", vector, "cpu", cpu, count] = line.split_whitespace().collect::<Vec<_>>()[..] {
+    for line in text.lines().skip(1) {
+        if let [cpu, vector, _, count] = line.split_whitespace().collect::<Vec<_>>()[..] {
             counts.insert((cpu.parse()?, vector.to_owned()), count.parse()?);
         }
     }

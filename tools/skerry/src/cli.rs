@@ -16,14 +16,31 @@ use crate::instances::{self, Request, has_ended, label};
 use crate::kernel::Kernel;
 use crate::run::{self, Here};
 use crate::show::{self, Inspected, Instance, Resources};
-use crate::{logs, size};
+use crate::{logs, size, top, trace};
 
 /// Runs programs in operating-system instances of their own, on CPUs and memory of their own.
 #[derive(Debug, Parser)]
 #[command(name = "skerry", version, propagate_version = true, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: Any,
+}
+
+#[derive(Debug, Subcommand)]
+enum Any {
+    #[command(flatten)]
+    Manage(Command),
+    #[command(flatten)]
+    Look(Look),
+}
+
+/// What an instance can tell of itself, too.
+#[derive(Debug, Subcommand)]
+enum Look {
+    /// Show what the CPUs do, who has them, and which locks are waited for
+    Top(Top),
+    /// Record what the kernel does, as a trace that ui.perfetto.dev opens
+    Trace(Trace),
 }
 
 #[derive(Debug, Subcommand)]
@@ -220,6 +237,42 @@ struct Kill {
     names: Names,
 }
 
+#[derive(Args, Debug)]
+struct Top {
+    /// Seconds from one picture to the next
+    #[arg(short = 'd', long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    delay: Duration,
+    /// Stop after so many pictures
+    #[arg(short = 'n', long, value_name = "N")]
+    count: Option<u64>,
+    /// Print one picture below the other
+    #[arg(short = 'b', long)]
+    batch: bool,
+    #[command(flatten)]
+    json: Json,
+}
+
+#[derive(Args, Debug)]
+struct Trace {
+    /// What to record: `all`, or a list of switch, wake, steal, irq, call, fault, shootdown, lock
+    #[arg(short = 'e', long, value_name = "LIST", default_value = "all")]
+    events: String,
+    /// End after so many seconds [default: with the program, or when interrupted]
+    #[arg(short = 's', long, value_name = "SECONDS", value_parser = seconds)]
+    seconds: Option<Duration>,
+    /// Where the trace goes; `-` is standard output
+    #[arg(short = 'o', long, value_name = "FILE", default_value = "trace.json")]
+    output: PathBuf,
+    /// A program to run meanwhile, and its arguments
+    #[arg(value_name = "CMD", trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<String>,
+}
+
+fn seconds(text: &str) -> std::result::Result<Duration, String> {
+    let seconds = text.parse::<f64>().map_err(|_| "expected a number of seconds")?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
 /// Does what the process's command line says.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -238,14 +291,15 @@ pub fn main() -> ExitCode {
             };
         }
     };
-    let runs = matches!(cli.command, Command::Run(_));
+    let runs = matches!(cli.command, Any::Manage(Command::Run(_)));
     let stdin = io::stdin();
     let (mut out, mut err) = (io::stdout(), io::stderr());
     let here = Here { input: Some(stdin.as_fd()), out: &mut out, err: &mut err, signals: true };
-    let result = match Kernel::open() {
-        Ok(kernel) => carry_out(cli.command, Some(&kernel), asked, here),
-        Err(_) if matches!(cli.command, Command::Version(_)) => carry_out(cli.command, None, asked, here),
-        Err(failure) => Err(if runs { failure.ours() } else { failure }),
+    let result = match (cli.command, Kernel::open()) {
+        (Any::Look(look), kernel) => look_on(look, kernel.as_ref().ok().map(|kernel| kernel as &dyn Device), here),
+        (Any::Manage(command), Ok(kernel)) => carry_out(command, Some(&kernel), asked, here),
+        (Any::Manage(command @ Command::Version(_)), Err(_)) => carry_out(command, None, asked, here),
+        (_, Err(failure)) => Err(if runs { failure.ours() } else { failure }),
     };
     match result {
         Ok(status) => status.into(),
@@ -254,6 +308,17 @@ pub fn main() -> ExitCode {
                 let _ = writeln!(io::stderr(), "skerry: {failure}");
             }
             failure.status.into()
+        }
+    }
+}
+
+fn look_on(look: Look, device: Option<&dyn Device>, here: Here<'_>) -> Result<u8> {
+    match look {
+        Look::Top(Top { delay, count, batch, json }) => {
+            top::run(device, top::Options { delay, count, batch, json: json.json }, here.out).map(|()| 0)
+        }
+        Look::Trace(Trace { events, seconds, output, command }) => {
+            trace::run(&trace::Request { events, limit: seconds, output, command }, here.err)
         }
     }
 }
@@ -430,7 +495,8 @@ mod tests {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let cli = Cli::try_parse_from(std::iter::once(&"skerry").chain(arguments)).unwrap();
         let here = Here { input: None, out: &mut out, err: &mut err, signals: false };
-        let result = carry_out(cli.command, Some(mock), SystemTime::now(), here);
+        let Any::Manage(command) = cli.command else { panic!("not a command about instances") };
+        let result = carry_out(command, Some(mock), SystemTime::now(), here);
         (result, String::from_utf8(out).unwrap())
     }
 
@@ -442,7 +508,7 @@ mod tests {
     #[test]
     fn arguments_behind_the_program_are_the_programs() {
         for arguments in [&["skerry", "run", "--", "sh", "-c", "x", "--rm"][..], &["skerry", "run", "sh", "-c", "x", "--rm"]] {
-            let Command::Run(run) = Cli::try_parse_from(arguments).unwrap().command else { panic!("not run") };
+            let Any::Manage(Command::Run(run)) = Cli::try_parse_from(arguments).unwrap().command else { panic!("not run") };
             assert_eq!(run.what.command, ["sh", "-c", "x", "--rm"]);
             assert!(!run.rm);
         }

@@ -11,10 +11,14 @@
 //! | [`logs`] | `logs` |
 //! | [`show`] | tables and JSON |
 //! | [`rootfs`] | root file systems out of folders and archives |
+//! | [`top`], [`counters`] | `top`; the kernel's counters |
+//! | [`trace`], [`chrome`] | `trace`: recording, and the file it makes |
 //! | [`names`], [`size`] | names and sizes |
 #![deny(unsafe_code)]
 
+pub mod chrome;
 pub mod cli;
+pub mod counters;
 pub mod device;
 pub mod failure;
 pub mod instances;
@@ -29,3 +33,5 @@ pub mod show;
 pub mod size;
 mod streams;
 mod terminal;
+pub mod top;
+pub mod trace;

@@ -5,8 +5,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::pipe::{PipeFlags, pipe_with};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
@@ -38,9 +39,27 @@ impl Signals {
         Ok(Self { pipe: read.into(), came })
     }
 
-    fn take(&mut self) -> Vec<i32> {
+    /// Those that came since the last look.
+    pub fn take(&mut self) -> Vec<i32> {
         let _ = self.pipe.read(&mut [0; 64]);
         self.came.iter().filter(|(_, flag)| flag.swap(false, Ordering::SeqCst)).map(|(signal, _)| *signal).collect()
+    }
+
+    /// Sleeps for `time`, or until a signal comes that asks to end: then true.
+    pub fn wait(&mut self, time: Duration) -> bool {
+        let end = Instant::now() + time;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            // An error is a signal, which the pipe tells of.
+            let _ = poll(&mut [PollFd::new(&self.pipe, PollFlags::IN)], Some(&left));
+            if self.take().iter().any(|signal| *signal != SIGWINCH) {
+                return true;
+            }
+            if Instant::now() >= end {
+                return false;
+            }
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use core::ops::Range;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
+use ::trace::{Kind, Note};
 use abi::layout::PAGE_SIZE;
 use lfmutex::Mutex;
 
@@ -23,6 +24,7 @@ use super::asid::Asids;
 use super::kernel;
 use crate::cpu::{CpuId, MAX_CPUS};
 use crate::mem::phys::PhysAddr;
+use crate::trace;
 
 /// Pages up to which single translations are dropped; beyond, all of them are.
 const SINGLE_PAGES: usize = 32;
@@ -288,12 +290,12 @@ static REQUEST: Request = Request {
     missing: AtomicU32::new(0),
 };
 
-/// Shootdowns that had to interrupt other CPUs.
-static SHOOTDOWNS: AtomicU64 = AtomicU64::new(0);
+/// Shootdowns that had to interrupt other CPUs, by the CPU that began them.
+static SHOOTDOWNS: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
 
-/// Number of shootdowns so far that interrupted other CPUs.
-pub fn shootdowns() -> u64 {
-    SHOOTDOWNS.load(Ordering::Relaxed)
+/// Number of shootdowns so far that a CPU began and that interrupted others.
+pub fn shootdowns(cpu: CpuId) -> u64 {
+    SHOOTDOWNS.get(cpu.0 as usize).map_or(0, |count| count.load(Ordering::Relaxed))
 }
 
 /// No CPU uses translations of `range` in `table` from before the call any more when this returns. May sleep.
@@ -336,7 +338,7 @@ fn alone(cpus: &CpuMask, work: impl FnOnce()) -> bool {
 fn shoot(kind: u32, range: &Range<usize>, table: *const Active, change: u64, cpus: &CpuMask) {
     let scheduler = lfmutex::scheduler();
     let _turn = TURN.lock();
-    SHOOTDOWNS.fetch_add(1, Ordering::Relaxed);
+    trace::event(Kind::ShootdownBegin, || Note::two(range.start as u64, range.end as u64));
     REQUEST.kind.store(kind, Ordering::Relaxed);
     REQUEST.start.store(range.start, Ordering::Relaxed);
     REQUEST.end.store(range.end, Ordering::Relaxed);
@@ -350,6 +352,7 @@ fn shoot(kind: u32, range: &Range<usize>, table: *const Active, change: u64, cpu
     cpu::without_irqs(|| {
         fence(Ordering::SeqCst);
         let me = cpu::current();
+        SHOOTDOWNS[me.0 as usize].fetch_add(1, Ordering::Relaxed);
         cpus.for_each(|cpu| {
             REQUEST.missing.fetch_add(1, Ordering::Relaxed);
             REQUEST.asked.insert(cpu);
@@ -360,12 +363,12 @@ fn shoot(kind: u32, range: &Range<usize>, table: *const Active, change: u64, cpu
             }
         });
     });
-    if REQUEST.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
-        return;
+    if REQUEST.missing.fetch_sub(1, Ordering::AcqRel) != 1 {
+        while REQUEST.missing.load(Ordering::Acquire) != 0 {
+            scheduler.park();
+        }
     }
-    while REQUEST.missing.load(Ordering::Acquire) != 0 {
-        scheduler.park();
-    }
+    trace::event(Kind::ShootdownEnd, Note::default);
 }
 
 /// A shootdown interrupt arrived on this CPU. Interrupts are off.

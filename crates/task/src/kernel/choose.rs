@@ -10,6 +10,7 @@ use guard::cpu::CpuId;
 use guard::timer::{self, now_ns};
 
 use super::cpu::{Cpu, IDLE, LOADED, shared};
+use super::observe;
 use super::slot::{self, CPU_WORDS, Slot};
 use super::switch::Why;
 use super::wake;
@@ -276,6 +277,7 @@ fn give_to(queue: &mut RunQueue, cpu: CpuId, now: u64) -> bool {
     let Some((number, history)) = queue.migrate_out(may_go, now) else { return false };
     let slot = slot::at(number);
     slot.remember(&history, true);
+    observe::steal(slot, cpu);
     wake::send(slot, cpu);
     true
 }

@@ -13,6 +13,7 @@ use guard::fpu::UserFpu;
 use guard::timer::now_ns;
 use ring::{CpuSet, WakeQueues};
 
+use super::observe;
 use super::slot::{self, CPU_WORDS, RUNNING, Slot};
 use super::thread::{Thread, UserSpace, fresh_slot};
 use crate::fifo::Fifo;
@@ -206,6 +207,7 @@ pub(super) fn prepare() {
         let slot = fresh_slot().expect("the first slots of all");
         slot.set_cpu(cpu);
         slot.state.store(RUNNING, Ordering::Relaxed);
+        observe::begins(slot, "idle");
         shared(cpu).idle_slot.store(slot.number(), Ordering::Release);
     }
 }

@@ -11,10 +11,12 @@
 //! | `sleep` | sleeping threads with a deadline, and the timer |
 //! | `thread` | the `Thread` handle, spawn, join |
 //! | `stats` | counters |
+//! | `observe` | what is told to those who look on |
 
 mod choose;
 mod cpu;
 mod idle;
+mod observe;
 mod sleep;
 mod slot;
 pub mod stats;
@@ -22,9 +24,12 @@ mod switch;
 mod thread;
 mod wake;
 
+use core::panic::Location;
+
 pub use guard::cpu::CpuId;
 pub use guard::timer::now_ns;
 pub use idle::start_cpu;
+pub use observe::{Site, lock_sites, start_recording};
 pub use switch::{PreemptGuard, preempt_disable, yield_now};
 pub use thread::{Thread, UserSpace, current, spawn};
 
@@ -41,6 +46,7 @@ pub fn init() {
     guard::irq::set_timer_handler(sleep::on_timer);
     guard::irq::set_reschedule_handler(switch::on_kick);
     guard::irq::set_irq_exit_hook(switch::look_again);
+    guard::trace::set_thread_source(|| cpu::current_slot().number());
     lfmutex::set_scheduler(&SCHEDULER);
 }
 
@@ -81,6 +87,14 @@ impl lfmutex::Scheduler for Scheduler {
         if let Some(slot) = u32::try_from(thread.into_raw()).ok().and_then(slot::get) {
             wake::unpark(slot);
         }
+    }
+
+    fn wait_begins(&self, site: &'static Location<'static>) -> lfmutex::Wait {
+        observe::wait_begins(site)
+    }
+
+    fn wait_ends(&self, wait: lfmutex::Wait) {
+        observe::wait_ends(wait);
     }
 
     fn may_block(&self) -> bool {

@@ -15,6 +15,7 @@ use guard::cpu::{CpuId, MAX_CPUS};
 use lfmutex::{Mutex, Once};
 use ring::NIL;
 
+use super::observe::Label;
 use super::thread::Thread;
 
 const CHUNK: usize = 64;
@@ -50,6 +51,7 @@ pub(super) struct Slot {
     pub(super) moved: AtomicBool,
     history: [AtomicU64; History::WORDS],
     allowed: [AtomicU64; CPU_WORDS],
+    pub(super) label: Label,
     context: Once<Context>,
     /// Id of the thread that lives here. Locked while somebody changes where and how that runs, so that a late change does not hit the
     /// next one.
@@ -97,6 +99,7 @@ impl Slot {
             moved: AtomicBool::new(false),
             history: History::default().to_words().map(AtomicU64::new),
             allowed: [const { AtomicU64::new(u64::MAX) }; CPU_WORDS],
+            label: Label::default(),
             context: Once::new(),
             tenant: Mutex::new(0),
             job: Mutex::new(None),

@@ -10,6 +10,7 @@ use guard::context;
 use guard::cpu;
 
 use super::cpu::{CPUS, Cpu, Own};
+use super::observe;
 use super::slot::{PARKED, RUNNING, Slot};
 use super::wake;
 
@@ -62,6 +63,7 @@ pub(super) fn reschedule(why: Why) {
 }
 
 fn go(Departure { prev, next, own }: Departure) {
+    observe::switch(prev, next);
     context::switch(prev.context(), next.context());
     // Some time later, perhaps on another CPU.
     arrive(own);

@@ -17,7 +17,7 @@ use lfmutex::{Mutex, Once};
 
 use super::cpu::{CPUS, Own, shared};
 use super::slot::{self, Job, Slot};
-use super::{now_ns, switch, wake};
+use super::{now_ns, observe, switch, wake};
 use crate::{NoMemory, WaitQueue};
 
 /// What is made current on a CPU before a thread's user code runs there.
@@ -67,6 +67,7 @@ impl Thread {
 
     /// Changes its name.
     pub fn set_name(&self, name: &str) {
+        observe::renamed(self.slot, name);
         *self.name.lock() = name.into();
     }
 
@@ -81,6 +82,17 @@ impl Thread {
         self.unpark();
         // A thread in user mode must come into the kernel to notice.
         wake::kick(self.slot);
+    }
+
+    /// Makes the thread come by the place where it looks at [`Self::interrupted`], next time it is awake. Does not wake it.
+    pub fn nudge(&self) {
+        self.interrupted.store(true, Ordering::SeqCst);
+        wake::kick(self.slot);
+    }
+
+    /// Says that it is thread `thread` of process `process` of the Linux personality, for records.
+    pub fn set_numbers(&self, process: u32, thread: u32) {
+        observe::numbered(self.slot, process, thread);
     }
 
     /// Lets interruptible sleeps sleep again.
@@ -269,6 +281,7 @@ pub fn spawn(name: &str, affinity: Option<CpuId>, f: impl FnOnce() + Send + 'sta
         }
     };
     let thread = Thread::new(name, slot);
+    observe::begins(slot, name);
     {
         let mut tenant = slot.tenant.lock();
         *tenant = thread.id;
@@ -326,6 +339,7 @@ fn end(slot: &'static Slot) {
     thread.set_user(None);
     thread.set_fpu(None);
     *slot.tenant.lock() = 0;
+    observe::ends(slot);
     thread.dead.store(true, Ordering::Release);
     thread.joined.wake_all();
     let own = CPUS.with(|c| c.own.take());

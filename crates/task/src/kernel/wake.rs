@@ -20,6 +20,7 @@ use guard::cpu::{self, CpuId};
 use guard::timer::now_ns;
 
 use super::cpu::{CPUS, Cpu, IDLE, shared};
+use super::observe::{self, Told};
 use super::slot::{self, NOTIFIED, PARKED, RUNNING, Slot};
 use super::switch;
 
@@ -57,9 +58,11 @@ fn make_runnable(slot: &'static Slot) {
         // Who is still on its way to sleep has its stack in use there.
         let target = if slot.on_cpu() { slot.cpu() } else { place(slot) };
         if target != me {
-            send(slot, target);
+            let told = send(slot, target);
+            observe::wake(slot, target, told);
             return false;
         }
+        observe::wake(slot, target, Told::Here);
         c.take_in(slot, me)
     });
     // In thread context the choice is made at once; in a handler, and where interrupts are off, at the next opportunity.
@@ -118,13 +121,13 @@ pub(super) fn least_loaded(slot: &Slot) -> CpuId {
 
 /// Puts a runnable thread, whose stack nobody uses, into a wake queue of another CPU (or of this one: then it joins at the next look).
 /// Interrupts are off.
-pub(super) fn send(slot: &'static Slot, target: CpuId) {
+pub(super) fn send(slot: &'static Slot, target: CpuId) -> Told {
     let me = cpu::current();
     slot.set_cpu(target);
     shared(me).counters.remote_wakes.add(1);
     let policy = slot.policy();
     shared(target).inbox.push(me.0 as usize, slot.number(), slot::link);
-    tell(target, policy);
+    tell(target, policy)
 }
 
 /// The thread's stack is free now, and it may not run here.
@@ -133,9 +136,10 @@ pub(super) fn send_on(slot: &'static Slot) {
 }
 
 /// Sees to it that a CPU looks at what was put into a wake queue of it, in time for a thread of that policy. Interrupts are off.
-fn tell(target: CpuId, policy: Policy) {
+fn tell(target: CpuId, policy: Policy) -> Told {
     fence(Ordering::SeqCst);
-    let waits = match shared(target).notice.0.load(Ordering::Relaxed) {
+    let notice = shared(target).notice.0.load(Ordering::Relaxed);
+    let waits = match notice {
         LOOK => true,
         POLL | OPEN => false,
         LOOKS_SOON => policy.realtime().is_none(),
@@ -144,23 +148,32 @@ fn tell(target: CpuId, policy: Policy) {
     };
     if waits {
         shared(cpu::current()).counters.ipis_saved.add(1);
+        if notice == LOOK { Told::Already } else { Told::InTime }
     } else {
-        summon(target);
+        summon(target)
     }
 }
 
 /// Makes a CPU look, whatever it does. Interrupts are off.
-pub(super) fn summon(target: CpuId) {
+pub(super) fn summon(target: CpuId) -> Told {
     let me = cpu::current();
     if target == me {
         CPUS.with(|c| c.reschedule.set(true));
-        return;
+        return Told::Here;
     }
     match shared(target).notice.0.swap(LOOK, Ordering::SeqCst) {
-        LOOK | POLL => shared(me).counters.ipis_saved.add(1),
+        LOOK => {
+            shared(me).counters.ipis_saved.add(1);
+            Told::Already
+        }
+        POLL => {
+            shared(me).counters.ipis_saved.add(1);
+            Told::Polls
+        }
         _ => {
             shared(me).counters.ipis.add(1);
             guard::ipi::reschedule(target);
+            Told::Interrupt
         }
     }
 }

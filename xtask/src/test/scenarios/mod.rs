@@ -5,6 +5,7 @@ mod busybox;
 mod debian;
 mod json;
 mod memory;
+mod observe;
 mod partitions;
 mod programs;
 mod scheduler;
@@ -27,6 +28,7 @@ pub fn tests() -> Vec<Test> {
         Test { name: "machine/scheduler", place: SkerryMachine, run: scheduler::run },
         Test { name: "machine/boot", place: SkerryMachine, run: boot::small },
         Test { name: "machine/memory", place: SkerryMachine, run: memory::run },
+        Test { name: "machine/observe", place: SkerryMachine, run: observe::run },
         Test { name: "machine/four", place: SkerryMachine, run: partitions::four },
         Test { name: "machine/iso", place: SkerryMachine, run: boot::iso },
         Test { name: "machine/64-processors", place: SkerryMachine, run: boot::large },

@@ -1,0 +1,228 @@
+//! `skerry top`: what the CPUs do, who has them, and which locks are waited for.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use abi::dev::Status;
+use serde::Serialize;
+
+use crate::counters::{Counters, Lock};
+use crate::device::Device;
+use crate::failure::{Context, Failure, Result};
+use crate::instances::{self, label};
+use crate::streams::Signals;
+use crate::{show, size};
+
+/// Lock sites shown.
+const LOCKS: usize = 8;
+
+/// What to show, and how often.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Time from one picture to the next.
+    pub delay: Duration,
+    /// How many pictures; for ever without.
+    pub count: Option<u64>,
+    /// One below the other as plain text.
+    pub batch: bool,
+    /// As JSON, one document in each line.
+    pub json: bool,
+}
+
+/// A CPU in a picture. Rates are per second.
+#[derive(Debug, Serialize)]
+struct Cpu {
+    cpu: u32,
+    /// Part of the time with a thread, in percent.
+    busy_percent: f64,
+    idle_percent: f64,
+    /// Threads running or waiting for the CPU.
+    runnable: u64,
+    /// Every other counter of `/proc/skerry/cpus`, by name.
+    rates: BTreeMap<String, f64>,
+    /// Interrupts taken, by what they are for.
+    interrupts: BTreeMap<String, f64>,
+}
+
+/// A lock site in a picture.
+#[derive(Debug, Serialize)]
+struct Site {
+    site: String,
+    waits: f64,
+    /// Milliseconds waited, per second.
+    wait_ms: f64,
+}
+
+/// An instance in a picture.
+#[derive(Debug, Serialize)]
+struct Instance {
+    name: String,
+    state: &'static str,
+    cpus: u32,
+    memory: u64,
+}
+
+/// One picture.
+#[derive(Debug, Serialize)]
+struct Picture {
+    seconds: f64,
+    cpus: Vec<Cpu>,
+    locks: Vec<Site>,
+    /// `null` inside an instance, which knows of no others.
+    instances: Option<Vec<Instance>>,
+}
+
+impl Picture {
+    /// What was counted in so many seconds; `now` for what is no rate.
+    fn new(since: &Counters, now: &Counters, seconds: f64, statuses: Option<&[Status]>) -> Self {
+        let rate = |count: u64| (count as f64 / seconds * 10.0).round() / 10.0;
+        let cpu = |(&cpu, counts): (&u32, &BTreeMap<String, u64>)| {
+            let idle = counts.get("idle_ns").map_or(0.0, |ns| *ns as f64 / seconds / 1e7).clamp(0.0, 100.0);
+            let idle = (idle * 10.0).round() / 10.0;
+            let counted = counts.iter().filter(|(name, _)| !matches!(name.as_str(), "idle_ns" | "runnable"));
+            let interrupts = since.interrupts.get(&cpu).into_iter().flatten();
+            Cpu {
+                cpu,
+                busy_percent: ((100.0 - idle) * 10.0).round() / 10.0,
+                idle_percent: idle,
+                runnable: now.cpus.get(&cpu).and_then(|counts| counts.get("runnable")).copied().unwrap_or(0),
+                rates: counted.map(|(name, count)| (name.clone(), rate(*count))).collect(),
+                interrupts: interrupts.map(|(name, count)| (name.clone(), rate(*count))).collect(),
+            }
+        };
+        let mut locks: Vec<&Lock> = since.locks.iter().collect();
+        locks.sort_by_key(|lock| std::cmp::Reverse(lock.wait_ns));
+        let site = |lock: &&Lock| Site {
+            site: lock.site.clone(),
+            waits: rate(lock.waits),
+            wait_ms: lock.wait_ns as f64 / 1e6 / seconds,
+        };
+        let instance = |status: &Status| Instance {
+            name: label(status).to_owned(),
+            state: abi::dev::state_name(status.state),
+            cpus: status.cpus,
+            memory: status.mem,
+        };
+        Self {
+            seconds,
+            cpus: since.cpus.iter().map(cpu).collect(),
+            locks: locks.iter().take(LOCKS).map(site).collect(),
+            instances: statuses.map(|all| all.iter().map(instance).collect()),
+        }
+    }
+
+    /// As text.
+    fn show(&self, out: &mut dyn Write) -> io::Result<()> {
+        let heading = [
+            "CPU", "BUSY%", "IDLE%", "RUN", "SWITCH/s", "WAKE/s", "IPI/s", "SAVED/s", "STEAL/s", "POLL/s", "SHOOT/s", "IRQ/s",
+            "OF WHICH",
+        ];
+        let mut rows = vec![heading.map(String::from).to_vec()];
+        for cpu in &self.cpus {
+            let rate = |name: &str| cpu.rates.get(name).map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}"));
+            let mut kinds: Vec<_> = cpu.interrupts.iter().filter(|(_, rate)| **rate > 0.0).collect();
+            kinds.sort_by(|a, b| b.1.total_cmp(a.1));
+            let kinds: Vec<_> = kinds.iter().map(|(name, rate)| format!("{name} {rate:.0}")).collect();
+            rows.push(vec![
+                cpu.cpu.to_string(),
+                format!("{:.1}", cpu.busy_percent),
+                format!("{:.1}", cpu.idle_percent),
+                cpu.runnable.to_string(),
+                rate("switches"),
+                rate("wakes"),
+                rate("ipis"),
+                rate("ipis_saved"),
+                rate("steals"),
+                rate("polls"),
+                rate("shootdowns"),
+                format!("{:.0}", cpu.interrupts.values().sum::<f64>()),
+                kinds.join(", "),
+            ]);
+        }
+        show::table(&rows, out)?;
+        if let Some(instances) = &self.instances {
+            writeln!(out)?;
+            let mut rows = vec![["INSTANCE", "STATE", "CPUS", "MEMORY"].map(String::from).to_vec()];
+            let row = |i: &Instance| vec![i.name.clone(), i.state.into(), i.cpus.to_string(), size::format(i.memory)];
+            rows.extend(instances.iter().map(row));
+            show::table(&rows, out)?;
+        }
+        if !self.locks.is_empty() {
+            writeln!(out)?;
+            let mut rows = vec![["LOCK WAITED FOR AT", "WAITS/s", "WAITED ms/s"].map(String::from).to_vec()];
+            rows.extend(self.locks.iter().map(|l| vec![l.site.clone(), format!("{:.1}", l.waits), format!("{:.3}", l.wait_ms)]));
+            show::table(&rows, out)?;
+        }
+        Ok(())
+    }
+}
+
+/// Shows one picture after the other.
+///
+/// # Errors
+/// There are no counters, or nowhere to show them.
+pub fn run(device: Option<&dyn Device>, options: Options, out: &mut dyn Write) -> Result<()> {
+    if options.delay.is_zero() {
+        return Err(Failure { status: 2, ..Failure::new("--delay 0: there must be time between two pictures") });
+    }
+    let read = || Counters::now().context(|| "cannot read the kernel's counters: is this Skerry?");
+    // On a terminal each picture replaces the one before.
+    let in_place = !options.batch && !options.json && io::stdout().is_terminal();
+    let mut signals = Signals::new().context(|| "cannot catch signals")?;
+    let (mut before, mut at) = (read()?, Instant::now());
+    for number in 0.. {
+        if options.count.is_some_and(|count| number >= count) || signals.wait(options.delay) {
+            break;
+        }
+        let (now, seconds) = (read()?, at.elapsed().as_secs_f64());
+        at = Instant::now();
+        let statuses = device.map(instances::all).transpose()?;
+        let picture = Picture::new(&now.since(&before), &now, seconds, statuses.as_deref());
+        before = now;
+        let shown = if options.json {
+            serde_json::to_writer(&mut *out, &picture).map_err(io::Error::from).and_then(|()| writeln!(out))
+        } else {
+            let before = match (in_place, number) {
+                // Home, and clear what is below.
+                (true, _) => "\x1b[H\x1b[J",
+                (false, 0) => "",
+                (false, _) => "\n",
+            };
+            write!(out, "{before}").and_then(|()| picture.show(out))
+        };
+        match shown.and_then(|()| out.flush()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
+            other => other.context(|| "standard output")?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_picture_shows_rates() {
+        let counts = |pairs: &[(&str, u64)]| pairs.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+        let since = Counters {
+            cpus: [(0, counts(&[("switches", 100), ("idle_ns", 500_000_000), ("runnable", 0)]))].into(),
+            interrupts: [(0, counts(&[("timer", 4), ("reschedule", 20)]))].into(),
+            locks: vec![Lock { number: 1, site: "crates/x.rs:7".into(), waits: 4, wait_ns: 2_000_000 }],
+        };
+        let now = Counters { cpus: [(0, counts(&[("runnable", 3)]))].into(), ..Counters::default() };
+        let picture = Picture::new(&since, &now, 2.0, Some(&[]));
+        let mut text = Vec::new();
+        picture.show(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let row: Vec<_> = text.lines().nth(1).unwrap().split_whitespace().collect();
+        assert_eq!(row[..6], ["0", "75.0", "25.0", "3", "50", "-"]);
+        assert!(text.contains("reschedule 10, timer 2") && text.contains("crates/x.rs:7"), "{text}");
+        let json = serde_json::to_value(&picture).unwrap();
+        assert_eq!(
+            (json["cpus"][0]["rates"]["switches"].as_f64(), json["locks"][0]["wait_ms"].as_f64()),
+            (Some(50.0), Some(1.0))
+        );
+    }
+}
