@@ -5,7 +5,7 @@
 TOOLCHAIN = if [ -x .toolchain/bin/rustc ]; then RUSTUP_TOOLCHAIN='$(CURDIR)/.toolchain'; PATH="$$RUSTUP_TOOLCHAIN/bin:$$PATH"; SYSROOT="$$RUSTUP_TOOLCHAIN"; export RUSTUP_TOOLCHAIN PATH SYSROOT; fi
 XTASK = @$(TOOLCHAIN); exec cargo xtask
 
-.PHONY: run test check iso bench setup env clean help
+.PHONY: run test check iso bench linux setup env clean help
 
 run: setup ## Boot a machine and show what Skerry does
 	$(XTASK) demo
@@ -21,6 +21,10 @@ iso: setup ## A bootable image for BIOS and UEFI: target/skerry.iso
 
 bench: setup ## Measure, beside Linux
 	$(XTASK) bench boot
+
+linux: ## A Linux as small as it gets, for benchmarks to compare with: target/linux/bzImage
+	@tools/setup.sh linux
+	$(XTASK) linux
 
 setup: ## Install what is missing
 	@tools/setup.sh

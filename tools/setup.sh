@@ -1,5 +1,6 @@
 #!/bin/sh
 # Makes this machine ready to build, run and test Skerry. `make setup` runs it; running it again does nothing.
+# `tools/setup.sh linux` installs what building a Linux to compare with needs, besides.
 #
 # It is the only script of the repository with logic in it: everything else is Rust (xtask/), but Cargo may not exist yet.
 #
@@ -13,6 +14,7 @@ set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 version=$(sed -n 's/^channel = "\(.*\)"$/\1/p' "$root/rust-toolchain.toml")
 target=x86_64-unknown-none
+purpose=${1-}
 toolchain=$root/.toolchain
 PATH=$PATH:/usr/sbin:/sbin
 export PATH
@@ -68,6 +70,14 @@ need_tools() {
     need ovmf 'UEFI firmware, OVMF.fd' test -e /usr/share/ovmf/OVMF.fd
     need golang-go 'go, for a test program' have go
     need linux-image-amd64 'a Linux kernel to compare with, /boot/vmlinuz-*' linux_is_there
+    [ "$purpose" = linux ] || return 0
+    need linux-source-6.12 "Linux's source, /usr/src/linux-source-6.12.tar.xz" test -e /usr/src/linux-source-6.12.tar.xz
+    need make 'make' have make
+    need xz-utils 'xz' have xz
+    need flex 'flex, for Linux' have flex
+    need bison 'bison, for Linux' have bison
+    need bc 'bc, for Linux' have bc
+    need libelf-dev 'libelf, for Linux' test -e /usr/include/libelf.h
 }
 
 # --- Debian's packages -------------------------------------------------------------------------------------------------

@@ -17,32 +17,32 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::paths;
 use crate::vm::Kernel;
-use crate::vm::cli::parse_kernel;
+use crate::{linux, paths};
 use metrics::{How, Metric};
 use micro::{Outcome, Results};
 use table::Table;
 
-/// Measure, and print a table with both systems' figures.
+/// Measure, and print a table with all systems' figures.
 #[derive(Args)]
 pub struct Arguments {
     /// What to measure: names of metrics, or how they begin, or `boot` for all about boots and instances [default: all metrics]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// The kernel to compare with [default: the newest Linux in /boot]
-    #[arg(long, value_parser = parse_kernel, value_name = "linux=VMLINUZ")]
-    against: Option<Kernel>,
+    /// A kernel to compare with, and what it is called in the table; more than one may be given [default: linux, the newest in
+    /// /boot; and tiny, if `make linux` has built it]
+    #[arg(long, value_parser = parse_peer, value_name = "linux=VMLINUZ")]
+    against: Vec<System>,
     /// Processors, where a metric does not need more
     #[arg(long, default_value_t = 1, value_name = "N")]
     cpus: u32,
     /// Count instructions instead of time; with one processor the same to the digit every time
     #[arg(long)]
     icount: bool,
-    /// How often each figure is measured, both systems in turn [default: 5, or 1 where instructions are counted]
+    /// How often each figure is measured, the systems in turn [default: 5, or 1 where instructions are counted]
     #[arg(long, value_name = "K")]
     runs: Option<usize>,
-    /// Measure one of the systems only, `Skerry` or `Linux`
+    /// Measure one of the systems only: `skerry`, or what the others are called
     #[arg(long, value_name = "SYSTEM")]
     only: Option<String>,
     /// Show beside them what an earlier run wrote as JSON, of the systems that are not measured now
@@ -60,19 +60,40 @@ pub struct Arguments {
 /// (translating code, making memory) is left out.
 const COUNTED_MS: &str = "ms counted";
 
+/// What Skerry is called in tables and JSON.
+const SKERRY: &str = "skerry";
+
 /// A system and its kernel.
+#[derive(Clone)]
 struct System {
-    name: &'static str,
+    name: String,
     kernel: Kernel,
+}
+
+/// A system that is not Skerry, from the command line.
+fn parse_peer(text: &str) -> Result<System, String> {
+    match text.split_once('=') {
+        Some((name, image)) if !name.is_empty() && !image.is_empty() && !name.eq_ignore_ascii_case(SKERRY) => {
+            Ok(System { name: name.into(), kernel: Kernel::Linux(image.into()) })
+        }
+        _ => Err("expected NAME=VMLINUZ, with a name for the table, such as linux".into()),
+    }
+}
+
+/// The systems that are measured unless told otherwise.
+fn peers() -> Result<Vec<System>> {
+    let mut peers = vec![System { name: "linux".into(), kernel: Kernel::Linux(newest_linux()?) }];
+    let tiny = linux::image();
+    if tiny.exists() {
+        peers.push(System { name: "tiny".into(), kernel: Kernel::Linux(tiny) });
+    }
+    Ok(peers)
 }
 
 /// Carries out `cargo xtask bench`.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let linux = match &arguments.against {
-        Some(kernel) => kernel.clone(),
-        None => Kernel::Linux(newest_linux()?),
-    };
-    let mut systems = vec![System { name: "Skerry", kernel: Kernel::Skerry }, System { name: "Linux", kernel: linux }];
+    let mut systems = vec![System { name: SKERRY.into(), kernel: Kernel::Skerry }];
+    systems.extend(if arguments.against.is_empty() { peers()? } else { arguments.against.clone() });
     if let Some(only) = &arguments.only {
         systems.retain(|system| system.name.eq_ignore_ascii_case(only));
         if systems.is_empty() {
@@ -175,14 +196,14 @@ fn measure(arguments: &Arguments, systems: &[System], metrics: &[&'static Metric
             // What the clearing is part of is judged without it.
             let whole = if metric.clears { None } else { goal };
             match reason {
-                Some(reason) if values.is_empty() => table.add_not_available(metric.name, system.name, unit, whole, reason),
-                _ => table.add(metric.name, system.name, unit, whole, values.clone()),
+                Some(reason) if values.is_empty() => table.add_not_available(metric.name, &system.name, unit, whole, reason),
+                _ => table.add(metric.name, &system.name, unit, whole, values.clone()),
             }
             if metric.clears && arguments.icount {
                 let name = format!("{} less the clearing", metric.name);
                 match profile::repeated(&system.kernel, metric.name) {
-                    Ok(turns) => table.add(name, system.name, unit, goal, values.iter().map(|value| value - turns).collect()),
-                    Err(error) => table.add_not_available(&name, system.name, unit, goal, format!("{error:#}")),
+                    Ok(turns) => table.add(name, &system.name, unit, goal, values.iter().map(|value| value - turns).collect()),
+                    Err(error) => table.add_not_available(&name, &system.name, unit, goal, format!("{error:#}")),
                 }
             }
         }

@@ -10,6 +10,7 @@ mod demo;
 mod initramfs;
 mod iso;
 mod ksyms;
+mod linux;
 mod paths;
 mod qemu;
 mod rootfs;
@@ -41,6 +42,8 @@ enum Task {
     Rootfs(rootfs::Arguments),
     /// Make a bootable image for BIOS and UEFI
     Iso,
+    /// Build a Linux as small as it gets, for `bench` to compare with, from Debian's source
+    Linux,
     /// Run the tests: the source's rules, the host's tests, scenarios in booted machines
     Test(test::Arguments),
     /// Measure, beside Linux
@@ -62,6 +65,10 @@ fn main() -> ExitCode {
         Task::Vm(arguments) => return vm::cli::run(*arguments),
         Task::Demo => demo::run(),
         Task::Rootfs(arguments) => rootfs::run(&arguments),
+        Task::Linux => linux::build().map(|image| {
+            println!("{}", image.display());
+            ExitCode::SUCCESS
+        }),
         Task::Iso => iso::default_image().map(|image| {
             println!("{}", image.display());
             ExitCode::SUCCESS

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::Table;
+use super::{SKERRY, Table};
 use crate::vm::{Ending, Machine, Streams, last_lines};
 
 /// Starts instances one after the other and shows each one's times; then finds the least memory.
@@ -41,7 +41,7 @@ pub fn measure(runs: usize, table: &mut Table) -> Result<()> {
     times(&output, "ms", table)?;
     times(&run(2, true)?, super::COUNTED_MS, table)?;
     let least = output.lines().find_map(|line| line.strip_prefix("least ")).context("no memory was enough for `busybox true`")?;
-    table.add("least memory in which an instance runs `busybox true`", "Skerry", "MiB", Some(8.0), vec![least.parse()?]);
+    table.add("least memory in which an instance runs `busybox true`", SKERRY, "MiB", Some(8.0), vec![least.parse()?]);
     Ok(())
 }
 
@@ -71,7 +71,7 @@ fn times(output: &str, unit: &'static str, table: &mut Table) -> Result<()> {
     let milliseconds =
         |field: &str| inspected.iter().filter_map(|entry| Some(entry.pointer(field)?.as_f64()? / 1000.0)).collect();
     for (field, what, goal) in TIMES {
-        table.add(what, "Skerry", unit, goal, milliseconds(field));
+        table.add(what, SKERRY, unit, goal, milliseconds(field));
     }
     let apart = inspected
         .iter()
@@ -79,6 +79,6 @@ fn times(output: &str, unit: &'static str, table: &mut Table) -> Result<()> {
             Some((entry.pointer("/reclaim/total_us")?.as_f64()? - entry.pointer("/reclaim/scrub_us")?.as_f64()?) / 1000.0)
         })
         .collect();
-    table.add("end of the instance to its resources free, scrubbing apart", "Skerry", unit, None, apart);
+    table.add("end of the instance to its resources free, scrubbing apart", SKERRY, unit, None, apart);
     Ok(())
 }

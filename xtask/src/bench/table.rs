@@ -6,13 +6,15 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
+use super::SKERRY;
+
 /// One figure of one system.
 #[derive(Serialize, Deserialize)]
 pub struct Figure {
     /// What was measured.
     pub metric: String,
     /// The system it was measured on.
-    pub system: Cow<'static, str>,
+    pub system: String,
     /// The unit of the three values.
     pub unit: Cow<'static, str>,
     /// The median of the runs; none if the system cannot run it.
@@ -39,14 +41,7 @@ pub struct Table {
 
 impl Table {
     /// Adds what was measured some times; nothing if it was not.
-    pub fn add(
-        &mut self,
-        metric: impl Into<String>,
-        system: &'static str,
-        unit: &'static str,
-        goal: Option<f64>,
-        mut values: Vec<f64>,
-    ) {
+    pub fn add(&mut self, metric: impl Into<String>, system: &str, unit: &'static str, goal: Option<f64>, mut values: Vec<f64>) {
         values.sort_by(f64::total_cmp);
         if values.is_empty() {
             return;
@@ -67,14 +62,7 @@ impl Table {
     }
 
     /// Adds what the system cannot run.
-    pub fn add_not_available(
-        &mut self,
-        metric: &str,
-        system: &'static str,
-        unit: &'static str,
-        goal: Option<f64>,
-        error: String,
-    ) {
+    pub fn add_not_available(&mut self, metric: &str, system: &str, unit: &'static str, goal: Option<f64>, error: String) {
         let (system, unit) = (system.into(), unit.into());
         let (median, min, max) = (None, None, None);
         self.figures.push(Figure { metric: metric.into(), system, unit, median, min, max, runs: 0, goal, error: Some(error) });
@@ -85,36 +73,46 @@ impl Table {
         self.figures.iter().find(|figure| figure.system == system && figure.metric == metric && figure.unit == unit)
     }
 
-    /// Each metric with both systems' figures, in the order in which they were added.
-    pub fn pairs(&self) -> impl Iterator<Item = Pair<'_>> {
-        let mut seen = BTreeSet::new();
+    /// The systems that Skerry stands beside, in the order in which they were added.
+    pub fn peers(&self) -> Vec<&str> {
+        let mut peers: Vec<&str> = Vec::new();
+        for Figure { system, .. } in &self.figures {
+            if system != SKERRY && !peers.contains(&system.as_str()) {
+                peers.push(system);
+            }
+        }
+        peers
+    }
+
+    /// Each metric with all systems' figures, in the order in which they were added.
+    pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
+        let (mut seen, peers) = (BTreeSet::new(), self.peers());
         let first = self.figures.iter().filter(move |figure| seen.insert((&figure.metric, &figure.unit)));
-        first.map(|Figure { metric, unit, .. }| Pair {
+        first.map(move |Figure { metric, unit, .. }| Row {
             metric,
             unit,
-            skerry: self.find(metric, unit, "Skerry"),
-            linux: self.find(metric, unit, "Linux"),
+            skerry: self.find(metric, unit, SKERRY),
+            peers: peers.iter().map(|peer| self.find(metric, unit, peer)).collect(),
         })
     }
 
-    /// Prints a line for each metric: both systems' medians, how much of Linux's Skerry's is, the spread of each, the goal.
+    /// Prints a line for each metric: Skerry's median and spread, the goal, and of each peer the median, the spread, and how much of it
+    /// Skerry's is.
     pub fn print(&self) {
-        println!(
-            "{:<56} {:<14} {:>14} {:>14} {:>7} {:>9} {:>9} {:>10}",
-            "metric", "unit", "Skerry", "Linux", "ratio", "spread", "spread", "goal"
-        );
-        for pair in self.pairs() {
-            let Pair { metric, unit, skerry, linux } = pair;
-            let ratio = pair.ratio().map(|ratio| format!("{ratio:.2}")).unwrap_or_default();
-            let goal = skerry.and_then(|figure| figure.goal).map(|goal| format!("{goal}")).unwrap_or_default();
-            println!(
-                "{metric:<56} {unit:<14} {:>14} {:>14} {ratio:>7} {:>9} {:>9} {goal:>10}{}",
-                shown(skerry),
-                shown(linux),
-                spread(skerry),
-                spread(linux),
-                if pair.missed() { " missed" } else { "" }
-            );
+        print!("{:<56} {:<14} {:>14} {:>9} {:>10}", "metric", "unit", SKERRY, "spread", "goal");
+        for peer in self.peers() {
+            print!(" {peer:>14} {:>9} {:>7}", "spread", "ratio");
+        }
+        println!();
+        for row in self.rows() {
+            let goal = row.skerry.and_then(|figure| figure.goal).map(|goal| format!("{goal}")).unwrap_or_default();
+            let Row { metric, unit, skerry, .. } = row;
+            print!("{metric:<56} {unit:<14} {:>14} {:>9} {goal:>10}", shown(skerry), spread(skerry));
+            for (number, peer) in row.peers.iter().enumerate() {
+                let ratio = row.ratio(number).map(|ratio| format!("{ratio:.2}")).unwrap_or_default();
+                print!(" {:>14} {:>9} {ratio:>7}", shown(*peer), spread(*peer));
+            }
+            println!("{}", if row.missed() { " missed" } else { "" });
         }
         for figure in &self.figures {
             if let Some(error) = &figure.error {
@@ -140,23 +138,23 @@ impl Table {
     }
 }
 
-/// One metric on both systems.
-pub struct Pair<'a> {
+/// One metric on all systems.
+pub struct Row<'a> {
     /// What was measured.
     pub metric: &'a str,
     /// The unit.
     pub unit: &'a str,
     /// Skerry's figure.
     pub skerry: Option<&'a Figure>,
-    /// Linux's figure.
-    pub linux: Option<&'a Figure>,
+    /// The other systems' figures, as [`Table::peers`] orders them.
+    pub peers: Vec<Option<&'a Figure>>,
 }
 
-impl Pair<'_> {
-    /// Skerry's median as a part of Linux's.
-    pub fn ratio(&self) -> Option<f64> {
-        let linux = self.linux?.median.filter(|&median| median > 0.0)?;
-        Some(self.skerry?.median? / linux)
+impl Row<'_> {
+    /// Skerry's median as a part of a peer's.
+    pub fn ratio(&self, peer: usize) -> Option<f64> {
+        let other = self.peers.get(peer).copied()??.median.filter(|&median| median > 0.0)?;
+        Some(self.skerry?.median? / other)
     }
 
     /// Whether there is a goal and Skerry does not reach it.
