@@ -10,7 +10,7 @@ use crate::{
 use abi::errno::Errno;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
-use linux_raw_sys::general::{S_ISGID, S_ISUID, S_ISVTX};
+use linux_raw_sys::general::{CAP_CHOWN, CAP_FSETID, CAP_MKNOD, S_ISGID, S_ISUID, S_ISVTX};
 use task::Mutex;
 
 /// Held by every rename, before the directories' locks: only a rename locks two of them, and only a rename changes who is above whom.
@@ -201,7 +201,7 @@ pub fn make(walk: &Walk<'_>, name: &[u8], kind: NewKind<'_>, mode: u32) -> Resul
     if matches!(&name[..], b"." | b"..") {
         return Err(Errno::EEXIST);
     }
-    if matches!(kind, NewKind::Char(_) | NewKind::Block(_)) && !walk.cred.privileged {
+    if matches!(kind, NewKind::Char(_) | NewKind::Block(_)) && !walk.cred.has(CAP_MKNOD) {
         return Err(Errno::EPERM);
     }
     let parent = dir.dentry();
@@ -427,7 +427,7 @@ pub fn chmod(path: &Path, mode: u32, cred: &Cred) -> Result<()> {
         return Err(Errno::EPERM);
     }
     let mut mode = mode & 0o7777;
-    if !cred.privileged && !cred.in_group(meta.gid) {
+    if !cred.in_group(meta.gid) && !cred.has(CAP_FSETID) {
         mode &= !S_ISGID;
     }
     path.inode().set_attr(&SetAttr { mode: Some(mode), ..SetAttr::default() })
@@ -441,7 +441,8 @@ pub fn chown(path: &Path, uid: Option<u32>, gid: Option<u32>, cred: &Cred) -> Re
     path.require_writable()?;
     let meta = path.metadata();
     let own_group = |gid: u32| cred.uid == meta.uid && (gid == meta.gid || cred.in_group(gid));
-    if !cred.privileged && (uid.is_some_and(|u| u != meta.uid || cred.uid != meta.uid) || gid.is_some_and(|g| !own_group(g))) {
+    let allowed = uid.is_none_or(|u| u == meta.uid && cred.uid == meta.uid) && gid.is_none_or(own_group);
+    if !allowed && !cred.has(CAP_CHOWN) {
         return Err(Errno::EPERM);
     }
     let mut mode = None;

@@ -272,21 +272,27 @@ pub struct Cred {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Arc<[u32]>,
-    /// Overrides permissions and ownership (`CAP_DAC_OVERRIDE`, `CAP_FOWNER`, `CAP_CHOWN`, `CAP_MKNOD`, `CAP_SYS_ADMIN` as one).
-    pub privileged: bool,
+    /// Effective capabilities: bit `n` is capability `n` (`CAP_*`).
+    pub caps: u64,
 }
 
 impl Cred {
     /// The superuser.
     #[must_use]
     pub fn root() -> Self {
-        Self { uid: 0, gid: 0, groups: Arc::from([]), privileged: true }
+        Self { uid: 0, gid: 0, groups: Arc::from([]), caps: u64::MAX }
     }
 
     /// An ordinary user with one group.
     #[must_use]
     pub fn user(uid: u32, gid: u32) -> Self {
-        Self { uid, gid, groups: Arc::from([]), privileged: uid == 0 }
+        Self { uid, gid, groups: Arc::from([]), caps: if uid == 0 { u64::MAX } else { 0 } }
+    }
+
+    /// Whether it has a capability (`CAP_*`).
+    #[must_use]
+    pub const fn has(&self, capability: u32) -> bool {
+        self.caps >> capability & 1 != 0
     }
 
     /// Whether the group is this user's, as main or supplementary one.
@@ -298,7 +304,7 @@ impl Cred {
     /// Whether this user owns the file or may act as if.
     #[must_use]
     pub fn owns(&self, meta: &Metadata) -> bool {
-        self.privileged || self.uid == meta.uid
+        self.uid == meta.uid || self.has(sys::CAP_FOWNER)
     }
 
     /// Checks the permission bits, `EACCES` if one is missing (`path_resolution(7)`).
@@ -322,12 +328,14 @@ impl Cred {
             of.mode
         } & 7;
         let mut missing = want.0 & !granted;
-        if self.privileged {
-            // The superuser needs at least somebody's execute bit to run a file, and nothing else.
+        if missing != 0 && self.has(sys::CAP_DAC_OVERRIDE) {
+            // Even then somebody's execute bit is needed to run a file, and nothing else.
             missing &= Access::EXEC.0;
             if of.directory || of.mode & 0o111 != 0 {
                 missing = 0;
             }
+        } else if missing != 0 && self.has(sys::CAP_DAC_READ_SEARCH) {
+            missing &= if of.directory { Access::WRITE.0 } else { Access::WRITE.0 | Access::EXEC.0 };
         }
         if missing == 0 { Ok(()) } else { Err(Errno::EACCES) }
     }
@@ -358,5 +366,8 @@ mod tests {
         meta.mode = 0o600;
         assert!(Cred::root().check(&meta, Access(6)).is_ok());
         assert_eq!(Cred::root().check(&meta, Access::EXEC), Err(Errno::EACCES));
+        let reader = Cred { caps: 1 << sys::CAP_DAC_READ_SEARCH, ..Cred::user(11, 21) };
+        assert!(reader.check(&meta, Access::READ).is_ok());
+        assert_eq!(reader.check(&meta, Access::READ.and(Access::WRITE)), Err(Errno::EACCES));
     }
 }

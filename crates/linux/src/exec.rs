@@ -14,14 +14,14 @@ use guard::user::UserRegs;
 use linux_raw_sys::{auxvec, general as sys};
 use vm::{AddressSpace, AreaFlags, Mapping, Object, PAGE_SIZE, Placement, Prot, USER_END, page_down};
 
-use crate::cred::{Credentials, Ids};
+use crate::credentials::{Credentials, SetIds};
 use crate::elf;
+use crate::limits::STACK;
 use crate::path::{self, AT_FDCWD};
 use crate::process::Image;
 use crate::process_table as processes;
 use crate::sigframe::AltStack;
 use crate::stack::{self, Strings};
-use crate::sys::STACK;
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task, run};
 
@@ -51,6 +51,8 @@ pub(crate) struct Loaded {
     name: Vec<u8>,
     /// Whose powers its file gives it.
     cred: Credentials,
+    /// Whether its user may look into it: it acts as nobody else, and its file is no secret.
+    dumpable: bool,
 }
 
 impl Loaded {
@@ -169,22 +171,17 @@ fn map(space: &AddressSpace, file: &File, program: &elf::Program, base: usize) -
     Ok(())
 }
 
-/// What the file's set-id bits make of the caller.
-fn credentials(task: &Task, file: &File) -> Credentials {
+/// What running the file makes of the caller, and whether the program must not trust its environment.
+fn credentials(task: &Task, file: &File) -> (Credentials, bool) {
     const SET_UID: u32 = 0o4000;
     const SET_GID: u32 = 0o2010;
     let meta = file.metadata();
-    let mut cred = (*task.cred()).clone();
-    let become_ = |ids: &mut Ids, id: u32| (ids.effective, ids.fs) = (id, id);
-    if meta.mode & SET_UID != 0 {
-        become_(&mut cred.user, meta.uid);
-    }
-    if meta.mode & SET_GID == SET_GID {
-        become_(&mut cred.group, meta.gid);
-    }
-    cred.user.saved = cred.user.effective;
-    cred.group.saved = cred.group.effective;
-    cred
+    let nosuid = file.path().mount().flags() & fs::mount::MS_NOSUID != 0;
+    let set_ids = SetIds {
+        user: (!nosuid && meta.mode & SET_UID != 0).then_some(meta.uid),
+        group: (!nosuid && meta.mode & SET_GID == SET_GID).then_some(meta.gid),
+    };
+    task.cred().after_exec(set_ids)
 }
 
 /// Loads a program. `name` is what it was called by.
@@ -217,7 +214,8 @@ pub(crate) fn load(
         file = open(task, AT_FDCWD, &interpreter, false)?;
         exec_name = interpreter;
     }
-    let cred = credentials(task, &file);
+    let (cred, secure) = credentials(task, &file);
+    let readable = task.fs_cred().check(&file.metadata(), FileAccess::READ).is_ok();
     let program = parse(&file)?;
     let interpreter = match program.interpreter {
         None => None,
@@ -235,7 +233,7 @@ pub(crate) fn load(
     let stack_top = USER_END - PAGE_SIZE - random_offset(22);
     let top = page_down(stack_top - stack_limit.max(FIRST_STACK) - STACK_GAP - random_offset(16));
     let space = AddressSpace::new(top).ok_or(Errno::ENOMEM)?;
-    crate::sys::apply_memory_limits(&limits, &space);
+    crate::limits::apply_memory_limits(&limits, &space);
 
     let base = if program.relocatable {
         let align = program.align.min(2 << 20);
@@ -259,7 +257,6 @@ pub(crate) fn load(
     let mut random = [0; 16];
     guard::random::fill(&mut random);
     let cpu = guard::cpu::brand();
-    let secure = cred.user.effective != cred.user.real || cred.group.effective != cred.group.real;
     let headers = if program.headers == 0 { 0 } else { base + program.headers };
     let aux = [
         (auxvec::AT_HWCAP, u64::from(cpu.hwcap())),
@@ -288,7 +285,9 @@ pub(crate) fn load(
     space.write(image.sp as usize, &image.bytes)?;
 
     let executable = Some(file.path().clone());
-    Ok(Loaded { space, image: Image { executable, args: image.args, env: image.env }, entry, sp: image.sp, name: shown, cred })
+    let dumpable = readable && cred.user.effective == cred.user.real && cred.group.effective == cred.group.real;
+    let (image, sp) = (Image { executable, args: image.args, env: image.env }, image.sp);
+    Ok(Loaded { space, image, entry, sp, name: shown, cred, dumpable })
 }
 
 /// Makes the calling thread, the last of its process, run what was loaded.
@@ -312,9 +311,9 @@ pub(crate) fn take_over(task: &Task, loaded: Loaded) {
     if process.exit_signal() != 0 {
         process.set_exit_signal(sys::SIGCHLD as i32);
     }
-    process.dumpable.store(1, Ordering::Relaxed);
     task.set_name(&loaded.name);
     task.set_cred(loaded.cred);
+    process.dumpable.store(i32::from(loaded.dumpable), Ordering::Relaxed);
     processes::note_exec(process.pid());
     if let Some(waiter) = task.vfork.lock().take() {
         waiter.complete();

@@ -353,7 +353,7 @@ pub fn sys_get_robust_list(task: &Task, tid: i32, head: UserPtr<u64>, len: UserP
         task.robust.load(Ordering::Relaxed)
     } else {
         let other = crate::process_table::find_task(tid).ok_or(Errno::ESRCH)?;
-        if !task.cred().may_control(&other.cred()) {
+        if !task.cred().may_trace(&other.cred(), other.process().is_dumpable()) {
             return Err(Errno::EPERM);
         }
         other.robust.load(Ordering::Relaxed)

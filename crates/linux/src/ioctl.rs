@@ -25,7 +25,7 @@ impl Caller for TaskCaller<'_> {
     }
 
     fn privileged(&self) -> bool {
-        self.0.fs_cred().privileged
+        self.0.cred().privileged()
     }
 }
 

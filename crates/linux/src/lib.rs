@@ -13,18 +13,22 @@
 //! | `signal`, `sigwait`, `signalfd` | signals; `sigframe` is what a handler finds on its stack |
 //! | `futex` | sleeping on words of memory |
 //! | `time`, `itimer`, `timerfd` | clocks, sleeping, timers |
-//! | `sched`, `sys`, `cred` | processors, the machine, users |
+//! | `sched`, `sys`, `limits` | processors, the machine, what a process may use of it |
+//! | `cred`, `capability`, `prctl` | users, capabilities, settings of a process; `credentials` has the rules |
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
 // What needs no kernel below it; tested on the host.
+pub mod credentials;
 pub mod elf;
 pub mod sigframe;
 pub mod siginfo;
 pub mod stack;
 
+#[cfg(target_os = "none")]
+pub mod capability;
 #[cfg(target_os = "none")]
 pub mod clone;
 #[cfg(target_os = "none")]
@@ -44,6 +48,8 @@ pub mod ioctl;
 #[cfg(target_os = "none")]
 pub mod itimer;
 #[cfg(target_os = "none")]
+pub mod limits;
+#[cfg(target_os = "none")]
 pub mod mm;
 #[cfg(target_os = "none")]
 pub mod mount;
@@ -55,6 +61,8 @@ pub mod pidfd;
 pub mod pipe;
 #[cfg(target_os = "none")]
 pub mod poll;
+#[cfg(target_os = "none")]
+pub mod prctl;
 #[cfg(target_os = "none")]
 pub mod proc;
 #[cfg(target_os = "none")]

@@ -120,7 +120,7 @@ pub fn sys_mremap(task: &Task, old: usize, old_len: usize, new_len: usize, flags
 
 /// `brk(2)`
 pub fn sys_brk(task: &Task, end: usize) -> SysResult {
-    let limit = task.process().limits.lock()[crate::sys::DATA][0];
+    let limit = task.process().limits.lock()[crate::limits::DATA][0];
     let space = space(task)?;
     let now = space.brk(0);
     if end > now && (end - now) as u64 > limit {
@@ -187,7 +187,7 @@ pub fn sys_msync(task: &Task, addr: usize, len: usize, flags: u32) -> SysResult 
 /// The most bytes that the calling program may lock.
 fn lock_limit(task: &Task) -> usize {
     let limit = task.process().limits.lock()[sys::RLIMIT_MEMLOCK as usize][0];
-    if task.cred().privileged() { usize::MAX } else { usize::try_from(limit).unwrap_or(usize::MAX) }
+    if task.cred().capable(sys::CAP_IPC_LOCK) { usize::MAX } else { usize::try_from(limit).unwrap_or(usize::MAX) }
 }
 
 /// The pages that `mlock` and `munlock` mean.

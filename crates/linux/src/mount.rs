@@ -64,7 +64,7 @@ fn optional_text(addr: usize) -> Result<String, Errno> {
 
 /// `mount(2)`: new file systems, binds, and changes of the flags; propagation is accepted, there is one namespace.
 pub fn sys_mount(task: &Task, source: usize, target: usize, kind: usize, flags: usize, data: usize) -> SysResult {
-    if !task.fs_cred().privileged {
+    if !task.cred().privileged() {
         return Err(Errno::EPERM);
     }
     let flags = flags as u32;
@@ -89,7 +89,7 @@ pub fn sys_umount2(task: &Task, target: usize, flags: u32) -> SysResult {
     if flags & !(sys::MNT_FORCE | sys::MNT_DETACH | sys::MNT_EXPIRE | sys::UMOUNT_NOFOLLOW) != 0 {
         return Err(Errno::EINVAL);
     }
-    if !task.fs_cred().privileged {
+    if !task.cred().privileged() {
         return Err(Errno::EPERM);
     }
     let nofollow = if flags & sys::UMOUNT_NOFOLLOW != 0 { sys::AT_SYMLINK_NOFOLLOW } else { 0 };

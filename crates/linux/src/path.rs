@@ -426,7 +426,7 @@ pub fn sys_chroot(task: &Task, name: usize) -> SysResult {
     }
     let cred = task.fs_cred();
     cred.check(&path.metadata(), Access::EXEC)?;
-    if !cred.privileged {
+    if !cred.has(sys::CAP_SYS_CHROOT) {
         return Err(Errno::EPERM);
     }
     task.fs().set_root(path);

@@ -72,7 +72,7 @@ pub fn sys_pidfd_getfd(task: &Task, fd: i32, theirs: i32, flags: u32) -> SysResu
         return Err(Errno::EINVAL);
     }
     let (process, _) = process_of(task, fd)?;
-    if !task.cred().may_control(&process.credentials()) {
+    if !task.cred().may_trace(&process.credentials(), process.is_dumpable()) {
         return Err(Errno::EPERM);
     }
     let of = process.tasks().into_iter().next().ok_or(Errno::ESRCH)?;

@@ -31,11 +31,11 @@ use vm::{AddressSpace, FutexKey};
 
 use crate::cred::Credentials;
 use crate::fdtable::FdTable;
+use crate::limits::{LIMIT_NAMES, Limits};
 use crate::proc::Snapshot;
 use crate::process_table::{self as processes, TABLE};
 use crate::siginfo::{self, SigInfo, SigSet};
 use crate::signal::{self, Actions, Pending};
-use crate::sys::{LIMIT_NAMES, Limits};
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task, futex, itimer};
 
@@ -93,7 +93,7 @@ pub struct Process {
     pub(crate) children_ns: AtomicU64,
     /// The signal it gets when its parent ends.
     pub(crate) parent_death_signal: AtomicI32,
-    /// `PR_SET_DUMPABLE`; only remembered.
+    /// `PR_SET_DUMPABLE`: whether others of the same user may look into it.
     pub(crate) dumpable: AtomicI32,
     pub(crate) timers: Mutex<itimer::Timers>,
     /// Whether its calls are written to the kernel log.
@@ -351,8 +351,16 @@ impl Process {
     /// The user and group its files in `/proc` belong to.
     #[must_use]
     pub fn owner(&self) -> (u32, u32) {
+        if !self.is_dumpable() {
+            return (0, 0);
+        }
         let owner = self.credentials();
         (owner.user.effective, owner.group.effective)
+    }
+
+    /// Whether others of the same user may look into it.
+    pub(crate) fn is_dumpable(&self) -> bool {
+        self.dumpable.load(Ordering::Relaxed) == 1
     }
 
     /// Who it is.
@@ -491,6 +499,8 @@ impl Process {
             state: self.state(&tasks),
             uids: cred.user.list(),
             gids: cred.group.list(),
+            capabilities: cred.caps,
+            no_new_privileges: cred.no_new_privileges,
             groups: cred.groups.to_vec(),
             threads: tasks.iter().map(|t| t.tid()).collect(),
             cpu_ns: [self.cpu_ns(), self.children_ns.load(Ordering::Relaxed)],

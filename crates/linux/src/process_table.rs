@@ -30,6 +30,8 @@ pub(crate) struct Node {
     /// It went on after a stop, and the parent has not been told.
     pub(crate) continue_report: bool,
     pub(crate) has_run_exec: bool,
+    /// Descendants whose parents end become its children (`PR_SET_CHILD_SUBREAPER`).
+    pub(crate) subreaper: bool,
 }
 
 /// All processes and threads.
@@ -91,6 +93,18 @@ impl Table {
         self.nodes.values().any(|n| n.group == group && n.ended.is_none() && n.process.is_stopped())
     }
 
+    /// Who gets the children of an ended process: the nearest living ancestor, `parent` or above, that asked for it, or process 1.
+    fn heir(&self, parent: i32) -> i32 {
+        let mut pid = parent;
+        while let Some(node) = self.nodes.get(&pid) {
+            if node.subreaper && node.ended.is_none() {
+                return pid;
+            }
+            pid = node.parent;
+        }
+        1
+    }
+
     /// Takes a process that has ended out of the table.
     pub(crate) fn reap(&mut self, pid: i32) -> Option<Node> {
         let node = self.nodes.remove(&pid)?;
@@ -125,6 +139,7 @@ pub(crate) fn add_process(parent: i32, process: Arc<Process>) {
         stop_report: None,
         continue_report: false,
         has_run_exec: false,
+        subreaper: false,
     };
     table.nodes.insert(pid, node);
 }
@@ -218,6 +233,18 @@ pub(crate) fn note_exec(pid: i32) {
     }
 }
 
+/// Makes a process the one that orphans among its descendants go to, or not.
+pub(crate) fn set_subreaper(pid: i32, on: bool) {
+    if let Some(node) = TABLE.lock().nodes.get_mut(&pid) {
+        node.subreaper = on;
+    }
+}
+
+/// Whether orphans among its descendants go to it.
+pub(crate) fn is_subreaper(pid: i32) -> bool {
+    TABLE.lock().nodes.get(&pid).is_some_and(|node| node.subreaper)
+}
+
 /// Who has to be told about the end of a process.
 #[derive(Default)]
 pub(crate) struct Aftermath {
@@ -226,11 +253,11 @@ pub(crate) struct Aftermath {
     pub(crate) bereaved: Vec<Arc<Process>>,
     /// Groups with stopped members whom nobody can continue now.
     pub(crate) orphaned_groups: Vec<i32>,
-    /// Process 1, if it got children that have ended already.
+    /// Who got its children, if some of them have ended already.
     pub(crate) inherited_by: Option<Arc<Process>>,
 }
 
-/// A process has ended: its children become process 1's, and it waits to be waited for, unless its parent does not want to know.
+/// A process has ended: its children become those of the nearest ancestor that wants them, or process 1's, and it waits to be waited for, unless its parent does not want to know.
 pub(crate) fn end(process: &Process, status: i32) -> Aftermath {
     let mut aftermath = Aftermath::default();
     let pid = process.pid();
@@ -245,20 +272,21 @@ pub(crate) fn end(process: &Process, status: i32) -> Aftermath {
     groups.push(own_group);
     groups.sort_unstable();
     groups.dedup();
-    let init = table.nodes.get(&1).map(|n| n.process.clone());
-    let init_reaps = init.as_ref().is_some_and(|init| !init.actions().reaps_children());
+    let heir = table.heir(parent);
+    let heirs_process = table.nodes.get(&heir).map(|n| n.process.clone());
+    let heir_waits = heirs_process.as_ref().is_some_and(|heir| !heir.actions().reaps_children());
     for &child in &children {
         let Some(node) = table.nodes.get_mut(&child) else { continue };
-        node.parent = 1;
+        node.parent = heir;
         aftermath.bereaved.push(node.process.clone());
         if node.ended.is_some() {
-            aftermath.inherited_by.clone_from(&init);
-            if !init_reaps {
+            aftermath.inherited_by.clone_from(&heirs_process);
+            if !heir_waits {
                 reaped.extend(table.nodes.remove(&child));
                 continue;
             }
         }
-        if let Some(node) = table.nodes.get_mut(&1) {
+        if let Some(node) = table.nodes.get_mut(&heir) {
             node.children.push(child);
         }
     }

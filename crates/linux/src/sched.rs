@@ -74,7 +74,7 @@ pub fn sys_sched_setaffinity(task: &Task, tid: i32, size: usize, mask: usize) ->
     }
     let cred = task.cred();
     with_task(task, tid, |target| {
-        if !cred.privileged() && !cred.owns_schedule_of(&target.cred()) {
+        if !cred.capable(sys::CAP_SYS_NICE) && !cred.owns_schedule_of(&target.cred()) {
             return Err(Errno::EPERM);
         }
         if let Some(thread) = target.started() {
@@ -286,7 +286,7 @@ pub fn sys_setpriority(task: &Task, which: u32, who: i32, nice: i32) -> SysResul
     let cred = task.cred();
     let mut result = Err(Errno::ESRCH);
     for target in selected(task, which, who)? {
-        let changed = if cred.privileged() || cred.owns_schedule_of(&target.cred()) {
+        let changed = if cred.capable(sys::CAP_SYS_NICE) || cred.owns_schedule_of(&target.cred()) {
             target.reschedule(|schedule| {
                 check_nice(task, target.process(), schedule.nice, nice)?;
                 schedule.nice = nice;

@@ -5,8 +5,8 @@ use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
 use crate::Task;
+use crate::limits::{NICE, RTPRIO};
 use crate::process::Process;
-use crate::sys::{NICE, RTPRIO};
 
 /// The highest priority of `SCHED_FIFO` and `SCHED_RR`.
 pub(crate) const MAX_PRIORITY: u32 = 99;
@@ -101,7 +101,11 @@ fn nice_limit_allows(process: &Process, nice: i32) -> bool {
 /// # Errors
 /// `EACCES` if it may not.
 pub(crate) fn check_nice(caller: &Task, target: &Process, old: i32, new: i32) -> Result<(), Errno> {
-    if new >= old || caller.cred().privileged() || nice_limit_allows(target, new) { Ok(()) } else { Err(Errno::EACCES) }
+    if new >= old || caller.cred().capable(sys::CAP_SYS_NICE) || nice_limit_allows(target, new) {
+        Ok(())
+    } else {
+        Err(Errno::EACCES)
+    }
 }
 
 /// Whether a caller may change another's schedule like that.
@@ -110,7 +114,7 @@ pub(crate) fn check_nice(caller: &Task, target: &Process, old: i32, new: i32) ->
 /// `EPERM` if it may not.
 pub(crate) fn check_change(caller: &Task, target: &Task, old: Schedule, new: Schedule) -> Result<(), Errno> {
     let cred = caller.cred();
-    if cred.privileged() {
+    if cred.capable(sys::CAP_SYS_NICE) {
         return Ok(());
     }
     let process = target.process();

@@ -100,7 +100,11 @@ impl Segment {
         } else {
             info.mode
         };
-        if allowed & wanted == wanted || cred.privileged() { Ok(()) } else { Err(Errno::EACCES) }
+        if allowed & wanted == wanted || cred.capable(linux_raw_sys::general::CAP_IPC_OWNER) {
+            Ok(())
+        } else {
+            Err(Errno::EACCES)
+        }
     }
 
     fn attachments(&self) -> usize {

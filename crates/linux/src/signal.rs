@@ -448,7 +448,7 @@ pub fn sys_rt_sigaction(task: &Task, signal: i32, new: UserPtr<Action>, old: Use
 
 /// Whether the caller may send `signal` to a process.
 fn check_permission(task: &Task, process: &Process, signal: i32) -> Result<(), Errno> {
-    if core::ptr::eq(&**task.process(), process) || task.cred().may_control(&process.credentials()) {
+    if core::ptr::eq(&**task.process(), process) || task.cred().may_signal(&process.credentials()) {
         return Ok(());
     }
     let session = |pid| processes::relations(pid)[3];

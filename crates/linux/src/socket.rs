@@ -257,7 +257,7 @@ pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
             consts::SO_TYPE | consts::SO_PROTOCOL | consts::SO_DOMAIN | consts::SO_ERROR | consts::SO_ACCEPTCONN => {
                 return Err(Errno::ENOPROTOOPT);
             }
-            _ => options.set_number(option, number, task.cred().privileged())?,
+            _ => options.set_number(option, number, task.cred().capable(linux_raw_sys::general::CAP_NET_ADMIN))?,
         }
         Ok(0)
     })

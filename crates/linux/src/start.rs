@@ -77,7 +77,7 @@ pub fn spawn_init(program: &Program, context: Arc<FsContext>, stdio: [Arc<File>;
         exit_signal: 0,
         space,
         actions: Arc::default(),
-        limits: crate::sys::default_limits(),
+        limits: crate::limits::default_limits(),
         owner: cred.clone(),
         image: Image::default(),
         traced: guard::role::cmdline_has("trace"),

@@ -1,15 +1,13 @@
-//! The machine and its settings: `uname(2)`, `sysinfo(2)`, limits, `prctl(2)`, `reboot(2)`.
+//! The machine and its settings: `uname(2)`, `sysinfo(2)`, `reboot(2)`.
 
 use alloc::string::String;
 
 use ::task::{Mutex, now_ns};
 use abi::errno::Errno;
 use core::sync::atomic::Ordering;
-use linux_raw_sys::{general as sys, prctl as pr};
-use vm::AddressSpace;
+use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use crate::fdtable::{DEFAULT_LIMIT, MAX_LIMIT};
 use crate::time::{NS_PER_SEC, TimeVal};
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task, process_table as processes};
@@ -138,107 +136,6 @@ pub fn sys_sysinfo(_: &Task, to: UserPtr<SysInfo>) -> SysResult {
     Ok(0)
 }
 
-/// How many resources are limited.
-const RESOURCES: usize = 16;
-/// Soft and hard limit of each resource.
-pub(crate) type Limits = [[u64; 2]; RESOURCES];
-
-/// Index of the heap's limit.
-pub(crate) const DATA: usize = sys::RLIMIT_DATA as usize;
-/// Index of the stack's limit.
-pub(crate) const STACK: usize = sys::RLIMIT_STACK as usize;
-const NOFILE: usize = sys::RLIMIT_NOFILE as usize;
-const SPACE: usize = sys::RLIMIT_AS as usize;
-const CORE: usize = sys::RLIMIT_CORE as usize;
-/// Index of the limit of nice levels.
-pub(crate) const NICE: usize = sys::RLIMIT_NICE as usize;
-/// Index of the limit of priorities.
-pub(crate) const RTPRIO: usize = sys::RLIMIT_RTPRIO as usize;
-
-/// Names and units, as `/proc/<pid>/limits` has them.
-pub(crate) const LIMIT_NAMES: [(&str, &str); RESOURCES] = [
-    ("Max cpu time", "seconds"),
-    ("Max file size", "bytes"),
-    ("Max data size", "bytes"),
-    ("Max stack size", "bytes"),
-    ("Max core file size", "bytes"),
-    ("Max resident set", "bytes"),
-    ("Max processes", "processes"),
-    ("Max open files", "files"),
-    ("Max locked memory", "bytes"),
-    ("Max address space", "bytes"),
-    ("Max file locks", "locks"),
-    ("Max pending signals", "signals"),
-    ("Max msgqueue size", "bytes"),
-    ("Max nice priority", ""),
-    ("Max realtime priority", ""),
-    ("Max realtime timeout", "us"),
-];
-
-/// The limits of process 1.
-pub(crate) fn default_limits() -> Limits {
-    let mut limits = [[u64::MAX; 2]; RESOURCES];
-    limits[STACK][0] = 8 << 20;
-    limits[CORE][0] = 0;
-    limits[NICE] = [0; 2];
-    limits[RTPRIO] = [0; 2];
-    limits[NOFILE] = [DEFAULT_LIMIT as u64, MAX_LIMIT as u64];
-    limits
-}
-
-/// Tells an address space its limits.
-pub(crate) fn apply_memory_limits(limits: &Limits, space: &AddressSpace) {
-    let bytes = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
-    space.set_limits(bytes(limits[SPACE][0]), bytes(limits[STACK][0]));
-}
-
-/// `prlimit64(2)`
-pub fn sys_prlimit64(task: &Task, pid: i32, resource: u32, new: UserPtr<[u64; 2]>, old: UserPtr<[u64; 2]>) -> SysResult {
-    let index = resource as usize;
-    if index >= RESOURCES {
-        return Err(Errno::EINVAL);
-    }
-    let process = if pid == 0 { task.process().clone() } else { processes::find(pid).ok_or(Errno::ESRCH)? };
-    let cred = task.cred();
-    if !cred.may_control(&process.credentials()) {
-        return Err(Errno::EPERM);
-    }
-    let new = new.read_optional()?;
-    let mut limits = *process.limits.lock();
-    let before = limits[index];
-    if let Some([soft, hard]) = new {
-        if soft > hard || (index == NOFILE && hard > MAX_LIMIT as u64) {
-            return Err(if soft > hard { Errno::EINVAL } else { Errno::EPERM });
-        }
-        if hard > before[1] && !cred.privileged() {
-            return Err(Errno::EPERM);
-        }
-        limits[index] = [soft, hard];
-        *process.limits.lock() = limits;
-        if index == NOFILE
-            && let Some(files) = process.files()
-        {
-            files.set_limit(usize::try_from(soft).unwrap_or(usize::MAX));
-        }
-        if let Some(space) = process.space() {
-            apply_memory_limits(&limits, &space);
-        }
-    }
-    old.write_optional(&before)?;
-    Ok(0)
-}
-
-/// `getrlimit(2)`
-pub fn sys_getrlimit(task: &Task, resource: u32, to: UserPtr<[u64; 2]>) -> SysResult {
-    sys_prlimit64(task, 0, resource, UserPtr::new(0), to)
-}
-
-/// `setrlimit(2)`
-pub fn sys_setrlimit(task: &Task, resource: u32, new: UserPtr<[u64; 2]>) -> SysResult {
-    new.read()?;
-    sys_prlimit64(task, 0, resource, new, UserPtr::new(0))
-}
-
 /// `struct rusage`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -321,50 +218,6 @@ pub fn sys_arch_prctl(task: &Task, code: u32, addr: u64) -> SysResult {
     Ok(0)
 }
 
-/// The length of a thread's name with its NUL.
-const COMM: usize = 16;
-/// The last capability there is.
-const LAST_CAPABILITY: usize = 40;
-
-/// `prctl(2)`
-pub fn sys_prctl(task: &Task, option: u32, arg: usize, arg3: usize, arg4: usize, arg5: usize) -> SysResult {
-    let process = task.process();
-    match option {
-        pr::PR_SET_NAME => {
-            let mut name = [0; COMM - 1];
-            let len = guard::user::read_cstr(arg, &mut name).map_err(|_| Errno::EFAULT)?;
-            task.set_name(&name[..len]);
-        }
-        pr::PR_GET_NAME => {
-            let mut bytes = [0; COMM];
-            let name = task.name();
-            let len = name.len().min(COMM - 1);
-            bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
-            uaccess::write_bytes(arg, &bytes)?;
-        }
-        pr::PR_SET_PDEATHSIG => {
-            let signal = i32::try_from(arg).ok().filter(|s| (0..=crate::siginfo::COUNT).contains(s)).ok_or(Errno::EINVAL)?;
-            process.parent_death_signal.store(signal, Ordering::Relaxed);
-        }
-        pr::PR_GET_PDEATHSIG => UserPtr::<i32>::new(arg).write(&process.parent_death_signal.load(Ordering::Relaxed))?,
-        pr::PR_GET_DUMPABLE => return Ok(process.dumpable.load(Ordering::Relaxed) as usize),
-        pr::PR_SET_DUMPABLE if arg <= 1 => process.dumpable.store(arg as i32, Ordering::Relaxed),
-        pr::PR_CAPBSET_READ if arg <= LAST_CAPABILITY => return Ok(1),
-        pr::PR_CAPBSET_DROP if arg <= LAST_CAPABILITY => {}
-        // Nothing that could be kept or given up: capabilities follow from the user id.
-        pr::PR_GET_KEEPCAPS | pr::PR_GET_SECUREBITS | pr::PR_GET_SECCOMP => return Ok(0),
-        pr::PR_SET_KEEPCAPS if arg <= 1 => {}
-        pr::PR_GET_NO_NEW_PRIVS if arg == 0 && arg3 == 0 && arg4 == 0 && arg5 == 0 => return Ok(0),
-        pr::PR_GET_TIMERSLACK => return Ok(50_000),
-        pr::PR_SET_TIMERSLACK | pr::PR_SET_THP_DISABLE => {}
-        pr::PR_GET_THP_DISABLE => return Ok(0),
-        // Names of anonymous memory are not kept, which a kernel without that option says like this.
-        pr::PR_SET_VMA => return Err(Errno::EINVAL),
-        _ => return Err(Errno::EINVAL),
-    }
-    Ok(0)
-}
-
 /// `personality(2)`: there is one.
 pub fn sys_personality(_: &Task, persona: u32) -> SysResult {
     const QUERY: u32 = u32::MAX;
@@ -378,7 +231,7 @@ pub fn sys_syslog(task: &Task, action: u32, _to: usize, _len: i32) -> SysResult 
     const READ_ALL: u32 = 3;
     const LAST: u32 = 10;
     match action {
-        0..=LAST if action == READ_ALL || task.cred().privileged() => Ok(0),
+        0..=LAST if action == READ_ALL || task.cred().capable(sys::CAP_SYSLOG) => Ok(0),
         0..=LAST => Err(Errno::EPERM),
         _ => Err(Errno::EINVAL),
     }
@@ -386,7 +239,7 @@ pub fn sys_syslog(task: &Task, action: u32, _to: usize, _len: i32) -> SysResult 
 
 /// `vhangup(2)`
 pub fn sys_vhangup(task: &Task) -> SysResult {
-    if !task.cred().privileged() {
+    if !task.cred().capable(sys::CAP_SYS_TTY_CONFIG) {
         return Err(Errno::EPERM);
     }
     let [_, _, _, session] = processes::relations(task.pid());
@@ -407,7 +260,7 @@ const REBOOT_CAD_OFF: u32 = 0;
 
 /// `reboot(2)`
 pub fn sys_reboot(task: &Task, magic1: u32, magic2: u32, command: u32, _arg: usize) -> SysResult {
-    if !task.cred().privileged() {
+    if !task.cred().capable(sys::CAP_SYS_BOOT) {
         return Err(Errno::EPERM);
     }
     if magic1 != REBOOT_MAGIC1 || !REBOOT_MAGIC2.contains(&magic2) {

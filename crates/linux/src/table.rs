@@ -12,8 +12,8 @@ use guard::user::{Answer, QuickCall, UserRegs};
 use crate::uaccess::Argument;
 use crate::{SysResult, Task, trace};
 use crate::{
-    clone, cred, dirent, exec, file, futex, ioctl, itimer, mm, mount, path, pidfd, pipe, poll, process, sched, shm, signal,
-    signalfd, sigwait, socket, sockmsg, stat, sys, time, timerfd, wait,
+    capability, clone, cred, dirent, exec, file, futex, ioctl, itimer, limits, mm, mount, path, pidfd, pipe, poll, prctl,
+    process, sched, shm, signal, signalfd, sigwait, socket, sockmsg, stat, sys, time, timerfd, wait,
 };
 
 /// What an argument is, for tracing.
@@ -304,7 +304,7 @@ calls! {
     94 lchown(Str, Int, Int) = [path::sys_lchown];
     95 umask(Oct) = [path::sys_umask];
     96 gettimeofday(Ptr, Ptr) = [time::sys_gettimeofday];
-    97 getrlimit(Num, Ptr) = [sys::sys_getrlimit];
+    97 getrlimit(Num, Ptr) = [limits::sys_getrlimit];
     98 getrusage(Int, Ptr) = [sys::sys_getrusage]; // partial: times only, user and system not told apart
     99 sysinfo(Ptr) = [sys::sys_sysinfo];
     100 times(Ptr) = [time::sys_times]; // partial: user and system time are not told apart
@@ -331,8 +331,8 @@ calls! {
     122 setfsuid(Int) = [cred::sys_setfsuid];
     123 setfsgid(Int) = [cred::sys_setfsgid];
     124 getsid(Int) = [process::sys_getsid];
-    125 capget(Ptr, Ptr) = [cred::sys_capget]; // partial: follows from the effective user
-    126 capset(Ptr, Ptr) = [cred::sys_capset]; // partial: only to what the effective user gives
+    125 capget(Ptr, Ptr) = [capability::sys_capget];
+    126 capset(Ptr, Ptr) = [capability::sys_capset];
     127 rt_sigpending(Ptr, Num) = [sigwait::sys_rt_sigpending];
     128 rt_sigtimedwait(Ptr, Ptr, Ptr, Num) = [sigwait::sys_rt_sigtimedwait];
     129 rt_sigqueueinfo(Int, Sig, Ptr) = [signal::sys_rt_sigqueueinfo];
@@ -357,9 +357,9 @@ calls! {
     151 mlockall(Hex) = [mm::sys_mlockall];
     152 munlockall() = [mm::sys_munlockall];
     153 vhangup() = [sys::sys_vhangup];
-    157 prctl(Num, Ptr, Ptr, Ptr, Ptr) = [sys::sys_prctl]; // partial: no PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, PR_CAPBSET_*, PR_SET_CHILD_SUBREAPER
+    157 prctl(Num, Ptr, Ptr, Ptr, Ptr) = [prctl::sys_prctl]; // partial: no PR_SET_SECCOMP, PR_SET_MM, PR_SET_VMA, PR_SCHED_CORE, machine checks, speculation
     158 arch_prctl(Hex, Ptr) = [sys::sys_arch_prctl];
-    160 setrlimit(Num, Ptr) = [sys::sys_setrlimit];
+    160 setrlimit(Num, Ptr) = [limits::sys_setrlimit];
     161 chroot(Str) = [path::sys_chroot];
     162 sync() = [file::sys_sync]; // stub: all files are in memory
     164 settimeofday(Ptr, Ptr) = [time::sys_settimeofday]; // partial: EPERM: the clock is the supervisor's
@@ -443,7 +443,7 @@ calls! {
     296 pwritev(Fd, Ptr, Num, Int) = [file::sys_pwritev];
     297 rt_tgsigqueueinfo(Int, Int, Sig, Ptr) = [signal::sys_rt_tgsigqueueinfo];
     299 recvmmsg(Fd, Ptr, Num, Hex, Ptr) = [sockmsg::sys_recvmmsg]; // partial: no MSG_OOB
-    302 prlimit64(Int, Num, Ptr, Ptr) = [sys::sys_prlimit64];
+    302 prlimit64(Int, Num, Ptr, Ptr) = [limits::sys_prlimit64];
     306 syncfs(Fd) = [file::sys_syncfs]; // stub: all files are in memory
     307 sendmmsg(Fd, Ptr, Num, Hex) = [sockmsg::sys_sendmmsg]; // partial: no MSG_OOB
     309 getcpu(Ptr, Ptr, Ptr) = [sched::sys_getcpu];

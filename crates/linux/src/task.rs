@@ -73,6 +73,9 @@ impl Completion {
     }
 }
 
+/// By how much the end of a sleep may be late so that several end together, in nanoseconds; remembered only.
+pub(crate) const TIMER_SLACK: usize = 50_000;
+
 /// A thread of a program.
 pub struct Task {
     tid: AtomicI32,
@@ -92,6 +95,8 @@ pub struct Task {
     /// Who waits for this thread to leave its parent's memory (`vfork(2)`).
     pub(crate) vfork: Mutex<Option<Arc<Completion>>>,
     pub(crate) sleep: Mutex<Option<SleepRest>>,
+    /// `PR_SET_TIMERSLACK`.
+    pub(crate) timer_slack: AtomicUsize,
     /// CPUs it may run on, as words of 64; empty for all.
     pub(crate) cpus: Mutex<Vec<u64>>,
     /// How it is scheduled.
@@ -135,6 +140,7 @@ impl Task {
             robust: AtomicUsize::new(0),
             vfork: Mutex::new(None),
             sleep: Mutex::new(None),
+            timer_slack: AtomicUsize::new(TIMER_SLACK),
             cpus: Mutex::new(from.cpus),
             schedule: Mutex::new(from.schedule),
             futex: Once::new(),
@@ -260,7 +266,14 @@ impl Task {
         self.cred.lock().clone()
     }
 
+    /// Changes who it is. Who gets other powers by that is not for his old likes to look into, nor to end with his parent.
     pub(crate) fn set_cred(&self, cred: Credentials) {
+        let old = self.cred();
+        let acts_as = |cred: &Credentials| [cred.user.effective, cred.user.fs, cred.group.effective, cred.group.fs];
+        if acts_as(&old) != acts_as(&cred) || cred.caps.permitted & !old.caps.permitted != 0 {
+            self.process.dumpable.store(0, Ordering::Relaxed);
+            self.process.parent_death_signal.store(0, Ordering::Relaxed);
+        }
         let cred = Arc::new(cred);
         self.process.set_owner(cred.clone());
         *self.cred.lock() = cred;

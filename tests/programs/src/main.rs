@@ -6,6 +6,7 @@
 
 mod canary;
 mod coherence;
+mod credentials;
 mod events;
 mod exhaust;
 mod files;
@@ -41,6 +42,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         files::CHECKS,
         pressure::CHECKS,
         processes::CHECKS,
+        credentials::CHECKS,
         time::CHECKS,
         vectors::CHECKS,
         sockets::CHECKS,
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         ["wake-ups", count] => report("wake-ups", count.parse().map_err(Into::into).and_then(scheduling::wake_ups)),
         ["quiet"] => report("quiet", quiet::run()),
         ["child", what @ ..] => processes::child(what),
+        ["credentials-child", what @ ..] => credentials::child(what),
         ["canary", what] => canary::run(what),
         ["exhaust", processes] => exhaust::run(processes),
         [name] => match checks().iter().chain(scheduling::STRESS).find(|(known, _)| known == name) {

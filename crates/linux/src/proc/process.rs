@@ -1,6 +1,7 @@
 //! The files of one process: `/proc/<pid>`, `/proc/<pid>/task/<tid>`.
 
 use super::{PID_SHIFT, machine::NS_PER_TICK, number};
+use crate::credentials::Capabilities;
 use crate::fdtable::FdTable;
 use crate::process::Process;
 use crate::process_table as processes;
@@ -27,6 +28,8 @@ pub(crate) struct Snapshot {
     pub(crate) uids: [u32; 4],
     /// The group ids.
     pub(crate) gids: [u32; 4],
+    pub(crate) capabilities: Capabilities,
+    pub(crate) no_new_privileges: bool,
     /// Supplementary groups.
     pub(crate) groups: Vec<u32>,
     /// Its threads.
@@ -309,14 +312,13 @@ fn status(process: &Process, tid: Option<i32>) -> String {
     let groups: String = s.groups.iter().map(|g| format!("{g} ")).collect();
     let masks: Vec<String> =
         s.allowed_cpus.iter().rev().flat_map(|w| [w >> 32, w & 0xffff_ffff]).map(|w| format!("{w:08x}")).collect();
-    let capabilities = if s.uids[1] == 0 { (1u64 << 41) - 1 } else { 0 };
     format!(
         "Name:\t{}\nUmask:\t{:04o}\nState:\t{} ({state})\nTgid:\t{pid}\nNgid:\t0\nPid:\t{}\nPPid:\t{parent}\nTracerPid:\t0\n\
          Uid:\t{}\nGid:\t{}\nFDSize:\t{}\nGroups:\t{groups}\nVmPeak:\t{size:>8} kB\nVmSize:\t{size:>8} kB\nVmLck:\t       0 kB\n\
          VmHWM:\t{resident:>8} kB\nVmRSS:\t{resident:>8} kB\nRssAnon:\t{resident:>8} kB\nRssFile:\t       0 kB\nThreads:\t{}\n\
          SigPnd:\t0000000000000000\nShdPnd:\t{pending:016x}\nSigBlk:\t{blocked:016x}\nSigIgn:\t{ignored:016x}\nSigCgt:\t{caught:016x}\n\
-         CapInh:\t0000000000000000\nCapPrm:\t{capabilities:016x}\nCapEff:\t{capabilities:016x}\nCapBnd:\t000001ffffffffff\n\
-         CapAmb:\t0000000000000000\nNoNewPrivs:\t0\nSeccomp:\t0\nCpus_allowed:\t{}\nMems_allowed:\t1\nMems_allowed_list:\t0\n",
+         CapInh:\t{:016x}\nCapPrm:\t{:016x}\nCapEff:\t{:016x}\nCapBnd:\t{:016x}\n\
+         CapAmb:\t{:016x}\nNoNewPrivs:\t{}\nSeccomp:\t0\nCpus_allowed:\t{}\nMems_allowed:\t1\nMems_allowed_list:\t0\n",
         s.name,
         process.fs().map_or(0, |fs| fs.umask()),
         s.state,
@@ -325,6 +327,12 @@ fn status(process: &Process, tid: Option<i32>) -> String {
         four(s.gids),
         process.files().map_or(0, |f| f.size()),
         s.threads.len(),
+        s.capabilities.inheritable,
+        s.capabilities.permitted,
+        s.capabilities.effective,
+        s.capabilities.bounding,
+        s.capabilities.ambient,
+        u8::from(s.no_new_privileges),
         masks.join(","),
     )
 }

@@ -1,0 +1,112 @@
+//! Limits of what a process may use: `getrlimit(2)`, `setrlimit(2)`, `prlimit64(2)`.
+
+use alloc::sync::Arc;
+
+use abi::errno::Errno;
+use linux_raw_sys::general as sys;
+use vm::AddressSpace;
+
+use crate::fdtable::{DEFAULT_LIMIT, MAX_LIMIT};
+use crate::uaccess::UserPtr;
+use crate::{SysResult, Task, process_table as processes};
+
+/// How many resources are limited.
+const RESOURCES: usize = 16;
+/// Soft and hard limit of each resource.
+pub(crate) type Limits = [[u64; 2]; RESOURCES];
+
+/// Index of the heap's limit.
+pub(crate) const DATA: usize = sys::RLIMIT_DATA as usize;
+/// Index of the stack's limit.
+pub(crate) const STACK: usize = sys::RLIMIT_STACK as usize;
+const NOFILE: usize = sys::RLIMIT_NOFILE as usize;
+const SPACE: usize = sys::RLIMIT_AS as usize;
+const CORE: usize = sys::RLIMIT_CORE as usize;
+/// Index of the limit of nice levels.
+pub(crate) const NICE: usize = sys::RLIMIT_NICE as usize;
+/// Index of the limit of priorities.
+pub(crate) const RTPRIO: usize = sys::RLIMIT_RTPRIO as usize;
+
+/// Names and units, as `/proc/<pid>/limits` has them.
+pub(crate) const LIMIT_NAMES: [(&str, &str); RESOURCES] = [
+    ("Max cpu time", "seconds"),
+    ("Max file size", "bytes"),
+    ("Max data size", "bytes"),
+    ("Max stack size", "bytes"),
+    ("Max core file size", "bytes"),
+    ("Max resident set", "bytes"),
+    ("Max processes", "processes"),
+    ("Max open files", "files"),
+    ("Max locked memory", "bytes"),
+    ("Max address space", "bytes"),
+    ("Max file locks", "locks"),
+    ("Max pending signals", "signals"),
+    ("Max msgqueue size", "bytes"),
+    ("Max nice priority", ""),
+    ("Max realtime priority", ""),
+    ("Max realtime timeout", "us"),
+];
+
+/// The limits of process 1.
+pub(crate) fn default_limits() -> Limits {
+    let mut limits = [[u64::MAX; 2]; RESOURCES];
+    limits[STACK][0] = 8 << 20;
+    limits[CORE][0] = 0;
+    limits[NICE] = [0; 2];
+    limits[RTPRIO] = [0; 2];
+    limits[NOFILE] = [DEFAULT_LIMIT as u64, MAX_LIMIT as u64];
+    limits
+}
+
+/// Tells an address space its limits.
+pub(crate) fn apply_memory_limits(limits: &Limits, space: &AddressSpace) {
+    let bytes = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
+    space.set_limits(bytes(limits[SPACE][0]), bytes(limits[STACK][0]));
+}
+
+/// `prlimit64(2)`
+pub fn sys_prlimit64(task: &Task, pid: i32, resource: u32, new: UserPtr<[u64; 2]>, old: UserPtr<[u64; 2]>) -> SysResult {
+    let index = resource as usize;
+    if index >= RESOURCES {
+        return Err(Errno::EINVAL);
+    }
+    let process = if pid == 0 { task.process().clone() } else { processes::find(pid).ok_or(Errno::ESRCH)? };
+    let cred = task.cred();
+    if !Arc::ptr_eq(&process, task.process()) && !cred.may_limit(&process.credentials()) {
+        return Err(Errno::EPERM);
+    }
+    let new = new.read_optional()?;
+    let mut limits = *process.limits.lock();
+    let before = limits[index];
+    if let Some([soft, hard]) = new {
+        if soft > hard || (index == NOFILE && hard > MAX_LIMIT as u64) {
+            return Err(if soft > hard { Errno::EINVAL } else { Errno::EPERM });
+        }
+        if hard > before[1] && !cred.capable(sys::CAP_SYS_RESOURCE) {
+            return Err(Errno::EPERM);
+        }
+        limits[index] = [soft, hard];
+        *process.limits.lock() = limits;
+        if index == NOFILE
+            && let Some(files) = process.files()
+        {
+            files.set_limit(usize::try_from(soft).unwrap_or(usize::MAX));
+        }
+        if let Some(space) = process.space() {
+            apply_memory_limits(&limits, &space);
+        }
+    }
+    old.write_optional(&before)?;
+    Ok(0)
+}
+
+/// `getrlimit(2)`
+pub fn sys_getrlimit(task: &Task, resource: u32, to: UserPtr<[u64; 2]>) -> SysResult {
+    sys_prlimit64(task, 0, resource, UserPtr::new(0), to)
+}
+
+/// `setrlimit(2)`
+pub fn sys_setrlimit(task: &Task, resource: u32, new: UserPtr<[u64; 2]>) -> SysResult {
+    new.read()?;
+    sys_prlimit64(task, 0, resource, new, UserPtr::new(0))
+}
