@@ -147,12 +147,16 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Metric>> {
 /// One round: each metric once on one system. What takes only one machine in all is measured in the first round.
 fn round(arguments: &Arguments, kernel: &Kernel, metrics: &[&'static Metric], first: bool) -> Result<Results> {
     let mut results = Results::new();
-    let mut programs: BTreeMap<u32, Vec<&'static Metric>> = BTreeMap::new();
+    let mut programs: BTreeMap<(bool, u32), Vec<&'static Metric>> = BTreeMap::new();
+    let setup = micro::Setup { cpus: arguments.cpus, icount: arguments.icount, packages: false };
     for metric in metrics {
-        let setup = micro::Setup { cpus: arguments.cpus, icount: arguments.icount };
         let outcome = match metric.how {
             How::Program(least) => {
-                programs.entry(least.max(arguments.cpus)).or_default().push(metric);
+                programs.entry((false, least.max(arguments.cpus))).or_default().push(metric);
+                continue;
+            }
+            How::Workload => {
+                programs.entry((true, arguments.cpus)).or_default().push(metric);
                 continue;
             }
             How::Boot => whole::boot_time(kernel, setup),
@@ -163,8 +167,8 @@ fn round(arguments: &Arguments, kernel: &Kernel, metrics: &[&'static Metric], fi
         };
         results.insert(metric.name, outcome.unwrap_or_else(|error| Outcome::NotAvailable(format!("{error:#}"))));
     }
-    for (cpus, metrics) in programs {
-        results.extend(micro::run(kernel, micro::Setup { cpus, icount: arguments.icount }, &metrics)?);
+    for ((packages, cpus), metrics) in programs {
+        results.extend(micro::run(kernel, micro::Setup { cpus, packages, ..setup }, &metrics)?);
     }
     Ok(results)
 }
@@ -201,7 +205,7 @@ fn measure(arguments: &Arguments, systems: &[System], metrics: &[&'static Metric
             }
             if metric.clears && arguments.icount {
                 let name = format!("{} less the clearing", metric.name);
-                match profile::repeated(&system.kernel, metric.name) {
+                match profile::repeated(&system.kernel, metric) {
                     Ok(turns) => table.add(name, &system.name, unit, goal, values.iter().map(|value| value - turns).collect()),
                     Err(error) => table.add_not_available(&name, &system.name, unit, goal, format!("{error:#}")),
                 }

@@ -1,13 +1,16 @@
 //! The initial RAM file system of a test machine: a cpio archive in the `newc` format, as Linux reads it.
 
-use std::collections::BTreeSet;
-use std::fs;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use tar::EntryType;
 
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
@@ -95,6 +98,35 @@ impl Archive {
             self.entry(&name, &Header { mode: REGULAR | mode, modified, ..Header::default() }, &contents);
         } else {
             bail!("{} is neither a file, a folder nor a symbolic link", host.display());
+        }
+        Ok(())
+    }
+
+    /// What a tar archive holds, at the root.
+    pub fn tar(&mut self, archive: &Path) -> Result<()> {
+        let failed = || format!("cannot read {}", archive.display());
+        let mut files: BTreeMap<PathBuf, Vec<u8>> = BTreeMap::new();
+        for entry in tar::Archive::new(File::open(archive).with_context(failed)?).entries().with_context(failed)? {
+            let mut entry = entry.with_context(failed)?;
+            let path = entry.path()?.into_owned();
+            let name = path.to_str().with_context(|| format!("{}: the name is not UTF-8", path.display()))?;
+            let mode = entry.header().mode()? & 0o7777;
+            let target = entry.link_name()?.map(Cow::into_owned);
+            match (entry.header().entry_type(), target) {
+                (EntryType::Directory, _) => self.directory(name, mode),
+                (EntryType::Symlink, Some(target)) => self.symlink(name, target.as_os_str().as_bytes()),
+                (EntryType::Link, Some(target)) => {
+                    let contents = files.get(&target).with_context(|| format!("{name} is a link to nothing"))?;
+                    self.file(name, mode, contents);
+                }
+                (EntryType::Regular, _) => {
+                    let mut contents = Vec::new();
+                    entry.read_to_end(&mut contents).with_context(failed)?;
+                    self.file(name, mode, &contents);
+                    files.insert(path, contents);
+                }
+                (kind, _) => bail!("{}: {name} is of a kind that is not known here: {kind:?}", archive.display()),
+            }
         }
         Ok(())
     }

@@ -20,6 +20,8 @@ pub struct Metric {
 pub enum How {
     /// By the program in `bench/micro`, which explains it, in a machine of this many processors at least.
     Program(u32),
+    /// By the same program, which runs programs of Debian's, in a machine with their packages.
+    Workload,
     /// From power-on to the first instruction of the first process, all in.
     Boot,
     /// What a loader reads.
@@ -34,7 +36,7 @@ impl How {
     /// The unit of its figures.
     pub fn unit(self, icount: bool) -> &'static str {
         match self {
-            How::Program(_) | How::Boot => {
+            How::Program(_) | How::Workload | How::Boot => {
                 if icount {
                     "instructions"
                 } else {
@@ -120,6 +122,12 @@ const ALONE: &[Metric] = &[
     single("memory-read", 0),
     single("memory-write", 0),
     single("memory-copy", 0),
+    machine("work-bash", How::Workload, None),
+    machine("work-spawn", How::Workload, None),
+    machine("work-find", How::Workload, None),
+    machine("work-tar", How::Workload, None),
+    machine("work-sqlite", How::Workload, None),
+    machine("work-redis", How::Workload, None),
     machine("boot-first-process", How::Boot, Some(30e6)),
     machine("image-size", How::ImageSize, None),
     machine("least-memory", How::LeastMemory, None),

@@ -6,11 +6,14 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::metrics::Metric;
-use crate::build;
 use crate::vm::{Kernel, Machine};
+use crate::{build, rootfs};
 
 /// How long one machine may take: emulated, and counting, Linux alone needs a minute or two to boot.
 const TIME_LIMIT: Duration = Duration::from_secs(600);
+
+/// What the workloads run.
+const PACKAGES: [&str; 7] = ["bash", "coreutils", "findutils", "tar", "sqlite3", "redis-server", "redis-tools"];
 
 /// What one run of a metric gave.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +36,8 @@ pub struct Setup {
     pub cpus: u32,
     /// Whether the clock counts instructions.
     pub icount: bool,
+    /// Whether its file system has Debian's programs.
+    pub packages: bool,
 }
 
 /// What each metric of a round gave, by its name.
@@ -99,7 +104,8 @@ pub fn boot(machine: &Machine, setup: Setup, names: &[&str]) -> Result<String> {
         archive.device("/dev/null", 0o666, 1, 3);
         archive.device("/dev/zero", 0o666, 1, 5);
         archive.file("/bench.conf", 0o644, conf.as_bytes());
-        archive.host(&nothing, "/nothing")
+        archive.host(&nothing, "/nothing")?;
+        if setup.packages { archive.tar(&rootfs::cached(&PACKAGES)?) } else { Ok(()) }
     })
 }
 

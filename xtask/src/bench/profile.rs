@@ -55,11 +55,11 @@ struct Share {
 /// Carries out `cargo xtask profile`.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut page = String::from("| metric | instructions in the kernel | where they go |\n|---|---:|---|\n");
-    for Metric { name, how, .. } in super::chosen(&arguments.metrics)? {
-        if !matches!(how, How::Program(_)) {
+    for metric @ Metric { name, how, .. } in super::chosen(&arguments.metrics)? {
+        if !matches!(how, How::Program(_) | How::Workload) {
             bail!("{name} is no operation that the program repeats");
         }
-        let (counts, operations) = count(&arguments.kernel, name)?;
+        let (counts, operations) = count(&arguments.kernel, metric)?;
         if arguments.document {
             page += &documented(name, &counts, operations)?;
         } else {
@@ -74,25 +74,25 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// The turns of `rep movs` and `rep stos` that the kernel makes in one operation of the metric.
-pub fn repeated(kernel: &Kernel, metric: &str) -> Result<f64> {
+pub fn repeated(kernel: &Kernel, metric: &Metric) -> Result<f64> {
     let (counts, operations) = count(kernel, metric)?;
     Ok(counts.repeated as f64 / operations as f64)
 }
 
 /// Runs the metric under the plugin; returns the counts of its last batch, and how many operations that was.
-fn count(kernel: &Kernel, metric: &str) -> Result<(Counts, u64)> {
+fn count(kernel: &Kernel, &Metric { name, how, .. }: &Metric) -> Result<(Counts, u64)> {
     let counts_file = super::scratch("counts");
     // Nothing old may be taken for this run's.
     drop(fs::remove_file(&counts_file));
-    let setup = Setup { cpus: 1, icount: true };
+    let setup = Setup { cpus: 1, icount: true, packages: how == How::Workload };
     let mut machine = micro::machine(kernel, setup);
     let plugin = format!("{},out={}", build::profile_plugin()?.display(), counts_file.display());
     machine.hardware.extra = vec!["-plugin".into(), plugin.into()];
-    let log = micro::boot(&machine, setup, &[metric])?;
-    let operations = match micro::outcome(&log, metric) {
+    let log = micro::boot(&machine, setup, &[name])?;
+    let operations = match micro::outcome(&log, name) {
         Some(Outcome::Value { operations, .. }) => operations,
-        Some(Outcome::NotAvailable(why)) => bail!("{metric}: n/a: {why}"),
-        None => bail!("{metric} was not reported; the log is {}", machine.log.display()),
+        Some(Outcome::NotAvailable(why)) => bail!("{name}: n/a: {why}"),
+        None => bail!("{name} was not reported; the log is {}", machine.log.display()),
     };
     let counts = fs::read_to_string(&counts_file).with_context(|| format!("no {}", counts_file.display()))?;
     Ok((read_counts(&counts)?, operations))

@@ -70,7 +70,7 @@ pub fn idle_wake_ups(kernel: &Kernel) -> Result<Outcome> {
     let counts = super::scratch("counts");
     drop(fs::remove_file(&counts));
     // QEMU tells of a processor's sleep only where each has a thread of its own.
-    let setup = Setup { cpus: IDLE_CPUS, icount: false };
+    let setup = Setup { cpus: IDLE_CPUS, icount: false, packages: false };
     let mut machine = micro::machine(kernel, setup);
     let plugin = format!("{},out={}", build::profile_plugin()?.display(), counts.display());
     machine.hardware.extra = vec!["-plugin".into(), plugin.into()];
