@@ -53,10 +53,13 @@ pub struct Dentry {
     inode: Arc<dyn Inode>,
     /// The file's, which never changes.
     kind: FileType,
+    origin: dcache::Origin,
     place: Mutex<Place>,
     children: Mutex<Children>,
     /// How many mounts hang here; spares ordinary lookups the mount table.
     pub(crate) mounts: AtomicUsize,
+    /// The mount that was hung here last, which spares crossing to it a search of the mount table.
+    pub(crate) cover: Mutex<Option<Arc<Mount>>>,
 }
 
 impl Dentry {
@@ -70,9 +73,11 @@ impl Dentry {
         Arc::new(Self {
             kind: inode.kind(),
             inode,
+            origin: dcache::Origin::new(parent.as_ref(), name),
             place: Mutex::new(Place { parent, name: name.into(), removed: false }),
             children: Mutex::new(Children::default()),
             mounts: AtomicUsize::new(0),
+            cover: Mutex::new(None),
         })
     }
 
@@ -88,17 +93,24 @@ impl Dentry {
         self.kind
     }
 
+    #[inline]
+    pub(crate) fn origin(&self) -> &dcache::Origin {
+        &self.origin
+    }
+
     pub(crate) fn place(&self) -> Place {
         self.place.lock().clone()
     }
 
     pub(crate) fn set_place(&self, parent: Arc<Self>, name: &[u8]) {
+        self.origin.leave();
         // The old parent is dropped after the lock: it may be its last reference.
         let old = core::mem::replace(&mut *self.place.lock(), Place { parent: Some(parent), name: name.into(), removed: false });
         drop(old);
     }
 
     pub(crate) fn set_removed(&self) {
+        self.origin.leave();
         self.place.lock().removed = true;
     }
 
@@ -141,10 +153,17 @@ impl Dentry {
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`.
+    #[inline]
     pub fn find(self: &Arc<Self>, name: &[u8]) -> Result<Arc<Self>> {
-        if let Some(child) = dcache::find(self, name) {
-            return Ok(child);
+        match dcache::find(self, name) {
+            Some(child) => Ok(child),
+            None => self.find_below(name),
         }
+    }
+
+    /// As [`Self::find`], in the file system.
+    #[inline(never)]
+    fn find_below(self: &Arc<Self>, name: &[u8]) -> Result<Arc<Self>> {
         let displaced;
         let mut names = self.lock();
         let child = self.child(&mut names, name)?;
@@ -158,9 +177,7 @@ impl Dentry {
     /// Whether this is the entry `name` of `parent` at the moment.
     pub(crate) fn hangs_at(&self, parent: &Arc<Self>, name: &[u8]) -> bool {
         let place = self.place.lock();
-        // Byte by byte: names are short, and a call would cost more.
-        let same = |known: &[u8]| known.len() == name.len() && known.iter().zip(name).all(|(a, b)| a == b);
-        !place.removed && place.parent.as_ref().is_some_and(|p| Arc::ptr_eq(p, parent)) && same(&place.name)
+        !place.removed && place.parent.as_ref().is_some_and(|p| Arc::ptr_eq(p, parent)) && *place.name == *name
     }
 }
 

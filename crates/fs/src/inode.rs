@@ -1,7 +1,7 @@
 //! What a file is, whichever file system it lives in.
 
 use crate::pipe::Pipe;
-use crate::{DeviceId, FileOps, FileType, Metadata, OpenFlags, Path, Permissions, Result, SetAttr};
+use crate::{Access, DeviceId, FileOps, FileType, Metadata, OpenFlags, Path, Permissions, Result, SetAttr};
 use abi::errno::Errno;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -84,6 +84,12 @@ pub trait Inode: Any + Send + Sync {
     /// The part of the metadata that decides who may do what.
     fn permissions(&self) -> Permissions {
         (&self.metadata()).into()
+    }
+
+    /// Whether the permission bits grant this to everybody, whoever owns the file. May say no where they do.
+    fn open_to_all(&self, want: Access) -> bool {
+        let _ = want;
+        false
     }
 
     /// The kind of file; never changes.

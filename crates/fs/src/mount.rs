@@ -158,9 +158,13 @@ fn attach(mount: Arc<Mount>, point: &Path) -> Result<()> {
     if point.dentry().removed() {
         return Err(Errno::ENOENT);
     }
+    let covered;
     let mut mounts = MOUNTS.lock();
+    covered = point.dentry().cover.lock().replace(mount.clone());
     point.dentry().mounts.fetch_add(1, Ordering::Release);
     mounts.push(mount);
+    drop(mounts);
+    drop(covered);
     Ok(())
 }
 
@@ -169,7 +173,7 @@ fn attach(mount: Arc<Mount>, point: &Path) -> Result<()> {
 /// # Errors
 /// `EINVAL` if `at` is no mount's top, `EBUSY` if something is mounted below or, without `detach`, in use.
 pub fn unmount(at: &Path, detach: bool) -> Result<()> {
-    let removed;
+    let (removed, covered);
     let point = at.mount().point().ok_or(Errno::EBUSY)?;
     if !Arc::ptr_eq(at.dentry(), at.mount().root()) {
         return Err(Errno::EINVAL);
@@ -177,24 +181,30 @@ pub fn unmount(at: &Path, detach: bool) -> Result<()> {
     let mut mounts = MOUNTS.lock();
     let index = mounts.iter().position(|m| Arc::ptr_eq(m, at.mount())).ok_or(Errno::EINVAL)?;
     let above = |m: &Arc<Mount>| m.point.as_ref().is_some_and(|p| Arc::ptr_eq(p.mount(), at.mount()));
-    // One reference is the table's, one is the caller's path.
-    if mounts.iter().any(above) || (!detach && Arc::strong_count(at.mount()) > 2) {
+    // One reference is the table's, one is the caller's path, and one its point's if nothing else was hung there since.
+    let covers = point.dentry().cover.lock().as_ref().is_some_and(|top| Arc::ptr_eq(top, at.mount()));
+    if mounts.iter().any(above) || (!detach && Arc::strong_count(at.mount()) > 2 + usize::from(covers)) {
         return Err(Errno::EBUSY);
     }
     removed = mounts.remove(index);
+    let here = |m: &&Arc<Mount>| m.point.as_ref().is_some_and(|p| Arc::ptr_eq(p.dentry(), point.dentry()));
+    covered = core::mem::replace(&mut *point.dentry().cover.lock(), mounts.iter().rev().find(here).cloned());
     point.dentry().mounts.fetch_sub(1, Ordering::Release);
     drop(mounts);
-    drop(removed);
+    drop((removed, covered));
     dcache::clear();
     Ok(())
 }
 
 /// The top of what is mounted on `path`, or `path` itself.
 #[must_use]
+#[inline]
 pub fn cross(mut path: Path) -> Path {
+    let hangs_at = |mount: &&Arc<Mount>, path: &Path| mount.point.as_ref().is_some_and(|point| point == path);
     while path.dentry().mounts.load(Ordering::Acquire) != 0 {
-        let top = MOUNTS.lock().iter().rev().find(|m| m.point.as_ref() == Some(&path)).cloned();
-        match top {
+        let last = path.dentry().cover.lock().as_ref().filter(|mount| hangs_at(mount, &path)).cloned();
+        // What was hung there last may hang there in another mount of the same file system.
+        match last.or_else(|| MOUNTS.lock().iter().rev().find(|mount| hangs_at(mount, &path)).cloned()) {
             Some(mount) => {
                 let root = mount.root.clone();
                 path = Path::new(mount, root);

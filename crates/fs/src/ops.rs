@@ -45,7 +45,7 @@ fn open_or_create(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> 
         if trailing_slash {
             return Err(Errno::EISDIR);
         }
-        if matches!(walker.component(&last), b"." | b"..") {
+        if matches!(walker.text(&last), b"." | b"..") {
             walker.step(last, false)?;
             return existing(&walker.at);
         }
@@ -56,7 +56,7 @@ fn open_or_create(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> 
         let dir = walker.at.clone();
         let (dentry, created) = find_or_make(
             &dir,
-            walker.component(&last),
+            walker.text(&last),
             walk.cred,
             &NewInode { kind: NewKind::Regular, mode, uid: walk.cred.uid, gid: walk.cred.gid },
         )?;
@@ -130,7 +130,7 @@ pub fn open_path(path: &Path, flags: OpenFlags, cred: &Cred, created: bool) -> R
         if flags.writable() || truncate {
             want = want.and(Access::WRITE);
         }
-        cred.check_permissions(&inode.permissions(), want)?;
+        cred.check_inode(&**inode, want)?;
         if flags.contains(OpenFlags::NOATIME) && !cred.owns(&inode.metadata()) {
             return Err(Errno::EPERM);
         }

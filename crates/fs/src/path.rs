@@ -1,13 +1,13 @@
 //! From names to files: the path walk of `path_resolution(7)`.
 
 use crate::mount;
-use crate::{Access, Cred, FileType, Link, NAME_MAX, PATH_MAX, Path, Result};
+use crate::{Access, Cred, Dentry, FileType, Link, NAME_MAX, PATH_MAX, Path, Result};
 use abi::errno::Errno;
 use alloc::borrow::Cow;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use task::Mutex;
 
 /// How many symbolic links one walk follows.
@@ -27,10 +27,9 @@ bitflags::bitflags! {
 /// Where a walk starts, where it may not leave, and who walks.
 #[derive(Clone)]
 pub struct Walk<'a> {
-    /// What `/` means.
-    pub root: Path,
-    /// Where a relative name starts.
-    pub base: Path,
+    places: Arc<Places>,
+    /// Where a relative name starts; `None` for the working directory.
+    base: Option<Path>,
     /// Whose permissions count.
     pub cred: &'a Cred,
 }
@@ -46,6 +45,17 @@ pub struct Parent {
 }
 
 impl Walk<'_> {
+    /// Relative names start at `base` from now on.
+    pub fn start_at(&mut self, base: Path) {
+        self.base = Some(base);
+    }
+
+    /// Where relative names start.
+    #[must_use]
+    pub fn base(&self) -> &Path {
+        self.base.as_ref().unwrap_or(&self.places.cwd)
+    }
+
     /// The file that `name` names.
     ///
     /// # Errors
@@ -53,9 +63,9 @@ impl Walk<'_> {
     pub fn lookup(&self, name: &[u8], flags: LookupFlags) -> Result<Path> {
         let mut walker = Walker::new(self, name)?;
         let mut directory = flags.contains(LookupFlags::DIRECTORY);
-        while let Some((last, trailing_slash)) = walker.walk_to_parent()? {
-            directory |= trailing_slash;
-            walker.step(last, trailing_slash || !flags.contains(LookupFlags::NOFOLLOW))?;
+        while let Some(component) = walker.component() {
+            directory |= component.last && component.slash;
+            walker.step(component.at, !component.last || component.slash || !flags.contains(LookupFlags::NOFOLLOW))?;
         }
         if directory && walker.at.dentry().kind() != FileType::Directory {
             return Err(Errno::ENOTDIR);
@@ -74,9 +84,18 @@ impl Walk<'_> {
         if name.len() > NAME_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        let name = walker.component(&name).to_vec();
+        let name = walker.text(&name).to_vec();
         Ok(Some(Parent { dir: walker.at, name, trailing_slash }))
     }
+}
+
+/// A component of a name.
+struct Component {
+    at: Range<usize>,
+    /// Only slashes follow, or nothing.
+    last: bool,
+    /// A slash follows.
+    slash: bool,
 }
 
 /// A walk under way.
@@ -97,73 +116,95 @@ impl<'a> Walker<'a> {
         if name.len() >= PATH_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        let at = if name[0] == b'/' { walk.root.clone() } else { walk.base.clone() };
+        let at = if name[0] == b'/' { walk.places.root.clone() } else { walk.base().clone() };
         Ok(Self { walk, at, rest: Cow::Borrowed(name), position: 0, links: 0 })
     }
 
-    /// A component that [`Walker::walk_to_parent`] found. Valid until a link is followed.
-    pub(crate) fn component(&self, at: &Range<usize>) -> &[u8] {
+    /// The text of a component. Valid until a link is followed.
+    #[inline(always)]
+    pub(crate) fn text(&self, at: &Range<usize>) -> &[u8] {
         &self.rest[at.clone()]
+    }
+
+    /// Takes the next component off what is left.
+    #[inline(always)]
+    fn component(&mut self) -> Option<Component> {
+        let rest = &*self.rest;
+        let mut start = self.position;
+        while start < rest.len() && rest[start] == b'/' {
+            start += 1;
+        }
+        if start == rest.len() {
+            return None;
+        }
+        let mut end = start;
+        while end < rest.len() && rest[end] != b'/' {
+            end += 1;
+        }
+        self.position = end;
+        let mut next = end;
+        while next < rest.len() && rest[next] == b'/' {
+            next += 1;
+        }
+        Some(Component { at: start..end, last: next == rest.len(), slash: next > end })
     }
 
     /// Walks all components but the last and returns where that is, and whether a slash follows it. `None`: nothing is left.
     pub(crate) fn walk_to_parent(&mut self) -> Result<Option<(Range<usize>, bool)>> {
-        loop {
-            let rest = &*self.rest;
-            let skip = |mut at: usize, slashes: bool| {
-                while rest.get(at).is_some_and(|&byte| (byte == b'/') == slashes) {
-                    at += 1;
-                }
-                at
-            };
-            let start = skip(self.position, true);
-            if start == rest.len() {
-                return Ok(None);
+        while let Some(component) = self.component() {
+            if component.last {
+                return Ok(Some((component.at, component.slash)));
             }
-            let end = skip(start, false);
-            let last = skip(end, true) == rest.len();
-            let trailing_slash = last && end < rest.len();
-            self.position = end;
-            if last {
-                return Ok(Some((start..end, trailing_slash)));
-            }
-            self.step(start..end, true)?;
+            self.step(component.at, true)?;
         }
+        Ok(None)
     }
 
     /// Checks that this is a directory the walker may search.
+    #[inline]
     pub(crate) fn require_search(&self) -> Result<()> {
-        let permissions = self.at.inode().permissions();
-        if !permissions.directory {
+        if self.at.dentry().kind() != FileType::Directory {
             return Err(Errno::ENOTDIR);
         }
-        self.walk.cred.check_permissions(&permissions, Access::EXEC)
+        self.walk.cred.check_inode(&**self.at.inode(), Access::EXEC)
     }
 
     /// Goes to the entry whose name is at `component`. A symbolic link, if followed, puts its text before what is left.
+    #[inline(always)]
     pub(crate) fn step(&mut self, component: Range<usize>, follow: bool) -> Result<()> {
         self.require_search()?;
-        let name = self.component(&component);
-        match name {
-            b"." => return Ok(()),
-            b".." => {
-                if self.at != self.walk.root
-                    && let Some(parent) = self.at.parent()
-                {
-                    self.at = mount::cross(parent);
-                }
-                return Ok(());
-            }
-            _ if name.len() > NAME_MAX => return Err(Errno::ENAMETOOLONG),
-            _ => {}
+        let name = self.text(&component);
+        if name[0] == b'.' && matches!(name, b"." | b"..") {
+            self.stay_or_ascend(name.len() == 2);
+            return Ok(());
+        }
+        if name.len() > NAME_MAX {
+            return Err(Errno::ENAMETOOLONG);
         }
         let child = self.at.dentry().find(name)?;
         if child.mounts.load(Ordering::Acquire) == 0 && (!follow || child.kind() != FileType::Symlink) {
             self.at.descend(child);
             return Ok(());
         }
+        self.step_aside(child, follow)
+    }
+
+    /// Goes to `.` or `..`.
+    #[inline(never)]
+    fn stay_or_ascend(&mut self, ascend: bool) {
+        if ascend
+            && self.at != self.walk.places.root
+            && let Some(parent) = self.at.parent()
+        {
+            self.at = mount::cross(parent);
+        }
+    }
+
+    /// Goes on from an entry that is a mount point, or a link.
+    #[inline(never)]
+    fn step_aside(&mut self, child: Arc<Dentry>, follow: bool) -> Result<()> {
         let child = mount::cross(Path::new(self.at.mount().clone(), child));
-        if follow && child.inode().kind() == FileType::Symlink {
+        if follow && child.dentry().kind() == FileType::Symlink {
             return self.follow(&child);
         }
         self.at = child;
@@ -181,7 +222,7 @@ impl<'a> Walker<'a> {
             Link::Text(mut text) => {
                 let first = *text.first().ok_or(Errno::ENOENT)?;
                 if first == b'/' {
-                    self.at = self.walk.root.clone();
+                    self.at = self.walk.places.root.clone();
                 }
                 text.extend_from_slice(&self.rest[self.position..]);
                 self.rest = Cow::Owned(text);
@@ -192,15 +233,18 @@ impl<'a> Walker<'a> {
     }
 }
 
-struct State {
+/// What `/` and `.` mean.
+#[derive(Clone)]
+struct Places {
     root: Path,
     cwd: Path,
-    umask: u32,
 }
 
 /// What a process (or several, with `CLONE_FS`) calls `/`, `.` and the file creation mask.
 pub struct FsContext {
-    state: Mutex<State>,
+    /// Replaced as a whole: a walk takes one reference.
+    places: Mutex<Arc<Places>>,
+    umask: AtomicU32,
 }
 
 impl FsContext {
@@ -208,55 +252,67 @@ impl FsContext {
     #[must_use]
     pub fn new(root: Path) -> Self {
         let root = mount::cross(root);
-        Self { state: Mutex::new(State { cwd: root.clone(), root, umask: 0o022 }) }
+        Self { places: Mutex::new(Arc::new(Places { cwd: root.clone(), root })), umask: AtomicU32::new(0o022) }
+    }
+
+    fn places(&self) -> Arc<Places> {
+        self.places.lock().clone()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Places)) {
+        let old;
+        let mut places = self.places.lock();
+        let mut new = (**places).clone();
+        change(&mut new);
+        old = core::mem::replace(&mut *places, Arc::new(new));
+        // The old ones are dropped after the lock.
+        drop(places);
+        drop(old);
     }
 
     /// A copy, as `fork(2)` needs it.
     #[must_use]
     pub fn fork(&self) -> Arc<Self> {
-        let state = self.state.lock();
-        let copy = State { root: state.root.clone(), cwd: state.cwd.clone(), umask: state.umask };
-        Arc::new(Self { state: Mutex::new(copy) })
+        Arc::new(Self { places: Mutex::new(self.places()), umask: AtomicU32::new(self.umask()) })
     }
 
     /// The root directory.
     #[must_use]
     pub fn root(&self) -> Path {
-        self.state.lock().root.clone()
+        self.places().root.clone()
     }
 
     /// The working directory.
     #[must_use]
     pub fn cwd(&self) -> Path {
-        self.state.lock().cwd.clone()
+        self.places().cwd.clone()
     }
 
     /// Moves the working directory.
     pub fn set_cwd(&self, cwd: Path) {
-        // The old one is dropped after the lock.
-        let _old = core::mem::replace(&mut self.state.lock().cwd, cwd);
+        self.change(|places| places.cwd = cwd);
     }
 
     /// Moves the root directory.
     pub fn set_root(&self, root: Path) {
-        let _old = core::mem::replace(&mut self.state.lock().root, root);
+        self.change(|places| places.root = root);
     }
 
     /// The file creation mask.
     #[must_use]
     pub fn umask(&self) -> u32 {
-        self.state.lock().umask
+        self.umask.load(Ordering::Relaxed)
     }
 
     /// Sets the mask and returns the old one.
     pub fn set_umask(&self, umask: u32) -> u32 {
-        core::mem::replace(&mut self.state.lock().umask, umask & 0o777)
+        self.umask.swap(umask & 0o777, Ordering::Relaxed)
     }
 
     /// A walk from the working directory.
+    #[inline]
     #[must_use]
     pub fn walk<'a>(&self, cred: &'a Cred) -> Walk<'a> {
-        let state = self.state.lock();
-        Walk { root: state.root.clone(), base: state.cwd.clone(), cred }
+        Walk { places: self.places(), base: None, cred }
     }
 }

@@ -1,5 +1,6 @@
 //! The plain values that file systems and system calls exchange.
 
+use crate::Inode;
 use abi::errno::Errno;
 use alloc::sync::Arc;
 use linux_raw_sys::general as sys;
@@ -315,11 +316,16 @@ impl Cred {
         self.check_permissions(&meta.into(), want)
     }
 
-    /// As [`Cred::check`], of a file whose other metadata nobody needs.
+    /// As [`Cred::check`], of a file whose metadata nobody else needs.
     ///
     /// # Errors
     /// `EACCES`.
-    pub fn check_permissions(&self, of: &Permissions, want: Access) -> Result<()> {
+    #[inline]
+    pub fn check_inode(&self, inode: &dyn Inode, want: Access) -> Result<()> {
+        if inode.open_to_all(want) { Ok(()) } else { self.check_permissions(&inode.permissions(), want) }
+    }
+
+    fn check_permissions(&self, of: &Permissions, want: Access) -> Result<()> {
         let granted = if self.uid == of.uid {
             of.mode >> 6
         } else if self.in_group(of.gid) {

@@ -1,8 +1,9 @@
 //! Random numbers: ChaCha20, seeded by the partition descriptor's seed (which the supervisor draws from its own generator and
 //! never gives twice), the processor's generator where there is one, and the clock.
 //!
-//! The generator is rekeyed with its own output after every call, so what was given out earlier cannot be computed from a
-//! later state.
+//! The generator works ahead: one run fills a stock, and rekeys it with its own output; what is given out is erased from the stock.
+//! So what was given out earlier cannot be computed from a later state (Bernstein, "Fast-key-erasure random-number generators",
+//! 2017), and a few bytes cost a copy.
 
 use core::arch::asm;
 
@@ -15,16 +16,42 @@ use crate::{role, timer};
 
 const KEY_BYTES: usize = 32;
 
-static GENERATOR: Once<Mutex<ChaCha20Rng>> = Once::new();
+/// Bytes the generator works ahead.
+const STOCK: usize = 512;
+
+struct Generator {
+    rng: ChaCha20Rng,
+    stock: [u8; STOCK],
+    /// How many bytes at the beginning of the stock are not given out yet.
+    left: usize,
+}
+
+static GENERATOR: Once<Mutex<Generator>> = Once::new();
 
 /// Fills `buffer` with random bytes. May sleep: not for interrupt handlers.
 pub fn fill(buffer: &mut [u8]) {
-    let mut generator = GENERATOR.call_once(|| Mutex::new(ChaCha20Rng::from_seed(first_seed()))).lock();
-    generator.fill_bytes(buffer);
+    let new = || Mutex::new(Generator { rng: ChaCha20Rng::from_seed(first_seed()), stock: [0; STOCK], left: 0 });
+    let Generator { rng, stock, left } = &mut *GENERATOR.call_once(new).lock();
+    if buffer.len() > STOCK / 4 {
+        rng.fill_bytes(buffer);
+        return rekey(rng);
+    }
+    if *left < buffer.len() {
+        rng.fill_bytes(stock);
+        rekey(rng);
+        *left = STOCK;
+    }
+    let taken = &mut stock[*left - buffer.len()..*left];
+    buffer.copy_from_slice(taken);
+    taken.fill(0);
+    *left -= buffer.len();
+}
+
+fn rekey(rng: &mut ChaCha20Rng) {
     let mut key = [0; KEY_BYTES];
-    generator.fill_bytes(&mut key);
+    rng.fill_bytes(&mut key);
     mix_in_hardware(&mut key);
-    *generator = ChaCha20Rng::from_seed(key);
+    *rng = ChaCha20Rng::from_seed(key);
 }
 
 fn first_seed() -> [u8; KEY_BYTES] {

@@ -77,7 +77,7 @@ fn inherited(task: &Task, request: &Request) -> Inherited {
     Inherited {
         files: if request.has(sys::CLONE_FILES) { task.files() } else { task.files().fork() },
         fs: if request.has(sys::CLONE_FS) { task.fs() } else { task.fs().fork() },
-        cred: task.cred(),
+        cred: task.identity(),
         name: task.name(),
         blocked,
         stack: if keeps_stack { stack } else { AltStack::none() },

@@ -1,8 +1,10 @@
 //! Users and groups.
 
+use alloc::sync::Arc;
 use alloc::vec;
 
 use abi::errno::Errno;
+use fs::Cred;
 use linux_raw_sys::general as sys;
 
 pub use crate::credentials::{Credentials, Ids};
@@ -11,6 +13,19 @@ use crate::{SysResult, Task};
 
 /// The most supplementary groups.
 const MAX_GROUPS: usize = 65_536;
+
+/// A thread's credentials, and what files need of them, worked out once.
+#[derive(Clone)]
+pub(crate) struct Identity {
+    pub(crate) all: Arc<Credentials>,
+    pub(crate) files: Arc<Cred>,
+}
+
+impl From<Arc<Credentials>> for Identity {
+    fn from(all: Arc<Credentials>) -> Self {
+        Self { files: Arc::new(all.for_files()), all }
+    }
+}
 
 fn change_user(task: &Task, change: impl FnOnce(Ids, bool) -> Result<Ids, Errno>) -> SysResult {
     let cred = task.cred();

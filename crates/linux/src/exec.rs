@@ -341,11 +341,12 @@ fn exec(task: &Task, regs: &mut UserRegs, dirfd: i32, name: &[u8], nofollow: boo
 
 /// `execve(2)`
 pub fn sys_execve(task: &Task, regs: &mut UserRegs, name: usize, args: usize, env: usize) -> SysResult {
-    let name = path::read_path(name)?;
+    let mut buffer = path::Name::new();
+    let name = buffer.read(name)?;
     if name.is_empty() {
         return Err(Errno::ENOENT);
     }
-    exec(task, regs, AT_FDCWD, &name, false, args, env)
+    exec(task, regs, AT_FDCWD, name, false, args, env)
 }
 
 /// `execveat(2)`
@@ -353,9 +354,10 @@ pub fn sys_execveat(task: &Task, regs: &mut UserRegs, dirfd: i32, name: usize, a
     if flags & !(sys::AT_EMPTY_PATH | sys::AT_SYMLINK_NOFOLLOW) != 0 {
         return Err(Errno::EINVAL);
     }
-    let name = path::read_path(name)?;
+    let mut buffer = path::Name::new();
+    let name = buffer.read(name)?;
     if name.is_empty() && flags & sys::AT_EMPTY_PATH == 0 {
         return Err(Errno::ENOENT);
     }
-    exec(task, regs, dirfd, &name, flags & sys::AT_SYMLINK_NOFOLLOW != 0, args, env)
+    exec(task, regs, dirfd, name, flags & sys::AT_SYMLINK_NOFOLLOW != 0, args, env)
 }

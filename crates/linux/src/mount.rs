@@ -1,6 +1,6 @@
 //! `mount(2)`, `umount2(2)`.
 
-use crate::path::{lookup_at, read_path};
+use crate::path::{Name, lookup_at};
 use crate::{SysResult, Task, proc, sysfs};
 use abi::errno::Errno;
 use alloc::string::String;
@@ -58,8 +58,9 @@ fn parse_size(text: &str) -> Option<u64> {
 }
 
 fn optional_text(addr: usize) -> Result<String, Errno> {
-    let bytes = if addr == 0 { alloc::vec::Vec::new() } else { read_path(addr)?.to_vec() };
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    let mut buffer = Name::new();
+    let bytes = if addr == 0 { &[] } else { buffer.read(addr)? };
+    Ok(String::from_utf8_lossy(bytes).into_owned())
 }
 
 /// `mount(2)`: new file systems, binds, and changes of the flags; propagation is accepted, there is one namespace.
@@ -78,7 +79,7 @@ pub fn sys_mount(task: &Task, source: usize, target: usize, kind: usize, flags: 
     } else if flags & sys::MS_MOVE != 0 {
         return Err(Errno::EINVAL);
     } else {
-        let fs = file_system(&read_path(kind)?, &optional_text(data)?)?;
+        let fs = file_system(Name::new().read(kind)?, &optional_text(data)?)?;
         mount::mount(fs, &point, &optional_text(source)?, flags)?;
     }
     Ok(0)

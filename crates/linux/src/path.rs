@@ -18,35 +18,41 @@ pub const AT_FDCWD: i32 = sys::AT_FDCWD;
 /// Names up to this length, NUL included, need no memory of their own.
 const SHORT_NAME: usize = 96;
 
-/// A path name, without its NUL.
-pub enum Name {
-    /// A short one, and its length.
-    Short([u8; SHORT_NAME], usize),
-    /// A longer one.
-    Long(Vec<u8>),
+/// Room for a path name.
+pub struct Name {
+    short: [u8; SHORT_NAME],
+    /// For a longer one.
+    long: Vec<u8>,
 }
 
-impl core::ops::Deref for Name {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Short(bytes, len) => &bytes[..*len],
-            Self::Long(bytes) => bytes,
-        }
+impl Default for Name {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
-/// A path name from user memory.
-///
-/// # Errors
-/// `EFAULT`, `ENAMETOOLONG`.
-#[inline(always)]
-pub fn read_path(addr: usize) -> Result<Name, Errno> {
-    let mut short = [0; SHORT_NAME];
-    match guard::user::read_cstr(addr, &mut short).map_err(|_| Errno::EFAULT)? {
-        len if len < SHORT_NAME => Ok(Name::Short(short, len)),
-        _ => uaccess::read_cstr(addr, PATH_MAX).map(Name::Long),
+impl Name {
+    /// Nothing read yet.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { short: [0; SHORT_NAME], long: Vec::new() }
+    }
+
+    /// A path name from user memory, without its NUL.
+    ///
+    /// # Errors
+    /// `EFAULT`, `ENAMETOOLONG`.
+    #[inline(always)]
+    pub fn read(&mut self, addr: usize) -> Result<&[u8], Errno> {
+        let len = guard::user::read_cstr(addr, &mut self.short).map_err(|_| Errno::EFAULT)?;
+        if let Some(name) = self.short.get(..len)
+            && len < SHORT_NAME
+        {
+            return Ok(name);
+        }
+        self.long = uaccess::read_cstr(addr, PATH_MAX)?;
+        Ok(&self.long)
     }
 }
 
@@ -54,14 +60,15 @@ pub fn read_path(addr: usize) -> Result<Name, Errno> {
 ///
 /// # Errors
 /// `EBADF`, `ENOTDIR`.
+#[inline]
 pub fn walk_at<'a>(task: &Task, cred: &'a Cred, dirfd: i32, name: &[u8]) -> Result<Walk<'a>, Errno> {
-    let mut walk = task.fs().walk(cred);
+    let mut walk = task.walk(cred);
     if dirfd != AT_FDCWD && name.first() != Some(&b'/') {
         let dir = task.files().get(dirfd)?;
         if dir.inode().kind() != FileType::Directory && !name.is_empty() {
             return Err(Errno::ENOTDIR);
         }
-        walk.base = dir.path().clone();
+        walk.start_at(dir.path().clone());
     }
     Ok(walk)
 }
@@ -71,14 +78,15 @@ pub fn walk_at<'a>(task: &Task, cred: &'a Cred, dirfd: i32, name: &[u8]) -> Resu
 /// # Errors
 /// Those of a walk.
 pub fn lookup_at(task: &Task, dirfd: i32, addr: usize, flags: u32) -> Result<Path, Errno> {
-    let name = if addr == 0 && flags & sys::AT_EMPTY_PATH != 0 { Name::Long(Vec::new()) } else { read_path(addr)? };
+    let mut buffer = Name::new();
+    let name = if addr == 0 && flags & sys::AT_EMPTY_PATH != 0 { &[] } else { buffer.read(addr)? };
     let cred = task.fs_cred();
-    let walk = walk_at(task, &cred, dirfd, &name)?;
+    let walk = walk_at(task, &cred, dirfd, name)?;
     if name.is_empty() && flags & sys::AT_EMPTY_PATH != 0 {
-        return Ok(walk.base);
+        return Ok(walk.base().clone());
     }
     let nofollow = flags & sys::AT_SYMLINK_NOFOLLOW != 0;
-    walk.lookup(&name, if nofollow { LookupFlags::NOFOLLOW } else { LookupFlags::empty() })
+    walk.lookup(name, if nofollow { LookupFlags::NOFOLLOW } else { LookupFlags::empty() })
 }
 
 fn known_flags(flags: u32, known: u32) -> Result<(), Errno> {
@@ -92,11 +100,13 @@ fn masked(task: &Task, mode: u32) -> u32 {
 
 /// `openat(2)`
 pub fn sys_openat(task: &Task, dirfd: i32, name: usize, flags: u32, mode: u32) -> SysResult {
-    let name = read_path(name)?;
+    let mut buffer = Name::new();
+    let name = buffer.read(name)?;
     let flags = OpenFlags::from_bits_truncate(flags);
     let cred = task.fs_cred();
-    let walk = walk_at(task, &cred, dirfd, &name)?;
-    let file = ops::open(&walk, &name, flags, masked(task, mode))?;
+    let walk = walk_at(task, &cred, dirfd, name)?;
+    let mode = if flags.intersects(OpenFlags::CREAT.union(OpenFlags::TMPFILE)) { masked(task, mode) } else { 0 };
+    let file = ops::open(&walk, name, flags, mode)?;
     task.files().install(file, flags.contains(OpenFlags::CLOEXEC))
 }
 
@@ -137,10 +147,11 @@ pub fn sys_openat2(task: &Task, dirfd: i32, name: usize, how: UserPtr<OpenHow>, 
 }
 
 fn make(task: &Task, dirfd: i32, name: usize, kind: NewKind<'_>, mode: u32) -> SysResult {
-    let name = read_path(name)?;
+    let mut buffer = Name::new();
+    let name = buffer.read(name)?;
     let cred = task.fs_cred();
-    let walk = walk_at(task, &cred, dirfd, &name)?;
-    ops::make(&walk, &name, kind, mode).map(|_| 0)
+    let walk = walk_at(task, &cred, dirfd, name)?;
+    ops::make(&walk, name, kind, mode).map(|_| 0)
 }
 
 /// `mkdirat(2)`
@@ -176,11 +187,12 @@ pub fn sys_mknod(task: &Task, name: usize, mode: u32, device: u32) -> SysResult 
 
 /// `symlinkat(2)`
 pub fn sys_symlinkat(task: &Task, target: usize, dirfd: i32, name: usize) -> SysResult {
-    let target = read_path(target)?;
+    let mut buffer = Name::new();
+    let target = buffer.read(target)?;
     if target.is_empty() {
         return Err(Errno::ENOENT);
     }
-    make(task, dirfd, name, NewKind::Symlink(&target), 0o777)
+    make(task, dirfd, name, NewKind::Symlink(target), 0o777)
 }
 
 /// `symlink(2)`
@@ -193,9 +205,10 @@ pub fn sys_linkat(task: &Task, old_fd: i32, old: usize, new_fd: i32, new: usize,
     known_flags(flags, sys::AT_SYMLINK_FOLLOW | sys::AT_EMPTY_PATH)?;
     let nofollow = if flags & sys::AT_SYMLINK_FOLLOW == 0 { sys::AT_SYMLINK_NOFOLLOW } else { 0 };
     let old = lookup_at(task, old_fd, old, flags & sys::AT_EMPTY_PATH | nofollow)?;
-    let new = read_path(new)?;
+    let mut buffer = Name::new();
+    let new = buffer.read(new)?;
     let cred = task.fs_cred();
-    ops::link(&old, &walk_at(task, &cred, new_fd, &new)?, &new).map(|()| 0)
+    ops::link(&old, &walk_at(task, &cred, new_fd, new)?, new).map(|()| 0)
 }
 
 /// `link(2)`
@@ -206,9 +219,10 @@ pub fn sys_link(task: &Task, old: usize, new: usize) -> SysResult {
 /// `unlinkat(2)`
 pub fn sys_unlinkat(task: &Task, dirfd: i32, name: usize, flags: u32) -> SysResult {
     known_flags(flags, sys::AT_REMOVEDIR)?;
-    let name = read_path(name)?;
+    let mut buffer = Name::new();
+    let name = buffer.read(name)?;
     let cred = task.fs_cred();
-    ops::remove(&walk_at(task, &cred, dirfd, &name)?, &name, flags & sys::AT_REMOVEDIR != 0).map(|()| 0)
+    ops::remove(&walk_at(task, &cred, dirfd, name)?, name, flags & sys::AT_REMOVEDIR != 0).map(|()| 0)
 }
 
 /// `unlink(2)`
@@ -224,10 +238,12 @@ pub fn sys_rmdir(task: &Task, name: usize) -> SysResult {
 /// `renameat2(2)`
 pub fn sys_renameat2(task: &Task, old_fd: i32, old: usize, new_fd: i32, new: usize, flags: u32) -> SysResult {
     let flags = RenameFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
-    let (old, new) = (read_path(old)?, read_path(new)?);
+    let mut buffers = [const { Name::new() }; 2];
+    let [old_buffer, new_buffer] = &mut buffers;
+    let (old, new) = (old_buffer.read(old)?, new_buffer.read(new)?);
     let cred = task.fs_cred();
-    let (from, to) = (walk_at(task, &cred, old_fd, &old)?, walk_at(task, &cred, new_fd, &new)?);
-    ops::rename(&from, &old, &to, &new, flags).map(|()| 0)
+    let (from, to) = (walk_at(task, &cred, old_fd, old)?, walk_at(task, &cred, new_fd, new)?);
+    ops::rename(&from, old, &to, new, flags).map(|()| 0)
 }
 
 /// `renameat(2)`

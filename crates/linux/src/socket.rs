@@ -2,7 +2,7 @@
 
 use abi::errno::Errno;
 use alloc::sync::Arc;
-use fs::{Cred, File, OpenFlags};
+use fs::{File, OpenFlags};
 use linux_raw_sys::{general as sys, net as consts};
 use net::{Address, Caller, Kind, Socket, Ucred};
 
@@ -37,7 +37,7 @@ fn with_socket<R>(task: &Task, fd: i32, f: impl FnOnce(&Socket, &File) -> Result
 
 /// Runs `f` with what the calling task means by names.
 pub(crate) fn with_caller<R>(task: &Task, f: impl FnOnce(&Caller<'_>) -> R) -> R {
-    let cred: Cred = task.fs_cred();
+    let cred = task.fs_cred();
     let context = task.fs();
     f(&Caller { walk: context.walk(&cred), umask: context.umask() })
 }

@@ -85,7 +85,7 @@ pub fn spawn_init(program: &Program, context: Arc<FsContext>, stdio: [Arc<File>;
     let inherited = Inherited {
         files,
         fs: context,
-        cred,
+        cred: cred.into(),
         name: "init".into(),
         blocked: 0,
         stack: AltStack::none(),

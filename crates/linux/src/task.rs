@@ -8,10 +8,11 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
 use ::task::{Mutex, Once, Thread, WaitQueue};
 use abi::errno::Errno;
+use fs::path::Walk;
 use fs::{Cred, File, FsContext};
 
 use crate::SysResult;
-use crate::cred::Credentials;
+use crate::cred::{Credentials, Identity};
 use crate::fdtable::FdTable;
 use crate::futex::Waiter;
 use crate::process::Process;
@@ -83,7 +84,7 @@ pub struct Task {
     thread: Once<Arc<Thread>>,
     files: Mutex<Arc<FdTable>>,
     fs: Mutex<Arc<FsContext>>,
-    cred: Mutex<Arc<Credentials>>,
+    cred: Mutex<Identity>,
     name: Mutex<String>,
     pub(crate) signals: Mutex<TaskSignals>,
     /// `exit(2)` was called.
@@ -109,7 +110,7 @@ pub struct Task {
 pub(crate) struct Inherited {
     pub(crate) files: Arc<FdTable>,
     pub(crate) fs: Arc<FsContext>,
-    pub(crate) cred: Arc<Credentials>,
+    pub(crate) cred: Identity,
     pub(crate) name: String,
     pub(crate) blocked: SigSet,
     pub(crate) stack: AltStack,
@@ -260,9 +261,21 @@ impl Task {
         self.fs.lock().clone()
     }
 
+    /// A walk from its working directory.
+    #[inline]
+    #[must_use]
+    pub fn walk<'a>(&self, cred: &'a Cred) -> Walk<'a> {
+        self.fs.lock().walk(cred)
+    }
+
     /// Its users and groups.
     #[must_use]
     pub fn cred(&self) -> Arc<Credentials> {
+        self.cred.lock().all.clone()
+    }
+
+    /// Its users and groups, for a new thread.
+    pub(crate) fn identity(&self) -> Identity {
         self.cred.lock().clone()
     }
 
@@ -276,19 +289,20 @@ impl Task {
         }
         let cred = Arc::new(cred);
         self.process.set_owner(cred.clone());
-        *self.cred.lock() = cred;
+        *self.cred.lock() = cred.into();
     }
 
     /// Who it is to the file system.
+    #[inline]
     #[must_use]
-    pub fn fs_cred(&self) -> Cred {
-        self.cred().for_files()
+    pub fn fs_cred(&self) -> Arc<Cred> {
+        self.cred.lock().files.clone()
     }
 
     /// Who it is to `access(2)`, which asks for the real user.
     #[must_use]
-    pub fn real_fs_cred(&self) -> Cred {
-        self.cred().for_access()
+    pub fn real_fs_cred(&self) -> Arc<Cred> {
+        Arc::new(self.cred().for_access())
     }
 
     /// Its name (`comm`).

@@ -158,16 +158,20 @@ impl Parked {
         self.count.store(pages.len(), Ordering::Relaxed);
     }
 
+    #[inline]
     fn none(&self) -> bool {
         // A page is parked with its range claimed, and claims begin and end under the lock of the areas.
         self.count.load(Ordering::Relaxed) == 0
     }
 
     /// Takes out the page at `va`.
+    #[inline]
     pub(crate) fn take(&self, va: usize) -> Option<Page> {
-        if self.none() {
-            return None;
-        }
+        if self.none() { None } else { self.take_one(va) }
+    }
+
+    #[cold]
+    fn take_one(&self, va: usize) -> Option<Page> {
         let mut pages = self.pages.lock();
         let page = pages.remove(&va);
         self.count.store(pages.len(), Ordering::Relaxed);

@@ -8,8 +8,8 @@ mod pages;
 use crate::mount::{FileSystem, new_anonymous_device};
 use crate::pipe::Pipe;
 use crate::{
-    DeviceId, DirEntry, FileType, Inode, Link, Metadata, NewInode, NewKind, Path, Permissions, RenameFlags, Result, SetAttr,
-    StatFs, Timestamp,
+    Access, DeviceId, DirEntry, FileType, Inode, Link, Metadata, NewInode, NewKind, Path, Permissions, RenameFlags, Result,
+    SetAttr, StatFs, Timestamp,
 };
 use abi::errno::Errno;
 use alloc::boxed::Box;
@@ -179,6 +179,8 @@ impl Directory {
 pub struct RamInode {
     ino: u64,
     shared: Arc<Super>,
+    /// The permission bits of `attr`, to be read without its lock.
+    mode: AtomicU32,
     attr: Mutex<Attr>,
     /// Who has a regular file mapped.
     mappings: vm::Mappings,
@@ -203,6 +205,7 @@ impl RamInode {
         Arc::new(Self {
             ino: shared.next_ino.fetch_add(1, Ordering::Relaxed),
             shared: shared.clone(),
+            mode: AtomicU32::new(attr.mode),
             attr: Mutex::new(attr),
             mappings: vm::Mappings::default(),
             seals: AtomicU32::new(sys::F_SEAL_SEAL),
@@ -343,6 +346,12 @@ impl Inode for RamInode {
         Permissions { directory, mode: attr.mode, uid: attr.uid, gid: attr.gid }
     }
 
+    fn open_to_all(&self, want: Access) -> bool {
+        // The same for owner, group and others.
+        let bits = want.0 * 0o111;
+        self.mode.load(Ordering::Relaxed) & bits == bits
+    }
+
     fn kind(&self) -> FileType {
         match &self.body {
             Body::Regular(_) => FileType::Regular,
@@ -361,6 +370,7 @@ impl Inode for RamInode {
             return Err(Errno::EPERM);
         }
         attr.mode = change.mode.unwrap_or(attr.mode);
+        self.mode.store(attr.mode, Ordering::Relaxed);
         attr.uid = change.uid.unwrap_or(attr.uid);
         attr.gid = change.gid.unwrap_or(attr.gid);
         attr.atime = change.atime.unwrap_or(attr.atime);

@@ -95,6 +95,9 @@ pub enum Insert {
     Occupied(Perm),
 }
 
+/// The span whose page table was used last under a lock, by its first address, so that the next fault there need not walk.
+type Recent = Option<(usize, &'static Table)>;
+
 /// The user half of an address space. The kernel half is the same in all.
 ///
 /// All methods may sleep, but for [`PageTable::activate`] and [`PageTable::deactivate`], which the scheduler calls.
@@ -105,7 +108,7 @@ pub enum Insert {
 pub struct PageTable {
     root: Frame,
     /// Which lock is whose: [`PageTable::edit`].
-    edits: [Mutex<()>; SPAN_LOCKS],
+    edits: [Mutex<Recent>; SPAN_LOCKS],
     /// Boxed: CPUs hold its address while the table is active there.
     active: Box<Active>,
 }
@@ -117,12 +120,12 @@ impl PageTable {
         let root = Block::zeroed(0)?.into_raw();
         // SAFETY: a fresh frame that is a table from now on.
         kernel::link(unsafe { View::Direct.table(root) });
-        let edits = [const { Mutex::new(()) }; SPAN_LOCKS];
+        let edits = [const { Mutex::new(None) }; SPAN_LOCKS];
         Some(Self { root, edits, active: Box::new(Active::new(phys::of(root))) })
     }
 
     /// The right to change the page table that covers `va`, and the entry that leads to it.
-    fn edit(&self, va: usize) -> MutexGuard<'_, ()> {
+    fn edit(&self, va: usize) -> MutexGuard<'_, Recent> {
         self.edits[va / span(2) % SPAN_LOCKS].lock()
     }
 
@@ -134,8 +137,8 @@ impl PageTable {
     pub fn map(&self, va: usize, page: Page, perm: Perm) -> Result<Option<Page>, MapError> {
         check(&(va..va.saturating_add(PAGE_SIZE)))?;
         let before = {
-            let _edit = self.edit(va);
-            let table = self.page_table(va)?;
+            let mut edit = self.edit(va);
+            let table = self.page_table(&mut edit, va)?;
             let at = phys::of(page.into_frame());
             table.swap(index(va, 1), Entry::page(at, perm.bits()))
         };
@@ -151,8 +154,8 @@ impl PageTable {
     /// `make`'s; a [`MapError`] as with [`PageTable::map`]. Nothing is changed then.
     pub fn insert_with<E: From<MapError>>(&self, va: usize, make: impl FnOnce() -> Result<(Page, Perm), E>) -> Result<Insert, E> {
         check(&(va..va.saturating_add(PAGE_SIZE)))?;
-        let _edit = self.edit(va);
-        let table = self.page_table(va)?;
+        let mut edit = self.edit(va);
+        let table = self.page_table(&mut edit, va)?;
         let slot = index(va, 1);
         let entry = table.get(slot);
         if entry.present() {
@@ -245,7 +248,7 @@ impl PageTable {
     fn collect(&self, first: usize, range: Range<usize>, batch: &mut ArrayVec<Removed, BATCH>) -> usize {
         let mut next = self.next_table(range.clone());
         while let Some(va) = next {
-            let _edit = self.edit(va);
+            let mut edit = self.edit(va);
             let Ok((upper, lower)) = self.walk(va) else {
                 next = self.next_table(va..range.end);
                 continue;
@@ -265,6 +268,7 @@ impl PageTable {
             // A table whose whole span was asked for is freed too.
             if table_start >= first && table_end <= range.end && lower.entries(0..ENTRIES).next().is_none() {
                 let entry = upper.swap(index(table_start, 2), Entry::NONE);
+                *edit = None;
                 batch.extend(entry.table().and_then(phys::frame_at).map(Removed::Table));
             }
             next = self.next_table(table_end..range.end);
@@ -335,12 +339,12 @@ impl PageTable {
         let mut reduced = false;
         let result = self.for_each_table(start..end, |va, table, slots| {
             // The child's after the parent's: nobody takes two spans of one pair of tables the other way round.
-            let _edit_child = child.edit(va);
+            let mut edit_child = child.edit(va);
             let mut lower = None;
             for (slot, _) in table.entries(slots).filter(|(_, entry)| entry.present()) {
                 let lower = match lower {
                     Some(lower) => lower,
-                    None => *lower.insert(child.page_table(va)?),
+                    None => *lower.insert(child.page_table(&mut edit_child, va)?),
                 };
                 if lower.get(slot).present() {
                     continue;
@@ -413,7 +417,17 @@ impl PageTable {
     }
 
     /// The page table that covers `va`, made if need be; with the span locked.
-    fn page_table(&self, va: usize) -> Result<&'static Table, MapError> {
+    #[inline]
+    fn page_table(&self, recent: &mut Recent, va: usize) -> Result<&'static Table, MapError> {
+        let start = va & !(span(2) - 1);
+        match *recent {
+            Some((known, table)) if known == start => Ok(table),
+            _ => self.make_page_table(va).inspect(|table| *recent = Some((start, table))),
+        }
+    }
+
+    /// As [`Self::page_table`], from the root.
+    fn make_page_table(&self, va: usize) -> Result<&'static Table, MapError> {
         let mut lower = self.root_table();
         for level in [4, 3, 2] {
             lower = match lower.get(index(va, level)).table() {
