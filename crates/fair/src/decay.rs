@@ -33,11 +33,19 @@ const fn powers() -> [u64; 257] {
 }
 
 /// `e^(-ns/τ)` with 32 binary places.
+#[inline]
 fn factor(ns: u64) -> u64 {
     if ns < TAU_NS / 1024 {
         // e^-x is 1-x here, to 5·10⁻⁷.
         return ONE - ((ns * (u64::MAX / TAU_NS)) >> 32);
     }
+    power(ns)
+}
+
+/// The same by the table.
+#[cold]
+#[inline(never)]
+fn power(ns: u64) -> u64 {
     if ns >= FORGOTTEN_NS {
         return 0;
     }
@@ -57,12 +65,14 @@ impl Usage {
     pub const FULL: Self = Self(1 << 62);
 
     /// After `ns` nanoseconds without a CPU.
+    #[inline]
     #[must_use]
     pub fn rested(self, ns: u64) -> Self {
         Self(scale(self.0, factor(ns)))
     }
 
     /// After `ns` nanoseconds on a CPU.
+    #[inline]
     #[must_use]
     pub fn ran(self, ns: u64) -> Self {
         Self(Self::FULL.0 - scale(Self::FULL.0 - self.0, factor(ns)))

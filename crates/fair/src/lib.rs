@@ -25,7 +25,7 @@ mod virt;
 
 pub use decay::{TAU_NS, Usage};
 pub use policy::Policy;
-pub use queue::{History, Room, RunQueue};
+pub use queue::{History, Recent, Room, RunQueue};
 
 /// How long a fair thread keeps the CPU against other fair threads, in nanoseconds.
 pub const HYSTERESIS_NS: u64 = 2_000_000;

@@ -11,12 +11,34 @@ use crate::{HYSTERESIS_NS, RR_QUANTUM_NS, SLICE_NS};
 /// The slice a thread asks for that has hardly run lately.
 const SHORTEST_REQUEST_NS: u64 = SLICE_NS / 16;
 
-/// What is remembered of a thread while no run queue has it: kept by the caller, worth the same on every CPU.
+/// What a thread used lately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct History {
+pub struct Recent {
     usage: Usage,
     /// When `usage` was right.
     stamp_ns: u64,
+}
+
+impl Recent {
+    /// The first words of a [`History`].
+    #[inline]
+    #[must_use]
+    pub fn to_words(&self) -> [u64; 2] {
+        [self.usage.to_bits(), self.stamp_ns]
+    }
+
+    /// What [`Self::to_words`] was made of.
+    #[inline]
+    #[must_use]
+    pub fn from_words([usage, stamp_ns]: [u64; 2]) -> Self {
+        Self { usage: Usage::from_bits(usage), stamp_ns }
+    }
+}
+
+/// What is remembered of a thread while no run queue has it: kept by the caller, worth the same on every CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct History {
+    recent: Recent,
     /// What it was owed when it left; and which queue that was, and its virtual time then.
     lag_ns: i64,
     queue: u32,
@@ -35,19 +57,32 @@ impl History {
     /// Number of words of [`Self::to_words`].
     pub const WORDS: usize = 5;
 
-    /// As words, to be kept where only words can be.
+    /// Of a thread that is owed nothing, as one is that hands its CPU over ([`RunQueue::hand_over`]).
+    #[must_use]
+    pub fn even(recent: Recent) -> Self {
+        Self { recent, ..Self::default() }
+    }
+
+    /// What the thread used lately.
+    #[must_use]
+    pub fn recent(&self) -> Recent {
+        self.recent
+    }
+
+    /// As words, to be kept where only words can be: those of [`Recent`], what is owed, and the rest, which does not matter as long as
+    /// nothing is owed.
     #[must_use]
     pub fn to_words(&self) -> [u64; Self::WORDS] {
         let small = u64::from(self.quantum_ns) << 32 | u64::from(self.queue);
-        [self.usage.to_bits(), self.stamp_ns, self.lag_ns.cast_unsigned(), self.virtual_time, small]
+        let [usage, stamp_ns] = self.recent.to_words();
+        [usage, stamp_ns, self.lag_ns.cast_unsigned(), self.virtual_time, small]
     }
 
     /// What [`Self::to_words`] was made of.
     #[must_use]
     pub fn from_words([usage, stamp_ns, lag_ns, virtual_time, small]: [u64; Self::WORDS]) -> Self {
         Self {
-            usage: Usage::from_bits(usage),
-            stamp_ns,
+            recent: Recent::from_words([usage, stamp_ns]),
             lag_ns: lag_ns.cast_signed(),
             queue: small as u32,
             virtual_time,
@@ -59,7 +94,8 @@ impl History {
 impl Default for History {
     /// A new thread's. It counts as one that ran all the time: what is not known to sleep is not served first.
     fn default() -> Self {
-        Self { usage: Usage::FULL, stamp_ns: u64::MAX, lag_ns: 0, queue: u32::MAX, virtual_time: 0, quantum_ns: 0 }
+        let recent = Recent { usage: Usage::FULL, stamp_ns: u64::MAX };
+        Self { recent, lag_ns: 0, queue: u32::MAX, virtual_time: 0, quantum_ns: 0 }
     }
 }
 
@@ -73,8 +109,7 @@ struct Entity {
     /// Order of arrival.
     sequence: i64,
     quantum_ns: u32,
-    usage: Usage,
-    stamp_ns: u64,
+    recent: Recent,
 }
 
 fn earlier(a: (u64, i64), b: (u64, i64)) -> bool {
@@ -217,8 +252,8 @@ impl RunQueue {
     /// it is a `SCHED_BATCH` or `SCHED_IDLE` one.
     pub fn wake(&mut self, id: u32, policy: Policy, history: &History, now_ns: u64) -> bool {
         self.charge(now_ns);
-        let slept_ns = now_ns.saturating_sub(history.stamp_ns);
-        let usage = history.usage.rested(slept_ns);
+        let slept_ns = now_ns.saturating_sub(history.recent.stamp_ns);
+        let usage = history.recent.usage.rested(slept_ns);
         let weight = policy.weight();
         let gain_ns = if history.queue == self.number {
             self.clock.worth_ns(weight, history.virtual_time)
@@ -231,7 +266,7 @@ impl RunQueue {
             Policy::Batch(_) | Policy::Idle => SLICE_NS,
             _ => (SLICE_NS * usage.ns() / self.share_ns(TAU_NS, weight).max(1)).clamp(SHORTEST_REQUEST_NS, SLICE_NS),
         };
-        let now = History { usage, stamp_ns: now_ns, lag_ns, ..History::default() };
+        let now = History { recent: Recent { usage, stamp_ns: now_ns }, lag_ns, ..History::default() };
         self.enter(id, policy, &now, slice_ns, now_ns)
     }
 
@@ -257,8 +292,7 @@ impl RunQueue {
             deadline: 0,
             sequence: self.next_at_tail(),
             quantum_ns: if history.quantum_ns == 0 { RR_QUANTUM_NS as u32 } else { history.quantum_ns },
-            usage: history.usage,
-            stamp_ns: history.stamp_ns,
+            recent: history.recent,
         };
         self.join(&mut entity, history.lag_ns, slice_ns);
         let claims = self.claims(&entity);
@@ -415,8 +449,8 @@ impl RunQueue {
     /// Takes the CPU from the current thread.
     fn put_down(&mut self, now_ns: u64) -> Option<Entity> {
         self.current.take().map(|mut entity| {
-            entity.usage = entity.usage.ran(now_ns.saturating_sub(entity.stamp_ns));
-            entity.stamp_ns = now_ns;
+            let Recent { usage, stamp_ns } = entity.recent;
+            entity.recent = Recent { usage: usage.ran(now_ns.saturating_sub(stamp_ns)), stamp_ns: now_ns };
             entity
         })
     }
@@ -430,8 +464,8 @@ impl RunQueue {
         }
         // A thread that yields is not in the heaps, and may be the only one that is not ahead.
         let mut next = self.realtime.pop().or_else(|| self.eligible.pop()).or_else(|| self.ahead.pop())?;
-        next.usage = next.usage.rested(now_ns.saturating_sub(next.stamp_ns));
-        next.stamp_ns = now_ns;
+        let Recent { usage, stamp_ns } = next.recent;
+        next.recent = Recent { usage: usage.rested(now_ns.saturating_sub(stamp_ns)), stamp_ns: now_ns };
         let id = next.id;
         self.current = Some(next);
         self.since_ns = now_ns;
@@ -447,42 +481,29 @@ impl RunQueue {
     }
 
     /// Whether [`Self::hand_over`] to a woken thread of that policy may be put off until the current thread sleeps, or its hysteresis
-    /// is over: both are fair threads, and nobody else waits.
+    /// is over: both are fair threads of the same policy and nice level, and nobody else waits.
+    #[inline]
     #[must_use]
     pub fn may_hand_over(&self, policy: Policy) -> bool {
-        let current = self.current.as_ref().map(|current| current.policy);
-        matches!(current, Some(Policy::Other(_) | Policy::Batch(_))) && policy.realtime().is_none() && self.waiting() == 0
+        policy.realtime().is_none()
+            && self.current.as_ref().is_some_and(|current| current.policy == policy)
+            && self.waiting() == 0
     }
 
     /// The current thread sleeps, and a thread that was woken meanwhile gets the CPU: [`Self::wake`], [`Self::block`] and
-    /// [`Self::pick`] in one step, for two threads that pass a turn to and fro. `None`, and no change, unless
-    /// [`Self::may_hand_over`].
-    pub fn hand_over(&mut self, id: u32, policy: Policy, history: &History, now_ns: u64) -> Option<History> {
-        if !self.may_hand_over(policy) {
+    /// [`Self::pick`] in one step, for two threads that pass a turn to and fro. `None`, and no change, if nobody had the CPU or
+    /// others wait by now; [`Self::may_hand_over`] was true when the thread was woken, and no policy has changed since.
+    ///
+    /// As the threads have the same weight, virtual time goes on as if there were one, and nobody is owed anything.
+    #[inline]
+    pub fn hand_over(&mut self, id: u32, recent: Recent, now_ns: u64) -> Option<Recent> {
+        if self.waiting() != 0 {
             return None;
         }
-        let sequence = self.next_at_tail();
-        let ran = now_ns.saturating_sub(self.charged_ns);
-        self.charged_ns = now_ns;
         let current = self.current.as_mut()?;
-        self.clock.charge_alone(&mut current.point, ran);
-        let left = History {
-            usage: current.usage.ran(now_ns.saturating_sub(current.stamp_ns)),
-            stamp_ns: now_ns,
-            lag_ns: 0,
-            queue: self.number,
-            virtual_time: self.clock.now(),
-            quantum_ns: 0,
-        };
+        let left = Recent { usage: current.recent.usage.ran(now_ns.saturating_sub(current.recent.stamp_ns)), stamp_ns: now_ns };
         current.id = id;
-        current.policy = policy;
-        current.point = Point::new(policy.weight());
-        self.clock.succeed(&mut current.point);
-        current.deadline = current.point.after(SLICE_NS);
-        current.sequence = sequence;
-        current.quantum_ns = RR_QUANTUM_NS as u32;
-        current.usage = history.usage.rested(now_ns.saturating_sub(history.stamp_ns));
-        current.stamp_ns = now_ns;
+        current.recent = Recent { usage: recent.usage.rested(now_ns.saturating_sub(recent.stamp_ns)), stamp_ns: now_ns };
         self.since_ns = now_ns;
         self.claimed = false;
         Some(left)
@@ -515,8 +536,7 @@ impl RunQueue {
     fn history(&mut self, entity: &Entity) -> History {
         let lag_ns = self.part(entity);
         History {
-            usage: entity.usage,
-            stamp_ns: entity.stamp_ns,
+            recent: entity.recent,
             lag_ns,
             queue: self.number,
             virtual_time: self.clock.now(),

@@ -473,20 +473,22 @@ fn handing_over_is_wake_block_and_pick() {
         now += 300 + turn * 7 % 1_000_000;
         let next = 1 - running;
         let [short, long] = &mut queues;
-        let left = short.hand_over(next, Policy::default(), &histories[0][next as usize], now).unwrap();
-        histories[0][running as usize] = left;
+        assert!(short.may_hand_over(Policy::default()));
+        let left = short.hand_over(next, histories[0][next as usize].recent(), now).unwrap();
+        histories[0][running as usize] = History::even(left);
         long.wake(next, Policy::default(), &histories[1][next as usize], now);
         histories[1][running as usize] = long.block(now);
         assert_eq!((short.current(), long.pick(now)), (Some(next), Some(next)));
-        let remembered = |way: usize| [0, 1].map(|n| histories[way][n].to_words()[..2].to_vec());
+        let remembered = |way: usize| [0, 1].map(|n| histories[way][n].recent());
         assert_eq!(remembered(0), remembered(1));
         assert_eq!(short.next_deadline(), None);
         running = next;
     }
     let short = &mut queues[0];
     assert!(!short.may_hand_over(Policy::Fifo(1)));
+    assert!(!short.may_hand_over(Policy::Other(1)));
     short.wake(7, Policy::default(), &History::default(), now);
-    assert!(short.hand_over(1 - running, Policy::default(), &History::default(), now).is_none());
+    assert!(short.hand_over(1 - running, History::default().recent(), now).is_none());
     let mut ran = [0u64; 2];
     for _ in 0..200 {
         let deadline = short.next_deadline().unwrap();

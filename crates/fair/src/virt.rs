@@ -98,22 +98,6 @@ impl Clock {
         self.normalise();
     }
 
-    /// The only thread of this clock ran for `ns`: the clock is where the thread is.
-    pub(crate) fn charge_alone(&mut self, point: &mut Point, ns: u64) {
-        point.at = point.at.wrapping_add((ns.min(LONGEST_NS - 1) << PLACES) / u64::from(point.weight));
-        point.rest = 0;
-        self.now = point.at;
-        self.carry = 0;
-    }
-
-    /// The only thread goes, and this one is the only one from now on: nobody is owed anything.
-    pub(crate) fn succeed(&mut self, point: &mut Point) {
-        point.at = self.now;
-        point.rest = 0;
-        self.weight = u64::from(point.weight);
-        self.carry = 0;
-    }
-
     /// A thread of this clock ran for `ns`.
     pub(crate) fn charge(&mut self, point: &mut Point, ns: u64) {
         let weight = u64::from(point.weight);

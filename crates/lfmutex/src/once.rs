@@ -42,15 +42,23 @@ impl<T> Once<T> {
     }
 
     /// The value; made by `make` if nobody has made it yet. Others who come meanwhile sleep until it is there.
+    #[inline]
     pub fn call_once(&self, make: impl FnOnce() -> T) -> &T {
+        match self.get() {
+            Some(value) => value,
+            None => self.make_once(make),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_once(&self, make: impl FnOnce() -> T) -> &T {
+        let _making = self.making.lock();
         if self.get().is_none() {
-            let _making = self.making.lock();
-            if self.get().is_none() {
-                let value = make();
-                // SAFETY: `making` is held and `set` is not set: nobody reads, nobody else writes.
-                unsafe { (*self.value.get()).write(value) };
-                self.set.store(true, Ordering::Release);
-            }
+            let value = make();
+            // SAFETY: `making` is held and `set` is not set: nobody reads, nobody else writes.
+            unsafe { (*self.value.get()).write(value) };
+            self.set.store(true, Ordering::Release);
         }
         self.get().expect("made above")
     }

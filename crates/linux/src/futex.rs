@@ -5,7 +5,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use ::task::{Mutex, MutexGuard, Thread};
 use abi::errno::Errno;
@@ -24,43 +24,55 @@ const BUCKETS: usize = 256;
 static WAITING: [AtomicU32; PLACES] = [const { AtomicU32::new(0) }; PLACES];
 const PLACES: usize = PAGE_SIZE / 4;
 
-/// Counts a waiter.
-struct Counted(usize);
-
-impl Counted {
-    /// Called before the waiter looks at the word, while whoever wakes changes the word before he looks at the count: either the
-    /// waiter sees the word changed, or the other sees the waiter.
-    fn new(addr: usize) -> Self {
-        let place = addr / 4 % PLACES;
-        WAITING[place].fetch_add(1, Ordering::SeqCst);
-        Self(place)
-    }
-
-    /// Whether nobody waits for a word at this place of its page. The caller has changed the word.
-    fn nobody(addr: usize) -> bool {
-        fence(Ordering::SeqCst);
-        WAITING[addr / 4 % PLACES].load(Ordering::Relaxed) == 0
-    }
+/// Counts a waiter. Called before the waiter looks at the word, while whoever wakes changes the word before he looks at the count:
+/// either the waiter sees the word changed, or the other sees the waiter.
+fn count_in(addr: usize) {
+    WAITING[addr / 4 % PLACES].fetch_add(1, Ordering::SeqCst);
 }
 
-impl Drop for Counted {
-    fn drop(&mut self) {
-        WAITING[self.0].fetch_sub(1, Ordering::Relaxed);
-    }
+/// It does not wait any more.
+fn count_out(addr: usize) {
+    WAITING[addr / 4 % PLACES].fetch_sub(1, Ordering::Relaxed);
 }
 
-/// A thread that waits; made once for each thread. Its key changes when it is moved to another word.
+/// Whether nobody waits for a word at this place of its page. The caller has changed the word.
+fn nobody_at(addr: usize) -> bool {
+    fence(Ordering::SeqCst);
+    WAITING[addr / 4 % PLACES].load(Ordering::Relaxed) == 0
+}
+
+/// A thread that waits; made once for each thread. All but the last two change under the lock of the bucket it is in, or while it is in
+/// none.
 pub(crate) struct Waiter {
     thread: Arc<Thread>,
     bits: AtomicU32,
-    woken: AtomicBool,
+    /// What it waits for: [`Word`].
+    word: [AtomicU64; 3],
     /// The bucket it is in.
     bucket: AtomicUsize,
+    /// Keeps the object of the word it was moved to.
+    moved_to: Mutex<Option<FutexKey>>,
+    woken: AtomicBool,
 }
 
 impl Waiter {
     fn new(thread: Arc<Thread>) -> Self {
-        Self { thread, bits: AtomicU32::new(0), woken: AtomicBool::new(false), bucket: AtomicUsize::new(0) }
+        Self {
+            thread,
+            bits: AtomicU32::new(0),
+            word: [const { AtomicU64::new(0) }; 3],
+            bucket: AtomicUsize::new(0),
+            moved_to: Mutex::new(None),
+            woken: AtomicBool::new(false),
+        }
+    }
+
+    fn waits_for(&self, word: &Word) -> bool {
+        self.word.iter().zip(word).all(|(mine, word)| mine.load(Ordering::Relaxed) == *word)
+    }
+
+    fn set_word(&self, word: &Word) {
+        self.word.iter().zip(word).for_each(|(mine, word)| mine.store(*word, Ordering::Relaxed));
     }
 
     /// Was taken out of its bucket.
@@ -70,19 +82,17 @@ impl Waiter {
     }
 }
 
-struct Entry {
-    key: FutexKey,
-    waiter: Arc<Waiter>,
-    _counted: Counted,
-}
+/// A key's numbers: they mean the same as long as somebody holds the key, as each waiter does.
+type Word = [u64; 3];
 
 /// Threads that wait for words of this bucket, in order.
-type Bucket = Vec<Entry>;
+type Bucket = Vec<Arc<Waiter>>;
 
 static TABLE: [Mutex<Bucket>; BUCKETS] = [const { Mutex::new(Vec::new()) }; BUCKETS];
 
-fn bucket_of(key: &FutexKey) -> usize {
-    key.hash() as usize % BUCKETS
+fn bucket_of([space, index, object]: Word) -> usize {
+    let mixed = (space ^ object.rotate_left(32)).wrapping_add(index);
+    (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % BUCKETS
 }
 
 /// Locks the buckets of two keys, in the order of their numbers.
@@ -104,14 +114,20 @@ fn fault<T>(_: T) -> Errno {
     Errno::EFAULT
 }
 
-fn key(task: &Task, addr: usize, private: bool) -> Result<FutexKey, Errno> {
+/// What identifies the word at an address, and, if it may be known to other address spaces, what keeps that from changing its meaning.
+#[inline(always)]
+fn key(task: &Task, addr: usize, private: bool) -> Result<(Word, Option<FutexKey>), Errno> {
     if !addr.is_multiple_of(4) {
         return Err(Errno::EINVAL);
     }
     if addr >= user::USER_END {
         return Err(Errno::EFAULT);
     }
-    task.process().futex_key(addr, private)
+    if private {
+        return Ok((FutexKey::private(task.process().space_id(), addr).numbers(), None));
+    }
+    let key = task.process().memory()?.futex_key(addr)?;
+    Ok((key.numbers(), Some(key)))
 }
 
 /// Waits until the word is woken, unless it is not `expected`.
@@ -119,21 +135,36 @@ fn wait(task: &Task, addr: usize, private: bool, expected: u32, deadline: Option
     if bits == 0 {
         return Err(Errno::EINVAL);
     }
-    let key = key(task, addr, private)?;
-    let number = bucket_of(&key);
+    let (word, _key) = key(task, addr, private)?;
+    let number = bucket_of(word);
     let waiter = task.futex.call_once(|| Arc::new(Waiter::new(task.thread().clone())));
     // Nobody else has it now: it is in no bucket, and who took it out last has said so.
     waiter.bits.store(bits, Ordering::Relaxed);
+    waiter.set_word(&word);
     waiter.woken.store(false, Ordering::Relaxed);
     waiter.bucket.store(number, Ordering::Relaxed);
     {
         let mut bucket = TABLE[number].lock();
-        let counted = Counted::new(addr);
-        if user::load_u32(addr).map_err(fault)? != expected {
-            return Err(Errno::EAGAIN);
+        count_in(addr);
+        match user::load_u32(addr) {
+            Ok(found) if found == expected => bucket.push(waiter.clone()),
+            other => {
+                count_out(addr);
+                return Err(if other.is_ok() { Errno::EAGAIN } else { Errno::EFAULT });
+            }
         }
-        bucket.push(Entry { key, waiter: waiter.clone(), _counted: counted });
     }
+    let result = sleep(waiter, deadline);
+    if !private {
+        let kept = waiter.moved_to.lock().take();
+        drop(kept);
+    }
+    result
+}
+
+/// Sleeps until somebody has taken the waiter out of its bucket and woken it, or takes it out for another reason.
+#[inline(always)]
+fn sleep(waiter: &Arc<Waiter>, deadline: Option<u64>) -> SysResult {
     loop {
         if waiter.woken.load(Ordering::Acquire) {
             return Ok(0);
@@ -172,18 +203,27 @@ fn withdraw(waiter: &Arc<Waiter>) -> bool {
             // Moved in between.
             continue;
         }
-        let at = bucket.iter().position(|entry| Arc::ptr_eq(&entry.waiter, waiter));
-        return at.map(|at| bucket.remove(at)).is_some();
+        let at = bucket.iter().position(|other| Arc::ptr_eq(other, waiter));
+        return at.and_then(|at| take_one(&mut bucket, at)).is_some();
     }
 }
 
+/// Takes one waiter out; the order of the others stays.
+#[inline]
+fn take_one(bucket: &mut Bucket, at: usize) -> Option<Arc<Waiter>> {
+    // Mostly there is only one.
+    let waiter = if at + 1 == bucket.len() { bucket.pop() } else { Some(bucket.remove(at)) };
+    waiter.inspect(|waiter| count_out(waiter.word[1].load(Ordering::Relaxed) as usize))
+}
+
 /// Takes up to `most` waiters of a key out of a bucket, those with one of `bits`.
-fn take(bucket: &mut Bucket, key: &FutexKey, most: usize, bits: u32, woken: &mut Vec<Arc<Waiter>>) {
+fn take(bucket: &mut Bucket, word: Word, most: usize, bits: u32, woken: &mut Vec<Arc<Waiter>>) {
     let limit = woken.len().saturating_add(most);
-    bucket.retain(|entry| {
-        let chosen = woken.len() < limit && entry.waiter.bits.load(Ordering::Relaxed) & bits != 0 && entry.key == *key;
+    bucket.retain(|waiter| {
+        let chosen = woken.len() < limit && waiter.bits.load(Ordering::Relaxed) & bits != 0 && waiter.waits_for(&word);
         if chosen {
-            woken.push(entry.waiter.clone());
+            count_out(word[1] as usize);
+            woken.push(waiter.clone());
         }
         !chosen
     });
@@ -199,18 +239,18 @@ fn wake(task: &Task, addr: usize, private: bool, most: usize, bits: u32) -> SysR
     if bits == 0 {
         return Err(Errno::EINVAL);
     }
-    let key = key(task, addr, private)?;
+    let (word, _key) = key(task, addr, private)?;
+    let bucket = &TABLE[bucket_of(word)];
     if most == 1 {
-        let mut bucket = TABLE[bucket_of(&key)].lock();
-        let chosen = |entry: &Entry| entry.waiter.bits.load(Ordering::Relaxed) & bits != 0 && entry.key == key;
-        let Some(at) = bucket.iter().position(chosen) else { return Ok(0) };
-        let entry = bucket.remove(at);
+        let mut bucket = bucket.lock();
+        let chosen = |waiter: &Arc<Waiter>| waiter.bits.load(Ordering::Relaxed) & bits != 0 && waiter.waits_for(&word);
+        let Some(waiter) = bucket.iter().position(chosen).and_then(|at| take_one(&mut bucket, at)) else { return Ok(0) };
         drop(bucket);
-        entry.waiter.wake();
+        waiter.wake();
         return Ok(1);
     }
     let mut woken = Vec::new();
-    take(&mut TABLE[bucket_of(&key)].lock(), &key, most, bits, &mut woken);
+    take(&mut bucket.lock(), word, most, bits, &mut woken);
     Ok(wake_all(woken))
 }
 
@@ -222,10 +262,12 @@ fn requeue(
     (wakes, moves): (usize, usize),
     expected: Option<u32>,
 ) -> SysResult {
-    let (from_key, to_key) = (key(task, from, private)?, key(task, to, private)?);
-    let (from_number, to_number) = (bucket_of(&from_key), bucket_of(&to_key));
+    let ((from_word, _from_key), (to_word, to_key)) = (key(task, from, private)?, key(task, to, private)?);
+    let (from_number, to_number) = (bucket_of(from_word), bucket_of(to_word));
     let mut woken = Vec::new();
     let mut moved = Vec::new();
+    // What waiters held before is dropped without locks.
+    let mut kept = Vec::new();
     {
         let (mut source, mut target) = lock_two(from_number, to_number);
         if let Some(expected) = expected
@@ -233,15 +275,16 @@ fn requeue(
         {
             return Err(Errno::EAGAIN);
         }
-        take(&mut source, &from_key, wakes, u32::MAX, &mut woken);
-        take(&mut source, &from_key, moves, u32::MAX, &mut moved);
+        take(&mut source, from_word, wakes, u32::MAX, &mut woken);
+        take(&mut source, from_word, moves, u32::MAX, &mut moved);
         for waiter in &moved {
-            waiter.bucket.store(to_number, Ordering::Release);
-            let entry = Entry { key: to_key.clone(), waiter: waiter.clone(), _counted: Counted::new(to) };
-            match &mut target {
-                Some(target) => target.push(entry),
-                None => source.push(entry),
+            count_in(to);
+            waiter.set_word(&to_word);
+            if !private {
+                kept.push(core::mem::replace(&mut *waiter.moved_to.lock(), to_key.clone()));
             }
+            waiter.bucket.store(to_number, Ordering::Release);
+            target.as_mut().unwrap_or(&mut source).push(waiter.clone());
         }
     }
     Ok(wake_all(woken) + moved.len())
@@ -272,7 +315,7 @@ fn wake_op(
     (most, most2): (usize, usize),
     operation: u32,
 ) -> SysResult {
-    let (first_key, second_key) = (key(task, first, private)?, key(task, second, private)?);
+    let ((first_word, _first_key), (second_word, _second_key)) = (key(task, first, private)?, key(task, second, private)?);
     let (mut argument, compared) = (signed12(operation >> 12 & 0xfff).cast_unsigned(), signed12(operation & 0xfff));
     if operation >> 28 & sys::FUTEX_OP_OPARG_SHIFT != 0 {
         argument = 1 << (argument & 31);
@@ -287,9 +330,9 @@ fn wake_op(
     };
     let mut woken = Vec::new();
     {
-        let (mut bucket, mut bucket2) = lock_two(bucket_of(&first_key), bucket_of(&second_key));
+        let (mut bucket, mut bucket2) = lock_two(bucket_of(first_word), bucket_of(second_word));
         let old = modify(second, |old| change(old, argument))?.cast_signed();
-        take(&mut bucket, &first_key, most, u32::MAX, &mut woken);
+        take(&mut bucket, first_word, most, u32::MAX, &mut woken);
         let also = match operation >> 24 & 0xf {
             sys::FUTEX_OP_CMP_EQ => old == compared,
             sys::FUTEX_OP_CMP_NE => old != compared,
@@ -301,7 +344,7 @@ fn wake_op(
         };
         if also {
             let bucket2 = bucket2.as_mut().unwrap_or(&mut bucket);
-            take(bucket2, &second_key, most2, u32::MAX, &mut woken);
+            take(bucket2, second_word, most2, u32::MAX, &mut woken);
         }
     }
     Ok(wake_all(woken))
@@ -310,17 +353,28 @@ fn wake_op(
 /// `futex(2)`. The priority-inheriting operations are not there.
 #[inline(always)]
 pub fn sys_futex(task: &Task, addr: usize, operation: u32, value: u32, timeout: usize, addr2: usize, value3: u32) -> SysResult {
-    let wakes = operation == sys::FUTEX_WAKE | sys::FUTEX_PRIVATE_FLAG;
-    if wakes && addr.is_multiple_of(4) && addr < user::USER_END && Counted::nobody(addr) {
-        return Ok(0);
+    // The two that programs use most.
+    if operation == sys::FUTEX_WAKE | sys::FUTEX_PRIVATE_FLAG {
+        if addr.is_multiple_of(4) && addr < user::USER_END && nobody_at(addr) {
+            return Ok(0);
+        }
+        return wake(task, addr, true, count(value), u32::MAX);
+    }
+    if operation == sys::FUTEX_WAIT | sys::FUTEX_PRIVATE_FLAG && timeout == 0 {
+        return wait(task, addr, true, value, None, u32::MAX);
     }
     operate(task, addr, operation, value, timeout, addr2, value3)
 }
 
+/// How many waiters an argument means.
+fn count(value: u32) -> usize {
+    usize::try_from(value.cast_signed()).unwrap_or(0)
+}
+
+#[inline(never)]
 fn operate(task: &Task, addr: usize, operation: u32, value: u32, timeout: usize, addr2: usize, value3: u32) -> SysResult {
     let private = operation & sys::FUTEX_PRIVATE_FLAG != 0;
     let realtime = operation & sys::FUTEX_CLOCK_REALTIME != 0;
-    let count = |value: u32| usize::try_from(value.cast_signed()).unwrap_or(0);
     let counts = || (count(value), count(timeout as u32));
     let deadline = |relative: bool| -> Result<Option<u64>, Errno> {
         let Some(time) = UserPtr::<TimeSpec>::new(timeout).read_optional()? else { return Ok(None) };

@@ -27,7 +27,7 @@ use fs::poll::Source;
 use fs::{FsContext, Path};
 use guard::trace::Kind;
 use linux_raw_sys::general as sys;
-use vm::{AddressSpace, FutexKey};
+use vm::AddressSpace;
 
 use crate::cred::Credentials;
 use crate::fdtable::FdTable;
@@ -185,16 +185,10 @@ impl Process {
         self.space().ok_or(Errno::ESRCH)
     }
 
-    /// Which word an address of its memory means, for futexes.
-    ///
-    /// # Errors
-    /// `EFAULT` if nothing is mapped there, unless the word is declared private.
+    /// The number of its address space ([`AddressSpace::id`]).
     #[inline]
-    pub(crate) fn futex_key(&self, addr: usize, private: bool) -> Result<FutexKey, Errno> {
-        if private {
-            return Ok(FutexKey::private(self.space_id.load(Ordering::Relaxed), addr));
-        }
-        self.memory()?.futex_key(addr)
+    pub(crate) fn space_id(&self) -> u64 {
+        self.space_id.load(Ordering::Relaxed)
     }
 
     pub(crate) fn replace_space(&self, space: Arc<AddressSpace>) {

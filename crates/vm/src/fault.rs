@@ -349,8 +349,8 @@ mod tests {
         let child = parent.fork().unwrap();
         child.write(AT + 5, b"x").unwrap();
         assert_eq!(peek(&parent, AT + 5), b'x');
-        assert!(parent.futex_key(AT + 4).unwrap() == child.futex_key(AT + 4).unwrap());
-        assert!(FutexKey::private(parent.id(), AT + 4) != FutexKey::private(child.id(), AT + 4));
+        assert_eq!(parent.futex_key(AT + 4).unwrap().numbers(), child.futex_key(AT + 4).unwrap().numbers());
+        assert!(FutexKey::private(parent.id(), AT + 4).numbers() != FutexKey::private(child.id(), AT + 4).numbers());
     }
 
     #[test]

@@ -96,22 +96,12 @@ impl FutexKey {
         Self { space, index: addr as u64, object: None }
     }
 
-    /// The object's identity, or 0.
-    fn object(&self) -> usize {
-        self.object.as_ref().map_or(0, |object| Arc::as_ptr(object).cast::<u8>().addr())
-    }
-
-    /// A number to sort keys into buckets by.
+    /// What tells the key from all others, as long as it exists.
+    #[inline]
     #[must_use]
-    pub fn hash(&self) -> u64 {
-        let mixed = (self.space ^ (self.object() as u64).rotate_left(32)).wrapping_add(self.index);
-        mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
-    }
-}
-
-impl PartialEq for FutexKey {
-    fn eq(&self, other: &Self) -> bool {
-        self.space == other.space && self.index == other.index && self.object() == other.object()
+    pub fn numbers(&self) -> [u64; 3] {
+        let object = self.object.as_ref().map_or(0, |object| Arc::as_ptr(object).cast::<u8>().addr());
+        [self.space, self.index, object as u64]
     }
 }
 

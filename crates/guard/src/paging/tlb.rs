@@ -220,27 +220,33 @@ fn follow(table: *const Active, range: &Range<usize>, change: u64) {
 }
 
 /// Makes a user table the active one on this CPU. Cheap if it is already.
+#[inline]
 pub(super) fn activate(table: &Active) {
     cpu::without_irqs(|| {
         let me = cpu::current();
-        let current = &CURRENT[me.0 as usize];
-        let new: *const Active = table;
-        let old = current.load(Ordering::Relaxed);
-        if core::ptr::eq(old, new) {
-            return;
-        }
-        table.cpus.insert(me);
-        let (asid, keep) =
-            if cpu::has_asids() { ASIDS[me.0 as usize].lend(table.id, table.changes.load(Ordering::SeqCst)) } else { (0, false) };
-        // SAFETY: `PageTable` made the root, with the kernel half linked in, and frees it after `leave` only. What is cached
-        // under the identifier is kept only if it is this table's and no change was missed.
-        unsafe { cpu::load(table.root, asid, keep) };
-        current.store(new.cast_mut(), Ordering::Relaxed);
-        // SAFETY: a table in `CURRENT` has this CPU in its mask, and is not freed before the mask is empty (`leave`).
-        if let Some(old) = unsafe { old.as_ref() } {
-            old.cpus.remove(me);
+        if !core::ptr::eq(CURRENT[me.0 as usize].load(Ordering::Relaxed), table) {
+            replace(table, me);
         }
     });
+}
+
+/// The same if it is not, with interrupts off.
+#[inline(never)]
+fn replace(table: &Active, me: CpuId) {
+    let current = &CURRENT[me.0 as usize];
+    let new: *const Active = table;
+    let old = current.load(Ordering::Relaxed);
+    table.cpus.insert(me);
+    let (asid, keep) =
+        if cpu::has_asids() { ASIDS[me.0 as usize].lend(table.id, table.changes.load(Ordering::SeqCst)) } else { (0, false) };
+    // SAFETY: `PageTable` made the root, with the kernel half linked in, and frees it after `leave` only. What is cached
+    // under the identifier is kept only if it is this table's and no change was missed.
+    unsafe { cpu::load(table.root, asid, keep) };
+    current.store(new.cast_mut(), Ordering::Relaxed);
+    // SAFETY: a table in `CURRENT` has this CPU in its mask, and is not freed before the mask is empty (`leave`).
+    if let Some(old) = unsafe { old.as_ref() } {
+        old.cpus.remove(me);
+    }
 }
 
 /// Goes back to the kernel's own tables on this CPU, if `table` (or, if `None`, any user table) is active here.

@@ -19,6 +19,24 @@ use super::wake;
 const TRIES: usize = 4;
 
 impl Cpu {
+    /// `prev` sleeps: gives the CPU to the thread that waits in `pending`, if there is one and that is all there is to decide.
+    #[inline(always)]
+    pub(super) fn hand_over(&self, prev: &'static Slot) -> Option<&'static Slot> {
+        let (next, shared) = (self.pending.get()?, self.shared);
+        // As in `choose`.
+        shared.notice.0.swap(wake::OPEN, Ordering::SeqCst);
+        if !shared.inbox.is_empty() || shared.recheck.load(Ordering::Relaxed) {
+            return None;
+        }
+        let now = now_ns();
+        let recent = self.queue.borrow_mut().hand_over(next.number(), next.recent(), now)?;
+        self.pending.set(None);
+        self.reschedule.set(false);
+        prev.remember_even(recent);
+        self.pass_to(next, now);
+        Some(next)
+    }
+
     /// Takes in who was woken, decides who runs, and says so to others and to the timer. The caller switches.
     pub(super) fn choose(&self, why: Why) -> &'static Slot {
         let (me, shared) = (self.id, self.shared);
@@ -30,15 +48,6 @@ impl Cpu {
 
         let queue = &mut *self.queue.borrow_mut();
         if let Some(pending) = self.pending.take() {
-            if why == Why::Parked
-                && shared.inbox.is_empty()
-                && !shared.recheck.load(Ordering::Relaxed)
-                && let Some(history) = queue.hand_over(pending.number(), pending.policy(), &pending.history(), now)
-            {
-                prev.remember(&history, false);
-                self.account(prev, pending, now);
-                return pending;
-            }
             self.admit(queue, pending, me, now);
         }
         let idle = self.idle();
@@ -89,23 +98,30 @@ impl Cpu {
 
     /// `prev` leaves the CPU to `next`.
     fn account(&self, prev: &'static Slot, next: &'static Slot, now: u64) {
-        let (me, shared) = (self.id, self.shared);
         let ran = now.saturating_sub(self.since.get());
         if core::ptr::eq(prev, self.idle()) {
-            IDLE.remove(me.0 as usize);
-            shared.counters.idle_ns.add(ran);
+            IDLE.remove(self.id.0 as usize);
+            self.shared.counters.idle_ns.add(ran);
             self.usual_idle_ns.set((self.usual_idle_ns.get() * 7 + ran.min(1 << 30)) / 8);
-        } else if let Some(own) = &*self.own.borrow() {
-            own.thread.add_time(ran);
         }
-        self.since.set(now);
-        shared.since.store(now, Ordering::Relaxed);
-        shared.counters.switches.add(1);
+        self.pass_to(next, now);
+        next.set_cpu(self.id);
+    }
+
+    /// Counts the current thread's time, and makes another one the current one.
+    #[inline]
+    fn pass_to(&self, next: &'static Slot, now: u64) {
+        let since = self.since.replace(now);
+        if let Some(own) = &*self.own.borrow() {
+            own.thread.add_time(now.saturating_sub(since));
+        }
+        self.shared.since.store(now, Ordering::Relaxed);
+        self.shared.counters.switches.add(1);
         self.current.set(Some(next));
-        next.set_cpu(me);
     }
 
     /// Whether a woken thread can wait in `pending`; the timer ends that with the hysteresis.
+    #[inline(always)]
     pub(super) fn can_wait(&self, queue: &RunQueue, slot: &'static Slot) -> bool {
         if self.pending.get().is_some()
             || !queue.may_hand_over(slot.policy())
@@ -115,13 +131,18 @@ impl Cpu {
             return false;
         }
         let until = self.since.get() + HYSTERESIS_NS;
-        if self.armed.get() > until {
-            if now_ns() >= until {
-                return false;
-            }
-            self.armed.set(until);
-            timer::arm(until);
+        self.armed.get() <= until || self.arm_before(until)
+    }
+
+    /// Arms the timer for `until`, unless that is over.
+    #[cold]
+    #[inline(never)]
+    fn arm_before(&self, until: u64) -> bool {
+        if now_ns() >= until {
+            return false;
         }
+        self.armed.set(until);
+        timer::arm(until);
         true
     }
 

@@ -9,7 +9,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use fair::{History, Policy};
+use fair::{History, Policy, Recent};
 use guard::context::Context;
 use guard::cpu::{CpuId, MAX_CPUS};
 use lfmutex::{Mutex, Once};
@@ -163,6 +163,22 @@ impl Slot {
             to.store(word, Ordering::Relaxed);
         }
         self.moved.store(moved, Ordering::Relaxed);
+    }
+
+    /// What it used lately; the first words of its history.
+    #[inline]
+    pub(super) fn recent(&self) -> Recent {
+        Recent::from_words(core::array::from_fn(|i| self.history[i].load(Ordering::Relaxed)))
+    }
+
+    /// Remembers that of a thread that is owed nothing and has handed its CPU over.
+    #[inline]
+    pub(super) fn remember_even(&self, recent: Recent) {
+        let [usage, stamp_ns] = recent.to_words();
+        for (to, word) in self.history.iter().zip([usage, stamp_ns, 0]) {
+            to.store(word, Ordering::Relaxed);
+        }
+        self.moved.store(false, Ordering::Relaxed);
     }
 
     /// A word of the CPUs it may run on.

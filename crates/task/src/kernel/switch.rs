@@ -38,7 +38,10 @@ pub(super) fn park() {
             if me.state.compare_exchange(RUNNING, PARKED, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                 // From here on anybody may wake us: that puts us into a wake queue of this CPU, because our stack is in use until
                 // the switch is done, and the queue is looked at by nobody but this CPU.
-                c.leave(Why::Parked)
+                match c.hand_over(me) {
+                    Some(next) => Some(c.depart(me, next)),
+                    None => c.leave(Why::Parked),
+                }
             } else {
                 me.state.store(RUNNING, Ordering::Release);
                 None
@@ -62,6 +65,7 @@ pub(super) fn reschedule(why: Why) {
     }
 }
 
+#[inline(always)]
 fn go(Departure { prev, next, own }: Departure) {
     observe::switch(prev, next);
     context::switch(prev.context(), next.context());
@@ -105,20 +109,25 @@ pub(super) fn on_kick() {
 
 impl Cpu {
     /// Decides who runs; if that is another thread, all is ready for the switch to it.
+    #[inline(never)]
     fn leave(&self, why: Why) -> Option<Departure> {
         let prev = self.current();
         let next = self.choose(why);
-        if core::ptr::eq(prev, next) {
-            return None;
-        }
+        (!core::ptr::eq(prev, next)).then(|| self.depart(prev, next))
+    }
+
+    /// Takes what the current thread has with it.
+    #[inline(always)]
+    fn depart(&self, prev: &'static Slot, next: &'static Slot) -> Departure {
         let mut own = self.own.take();
         if let Some(fpu) = own.as_mut().and_then(|own| own.fpu.as_mut()) {
             fpu.save();
         }
-        Some(Departure { prev, next, own })
+        Departure { prev, next, own }
     }
 
     /// The CPU is the current thread's, which brings this with it.
+    #[inline(always)]
     fn settle(&self, own: Option<Box<Own>>) {
         if let Some(own) = own.as_deref() {
             if let Some(user) = &own.user {
@@ -128,8 +137,17 @@ impl Cpu {
                 fpu.restore();
             }
         }
-        *self.own.borrow_mut() = own;
+        let nothing = self.own.replace(own);
+        if nothing.is_some() {
+            left_behind();
+        }
     }
+}
+
+#[cold]
+#[inline(never)]
+fn left_behind() {
+    panic!("a thread left the CPU without what it had with it");
 }
 
 /// Keeps the CPU to the calling thread while it exists: nobody else runs here, and the thread does not move. It must not

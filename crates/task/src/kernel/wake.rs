@@ -35,7 +35,9 @@ pub(super) const REALTIME: u32 = 5;
 
 /// Gives a thread its permit. Callable anywhere.
 pub(super) fn unpark(slot: &'static Slot) {
-    let mut state = slot.state.load(Ordering::Acquire);
+    let Err(mut state) = slot.state.compare_exchange(PARKED, RUNNING, Ordering::AcqRel, Ordering::Acquire) else {
+        return make_runnable(slot);
+    };
     loop {
         let next = match state {
             RUNNING => NOTIFIED,
@@ -51,19 +53,16 @@ pub(super) fn unpark(slot: &'static Slot) {
 }
 
 /// A thread was woken: decides where it runs, and queues it there.
+#[inline(always)]
 fn make_runnable(slot: &'static Slot) {
     let switch = CPUS.with(|c| {
-        let me = c.id;
         c.shared.counters.wakes.add(1);
-        // Who is still on its way to sleep has its stack in use there.
-        let target = if slot.on_cpu() { slot.cpu() } else { place(slot) };
-        if target != me {
-            let told = send(slot, target);
-            observe::wake(slot, target, told);
+        if slot.cpu() == c.id && IDLE.is_empty() && c.can_wait(&c.queue.borrow(), slot) {
+            observe::wake(slot, c.id, Told::Here);
+            c.pending.set(Some(slot));
             return false;
         }
-        observe::wake(slot, target, Told::Here);
-        c.take_in(slot, me)
+        c.admit_or_send(slot)
     });
     // In thread context the choice is made at once; in a handler, and where interrupts are off, at the next opportunity.
     if switch && cpu::irqs_enabled() {
@@ -72,16 +71,25 @@ fn make_runnable(slot: &'static Slot) {
 }
 
 impl Cpu {
-    /// A thread that was woken by this CPU joins its run queue. True if somebody has to go.
-    fn take_in(&self, slot: &'static Slot, me: CpuId) -> bool {
-        slot.set_cpu(me);
+    /// Queues a thread that was woken by this CPU here, or sends it to another one. True if somebody here has to go.
+    #[inline(never)]
+    fn admit_or_send(&self, slot: &'static Slot) -> bool {
+        // Who is still on its way to sleep has its stack in use there.
+        let target = if slot.on_cpu() { slot.cpu() } else { place(slot) };
+        if target != self.id {
+            let told = send(slot, target);
+            observe::wake(slot, target, told);
+            return false;
+        }
+        observe::wake(slot, target, Told::Here);
+        slot.set_cpu(target);
         let queue = &mut *self.queue.borrow_mut();
         if self.can_wait(queue, slot) {
             self.pending.set(Some(slot));
             return false;
         }
         let now = now_ns();
-        let switch = self.admit(queue, slot, me, now);
+        let switch = self.admit(queue, slot, target, now);
         self.shared.load.store(queue.waiting() as u32 + u32::from(queue.current().is_some()), Ordering::Relaxed);
         if switch {
             self.reschedule.set(true);
