@@ -87,7 +87,7 @@ impl Pipe {
     }
 
     fn read(&self, buf: &mut [u8], nonblocking: bool) -> Result<usize> {
-        let mut attempt = || {
+        let attempt = || {
             let mut state = self.state.lock();
             if state.data.is_empty() {
                 return if state.writers == 0 { Some(Ok(0)) } else { nonblocking.then_some(Err(Errno::EAGAIN)) };
@@ -95,10 +95,7 @@ impl Pipe {
             let n = take(&mut state.data, buf);
             Some(Ok(n))
         };
-        let n = match attempt() {
-            Some(result) => result?,
-            None => self.readable.wait(attempt)??,
-        };
+        let n = self.readable.wait(attempt)??;
         if n > 0 {
             self.writable.notify_of(Events::WRITABLE);
         }
@@ -124,11 +121,7 @@ impl Pipe {
                 state.data.extend(&rest[..n]);
                 Some(Ok(n))
             };
-            let result = match attempt() {
-                Some(result) => result,
-                None => self.writable.wait(attempt).flatten(),
-            };
-            match result {
+            match self.writable.wait(attempt).flatten() {
                 Ok(n) => done += n,
                 Err(Errno::EPIPE) => return Err(Errno::EPIPE),
                 Err(e) => return if done > 0 { Ok(done) } else { Err(e) },
@@ -143,9 +136,12 @@ impl Pipe {
 pub(crate) fn take(data: &mut VecDeque<u8>, buf: &mut [u8]) -> usize {
     let n = data.len().min(buf.len());
     let (front, back) = data.as_slices();
-    let first = front.len().min(n);
-    buf[..first].copy_from_slice(&front[..first]);
-    buf[first..n].copy_from_slice(&back[..n - first]);
+    if n <= front.len() {
+        buf[..n].copy_from_slice(&front[..n]);
+    } else {
+        buf[..front.len()].copy_from_slice(front);
+        buf[front.len()..n].copy_from_slice(&back[..n - front.len()]);
+    }
     data.drain(..n);
     n
 }

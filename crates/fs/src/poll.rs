@@ -87,13 +87,17 @@ impl Source {
 
     /// As [`Source::notify`], after a change by which nothing but what is in `what` can have come true: whoever watches for
     /// something else is spared.
+    #[inline]
     pub fn notify_of(&self, what: Events) {
+        // Its fence pairs with the one in `watch`: either this sees the new watcher, or the watcher's look at the state sees the change.
         self.queue.wake_all();
-        // Pairs with the fence in `watch`: either this sees the new watcher, or the watcher's look at the state sees the change.
-        fence(Ordering::SeqCst);
-        if self.watcher_count.load(Ordering::Relaxed) == 0 {
-            return;
+        if self.watcher_count.load(Ordering::Relaxed) != 0 {
+            self.tell_watchers(what);
         }
+    }
+
+    #[inline(never)]
+    fn tell_watchers(&self, what: Events) {
         // The watchers run without the lock: a watcher may drop files, and with them this source's other users.
         let mut few: [Option<Arc<dyn Watcher>>; FEW] = [const { None }; FEW];
         let mut more: Vec<Arc<dyn Watcher>> = Vec::new();
@@ -127,6 +131,7 @@ impl Source {
     ///
     /// # Errors
     /// `ERESTARTSYS` when interrupted.
+    #[inline]
     pub fn wait<R>(&self, ready: impl FnMut() -> Option<R>) -> Result<R> {
         self.queue.wait_interruptible(None, ready).map_err(|_| Errno::ERESTARTSYS)
     }

@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::fmt;
-use core::sync::atomic::{AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
 use lfmutex::Mutex;
 
@@ -36,6 +36,8 @@ struct Entries {
 pub struct WaitQueue {
     /// Number of entries, to make waking nobody cheap.
     waiting: AtomicUsize,
+    /// Entries are taken out by wakers in the order of their keys: those below this one have been.
+    woken: AtomicU64,
     entries: Mutex<Entries>,
 }
 
@@ -43,11 +45,19 @@ impl WaitQueue {
     /// A queue nobody waits in.
     #[must_use]
     pub const fn new() -> Self {
-        Self { waiting: AtomicUsize::new(0), entries: Mutex::new(Entries { next_key: 0, queue: VecDeque::new() }) }
+        Self {
+            waiting: AtomicUsize::new(0),
+            woken: AtomicU64::new(0),
+            entries: Mutex::new(Entries { next_key: 0, queue: VecDeque::new() }),
+        }
     }
 
     /// Sleeps until `condition` gives a value, whatever signals come.
+    #[inline]
     pub fn wait<R>(&self, mut condition: impl FnMut() -> Option<R>) -> R {
+        if let Some(result) = condition() {
+            return result;
+        }
         loop {
             match self.wait_inner(None, false, &mut condition) {
                 Ok(result) => return result,
@@ -60,12 +70,16 @@ impl WaitQueue {
     ///
     /// # Errors
     /// Says which of the other two it was. The condition was tried once more before.
+    #[inline]
     pub fn wait_interruptible<R>(
         &self,
         deadline_ns: Option<u64>,
         mut condition: impl FnMut() -> Option<R>,
     ) -> Result<R, WaitError> {
-        self.wait_inner(deadline_ns, true, &mut condition)
+        match condition() {
+            Some(result) => Ok(result),
+            None => self.wait_inner(deadline_ns, true, &mut condition),
+        }
     }
 
     fn wait_inner<R>(
@@ -74,9 +88,6 @@ impl WaitQueue {
         interruptible: bool,
         condition: &mut dyn FnMut() -> Option<R>,
     ) -> Result<R, WaitError> {
-        if let Some(result) = condition() {
-            return Ok(result);
-        }
         let me = current();
         loop {
             let key = self.enqueue(me.clone());
@@ -121,7 +132,8 @@ impl WaitQueue {
         self.wake(1);
     }
 
-    /// Wakes everybody.
+    /// Wakes everybody. Begins with a full fence.
+    #[inline]
     pub fn wake_all(&self) {
         self.wake(usize::MAX);
     }
@@ -146,16 +158,13 @@ impl WaitQueue {
         key
     }
 
+    /// Whether the caller's own entry is there. Who takes it out says so before he gives the permit.
     fn contains(&self, key: u64) -> bool {
-        if self.waiting.load(Ordering::Relaxed) == 0 {
-            // The own entry was taken out, under the lock, by who then woke this thread.
-            return false;
-        }
-        self.entries.lock().queue.iter().any(|entry| entry.key == key)
+        key >= self.woken.load(Ordering::Acquire)
     }
 
     fn remove(&self, key: u64) -> bool {
-        if self.waiting.load(Ordering::Relaxed) == 0 {
+        if !self.contains(key) {
             return false;
         }
         let mut entries = self.entries.lock();
@@ -167,22 +176,27 @@ impl WaitQueue {
         true
     }
 
+    #[inline]
     fn wake(&self, most: usize) {
         fence(Ordering::SeqCst);
-        if self.waiting.load(Ordering::Relaxed) == 0 {
-            return;
+        if self.waiting.load(Ordering::Relaxed) != 0 {
+            self.wake_waiters(most);
         }
+    }
+
+    #[inline(never)]
+    fn wake_waiters(&self, most: usize) {
         // Only who waits now: those who come back because it was not for them are not woken again.
         let mut left = most.min(self.waiting.load(Ordering::Relaxed));
         while left > 0 {
             let entry = {
                 let mut entries = self.entries.lock();
-                let entry = entries.queue.pop_front();
+                let Some(entry) = entries.queue.pop_front() else { return };
                 self.waiting.store(entries.queue.len(), Ordering::Relaxed);
+                self.woken.store(entry.key + 1, Ordering::Release);
                 entry
             };
-            // Not under the queue's lock, which the woken thread takes first of all.
-            let Some(entry) = entry else { return };
+            // Not under the queue's lock, which the woken thread may take.
             entry.thread.unpark();
             left -= 1;
         }
