@@ -10,6 +10,7 @@ mod credentials;
 mod events;
 mod exhaust;
 mod files;
+mod locks;
 mod mappings;
 mod memory;
 mod pressure;
@@ -51,19 +52,24 @@ fn checks() -> Vec<(&'static str, Check)> {
     .concat()
 }
 
+/// Those that run longer.
+fn stress() -> Vec<(&'static str, Check)> {
+    [scheduling::STRESS, locks::STRESS].concat()
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["list"] => print_names(&checks()),
-        ["stress"] => print_names(scheduling::STRESS),
+        ["stress"] => print_names(&stress()),
         ["wake-ups", count] => report("wake-ups", count.parse().map_err(Into::into).and_then(scheduling::wake_ups)),
         ["quiet"] => report("quiet", quiet::run()),
         ["child", what @ ..] => processes::child(what),
         ["credentials-child", what @ ..] => credentials::child(what),
         ["canary", what] => canary::run(what),
         ["exhaust", processes] => exhaust::run(processes),
-        [name] => match checks().iter().chain(scheduling::STRESS).find(|(known, _)| known == name) {
+        [name] => match checks().iter().chain(&stress()).find(|(known, _)| known == name) {
             Some((_, check)) => report(name, check()),
             None => {
                 eprintln!("no check is called {name}; `machine-tests list` names them");
