@@ -358,6 +358,22 @@ impl File {
         self.ops.write_at(self, offset, buf)
     }
 
+    /// Writes behind the end (`RWF_APPEND`), and moves the position there if asked. What has no end is written as ever.
+    ///
+    /// # Errors
+    /// As [`File::write`].
+    pub fn append(&self, buf: &[u8], moves: bool) -> Result<usize> {
+        self.require(self.flags().writable())?;
+        if self.inode().kind() != FileType::Regular {
+            return self.write(buf);
+        }
+        let (at, n) = self.inode().append(buf)?;
+        if moves {
+            self.with_offset(|offset| *offset = at + n as u64);
+        }
+        Ok(n)
+    }
+
     /// Moves the position and returns it.
     ///
     /// # Errors

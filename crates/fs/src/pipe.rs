@@ -3,6 +3,8 @@
 //! A pipe holds 64 KiB. A write of at most `PIPE_BUF` bytes goes in whole or not at all, so lines of several writers never mix.
 //! Readers and writers wait on a [`Source`] each; whoever changes the buffer tells the other side.
 
+mod splice;
+
 use crate::file::{FileOps, OpenFlags};
 use crate::ioctl::Request;
 use crate::poll::{Events, PollTable, Source};
@@ -22,6 +24,8 @@ pub const MAX_CAPACITY: usize = 1 << 20;
 struct State {
     data: VecDeque<u8>,
     capacity: usize,
+    /// Room that is kept for bytes on their way here.
+    reserved: usize,
     readers: usize,
     writers: usize,
     /// How often each side was opened, so that an opener that waits for the other side sees one that has already gone again.
@@ -30,6 +34,11 @@ struct State {
 }
 
 impl State {
+    /// How many bytes can be put in.
+    fn room(&self) -> usize {
+        self.capacity.saturating_sub(self.data.len() + self.reserved)
+    }
+
     /// How often readers (or writers) opened the pipe.
     fn opens(&self, readers: bool) -> u64 {
         if readers { self.reader_opens } else { self.writer_opens }
@@ -53,6 +62,7 @@ impl Pipe {
             state: Mutex::new(State {
                 data: VecDeque::new(),
                 capacity: CAPACITY,
+                reserved: 0,
                 readers: 0,
                 writers: 0,
                 reader_opens: 0,
@@ -113,7 +123,7 @@ impl Pipe {
                 if state.readers == 0 {
                     return Some(Err(Errno::EPIPE));
                 }
-                let room = state.capacity.saturating_sub(state.data.len());
+                let room = state.room();
                 if room < needed {
                     return nonblocking.then_some(Err(Errno::EAGAIN));
                 }
@@ -210,7 +220,7 @@ impl FileOps for PipeEnd {
             }
         }
         if self.writes {
-            if state.capacity.saturating_sub(state.data.len()) >= PIPE_BUF {
+            if state.room() >= PIPE_BUF {
                 events |= Events::WRITABLE;
             }
             if state.readers == 0 {

@@ -284,3 +284,53 @@ fn epoll_loses_no_wake_up() {
     }
     sender.join().unwrap();
 }
+
+fn end(file: &Arc<File>) -> &PipeEnd {
+    file.ops_as::<PipeEnd>().unwrap()
+}
+
+#[test]
+fn what_the_target_does_not_take_stays_in_the_pipe() {
+    let (reader, writer) = pipe(OpenFlags::empty());
+    writer.write(b"abcdef").unwrap();
+    assert_eq!(end(&reader).drain(100, true, |bytes| Ok(bytes.len() - 2)), Ok(4));
+    assert_eq!(end(&reader).drain(100, true, |_| Err(Errno::EIO)), Err(Errno::EIO));
+    let mut buf = [0; 10];
+    assert_eq!(reader.read(&mut buf), Ok(2));
+    assert_eq!(&buf[..2], b"ef");
+    assert_eq!(end(&reader).drain(100, true, |_| unreachable!()), Err(Errno::EAGAIN));
+}
+
+#[test]
+fn room_that_is_kept_is_nobody_elses() {
+    let (reader, writer) = pipe(NONBLOCK);
+    writer.write(&vec![1; CAPACITY - 100]).unwrap();
+    let filled = end(&writer).fill(80, true, |buf| {
+        assert_eq!(buf.len(), 80);
+        assert_eq!(writer.write(&[2; 50]), Err(Errno::EAGAIN));
+        assert_eq!(writer.write(&[2; 20]), Ok(20));
+        buf.fill(3);
+        Ok(30)
+    });
+    assert_eq!(filled, Ok(30));
+    assert_eq!(writer.write(&[4; 50]), Ok(50));
+    assert_eq!(end(&writer).fill(1, true, |_| unreachable!()), Err(Errno::EAGAIN));
+    drop(reader);
+    assert_eq!(end(&writer).fill(1, true, |_| unreachable!()), Err(Errno::EPIPE));
+}
+
+#[test]
+fn pipes_move_and_copy_into_each_other() {
+    let (reader, writer) = pipe(NONBLOCK);
+    let (reader2, writer2) = pipe(NONBLOCK);
+    writer.write(b"abcdef").unwrap();
+    assert_eq!(end(&reader).copy_to(end(&writer2), 4, true), Ok(4));
+    assert_eq!(end(&reader).move_to(end(&writer2), 100, true), Ok(6));
+    let mut buf = [0; 20];
+    assert_eq!(reader2.read(&mut buf), Ok(10));
+    assert_eq!(&buf[..10], b"abcdabcdef");
+    assert_eq!(end(&reader).move_to(end(&writer2), 1, true), Err(Errno::EAGAIN));
+    drop(writer);
+    assert_eq!(end(&reader).copy_to(end(&writer2), 1, true), Ok(0));
+    assert!(end(&reader).is_of_same_pipe(end(&reader)) && !end(&reader).is_of_same_pipe(end(&reader2)));
+}

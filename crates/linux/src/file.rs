@@ -20,7 +20,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// The most that one call transfers, as on Linux.
 pub(crate) const MAX_TRANSFER: usize = 0x7fff_f000;
 /// The size of the kernel buffer a transfer goes through.
-const CHUNK: usize = 65_536;
+pub(crate) const CHUNK: usize = 65_536;
 /// Transfers up to this size go through a buffer on the stack.
 pub(crate) const SMALL: usize = 256;
 /// And those up to this size, which event descriptors and wake-ups through pipes use, skip everything that larger ones need.
@@ -141,11 +141,20 @@ fn write_from(task: &Task, file: &File, buffers: &[(usize, usize)], offset: Opti
     if !file.flags().writable() {
         return Err(Errno::EBADF);
     }
-    let wanted = total(buffers);
-    let once = |buf: &[u8], done: usize| match offset {
+    transfer_from(task, file, buffers, |buf, done| match offset {
         Some(offset) => file.write_at(offset + done as u64, buf),
         None => file.write(buf),
-    };
+    })
+}
+
+/// Passes the caller's buffers to `once`, piece by piece, with how much came before.
+fn transfer_from(
+    task: &Task,
+    file: &File,
+    buffers: &[(usize, usize)],
+    once: impl Fn(&[u8], usize) -> Result<usize, Errno>,
+) -> SysResult {
+    let wanted = total(buffers);
     let mut small = [0; SMALL];
     let mut large = Vec::new();
     let buf = if wanted <= SMALL {
@@ -254,20 +263,36 @@ pub fn sys_pwritev(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: 
 /// The flags of `preadv2(2)` and `pwritev2(2)` that change nothing for files in memory.
 const HARMLESS_RWF: u32 = sys::RWF_HIPRI | sys::RWF_DSYNC | sys::RWF_SYNC;
 
-/// `preadv2(2)`: offset -1 is the opening's position.
-pub fn sys_preadv2(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64, _high: usize, flags: u32) -> SysResult {
-    if flags & !HARMLESS_RWF != 0 {
+/// Checks the flags of a call. `RWF_NOWAIT` is for files that never wait: as on Linux, pipes and terminals do not know it.
+fn check_rwf(file: &File, flags: u32, writes: bool) -> Result<(), Errno> {
+    let known = HARMLESS_RWF | sys::RWF_NOWAIT | if writes { sys::RWF_APPEND } else { 0 };
+    if flags & !known != 0 || (flags & sys::RWF_NOWAIT != 0 && file.ops().pollable()) {
         return Err(Errno::EOPNOTSUPP);
     }
-    if at == -1 { sys_readv(task, fd, iov, count) } else { sys_preadv(task, fd, iov, count, at) }
+    Ok(())
 }
 
-/// `pwritev2(2)`: offset -1 is the opening's position.
+/// An offset of `preadv2(2)`: -1 is the opening's position.
+fn offset_or_position(at: i64) -> Result<Option<u64>, Errno> {
+    if at == -1 { Ok(None) } else { offset(at) }
+}
+
+/// `preadv2(2)`
+pub fn sys_preadv2(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64, _high: usize, flags: u32) -> SysResult {
+    let file = task.file_io(fd)?;
+    check_rwf(&file, flags, false)?;
+    read_into(&file, Buffers::read(iov, count)?.as_slice(), offset_or_position(at)?)
+}
+
+/// `pwritev2(2)`; with `RWF_APPEND` the offset says only whether the position moves.
 pub fn sys_pwritev2(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64, _high: usize, flags: u32) -> SysResult {
-    if flags & !HARMLESS_RWF != 0 {
-        return Err(Errno::EOPNOTSUPP);
+    let file = task.file_io(fd)?;
+    check_rwf(&file, flags, true)?;
+    let (buffers, at) = (Buffers::read(iov, count)?, offset_or_position(at)?);
+    if flags & sys::RWF_APPEND == 0 {
+        return write_from(task, &file, buffers.as_slice(), at);
     }
-    if at == -1 { sys_writev(task, fd, iov, count) } else { sys_pwritev(task, fd, iov, count, at) }
+    transfer_from(task, &file, buffers.as_slice(), |buf, _| file.append(buf, at.is_none()))
 }
 
 /// `lseek(2)`
@@ -535,119 +560,6 @@ pub fn sys_fallocate(task: &Task, fd: i32, mode: u32, offset: i64, len: i64) -> 
         FileType::Directory => Err(Errno::EISDIR),
         _ => Err(Errno::ENODEV),
     }
-}
-
-/// Copies between two files inside the kernel, from given offsets or the openings' positions. Stops at the end of the input.
-fn copy(
-    task: &Task,
-    from: &File,
-    mut from_at: Option<&mut u64>,
-    to: &File,
-    mut to_at: Option<&mut u64>,
-    len: usize,
-) -> SysResult {
-    let len = len.min(MAX_TRANSFER);
-    let mut buf = vec![0; len.min(CHUNK)];
-    let mut done = 0;
-    while done < len {
-        let want = (len - done).min(buf.len());
-        let read = match &from_at {
-            Some(at) => from.read_at(**at, &mut buf[..want]),
-            None => from.read(&mut buf[..want]),
-        };
-        let n = match read {
-            Ok(0) => break,
-            Ok(n) => n,
-            Err(_) if done > 0 => break,
-            Err(e) => return Err(e),
-        };
-        let written = match &to_at {
-            Some(at) => to.write_at(**at, &buf[..n]),
-            None => to.write(&buf[..n]),
-        };
-        let written = written.inspect_err(|&e| {
-            if e == Errno::EPIPE {
-                signal_broken_pipe(task);
-            }
-        });
-        let put = *written.as_ref().unwrap_or(&0);
-        // What was read and could not be written stays unread.
-        match &mut from_at {
-            Some(at) => **at += put as u64,
-            None if put < n => from.with_offset(|o| *o = o.saturating_sub((n - put) as u64)),
-            None => {}
-        }
-        if let Some(at) = &mut to_at {
-            **at += put as u64;
-        }
-        done += put;
-        match written {
-            Err(e) if done == 0 => return Err(e),
-            Ok(_) if put == n => {}
-            _ => break,
-        }
-    }
-    Ok(done)
-}
-
-/// Runs a copy with an offset that the caller keeps in its memory, or (null) without one.
-fn with_user_offset<R>(ptr: UserPtr<u64>, f: impl FnOnce(Option<&mut u64>) -> Result<R, Errno>) -> Result<R, Errno> {
-    if ptr.is_null() {
-        return f(None);
-    }
-    let mut offset = ptr.read()?;
-    if i64::try_from(offset).is_err() {
-        return Err(Errno::EINVAL);
-    }
-    let result = f(Some(&mut offset))?;
-    ptr.write(&offset)?;
-    Ok(result)
-}
-
-/// `sendfile(2)`
-pub fn sys_sendfile(task: &Task, out_fd: i32, in_fd: i32, offset: UserPtr<u64>, len: usize) -> SysResult {
-    let files = task.files();
-    let (from, to) = (files.get_io(in_fd)?, files.get_io(out_fd)?);
-    if from.inode().kind() != FileType::Regular || to.flags().contains(OpenFlags::APPEND) {
-        return Err(Errno::EINVAL);
-    }
-    with_user_offset(offset, |at| copy(task, &from, at, &to, None, len))
-}
-
-/// `copy_file_range(2)`
-pub fn sys_copy_file_range(
-    task: &Task,
-    in_fd: i32,
-    in_offset: UserPtr<u64>,
-    out_fd: i32,
-    out_offset: UserPtr<u64>,
-    len: usize,
-    flags: u32,
-) -> SysResult {
-    let files = task.files();
-    let (from, to) = (files.get_io(in_fd)?, files.get_io(out_fd)?);
-    if flags != 0 {
-        return Err(Errno::EINVAL);
-    }
-    for file in [&from, &to] {
-        match file.inode().kind() {
-            FileType::Regular => {}
-            FileType::Directory => return Err(Errno::EISDIR),
-            _ => return Err(Errno::EINVAL),
-        }
-    }
-    if to.flags().contains(OpenFlags::APPEND) {
-        return Err(Errno::EBADF);
-    }
-    if Arc::ptr_eq(from.inode(), to.inode()) {
-        // Within one file the ranges must not overlap.
-        let start = |file: &File, ptr: UserPtr<u64>| if ptr.is_null() { Ok(file.with_offset(|o| *o)) } else { ptr.read() };
-        let (a, b) = (start(&from, in_offset)?, start(&to, out_offset)?);
-        if a.abs_diff(b) < len as u64 {
-            return Err(Errno::EINVAL);
-        }
-    }
-    with_user_offset(in_offset, |from_at| with_user_offset(out_offset, |to_at| copy(task, &from, from_at, &to, to_at, len)))
 }
 
 /// `memfd_create(2)`

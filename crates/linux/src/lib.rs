@@ -6,7 +6,7 @@
 //!
 //! | file | calls |
 //! |---|---|
-//! | `file`, `path`, `stat`, `dirent`, `pipe`, `poll`, `ioctl`, `mount` | files |
+//! | `file`, `path`, `stat`, `dirent`, `pipe`, `splice`, `poll`, `ioctl`, `mount` | files |
 //! | `socket`, `sockmsg` | sockets, and what is sent and received through them |
 //! | `mm` | memory |
 //! | `clone`, `exec`, `wait`, `process`, `pidfd` | processes and threads: beginning, changing, ending, groups and sessions |
@@ -87,6 +87,8 @@ pub mod sigwait;
 pub mod socket;
 #[cfg(target_os = "none")]
 pub mod sockmsg;
+#[cfg(target_os = "none")]
+pub mod splice;
 #[cfg(target_os = "none")]
 pub mod start;
 #[cfg(target_os = "none")]

@@ -1,7 +1,7 @@
-//! `mount(2)`, `umount2(2)`.
+//! `mount(2)`, `umount2(2)`, `sysfs(2)`.
 
 use crate::path::{Name, lookup_at};
-use crate::{SysResult, Task, proc, sysfs};
+use crate::{SysResult, Task, proc, sysfs, uaccess};
 use abi::errno::Errno;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -14,6 +14,9 @@ use task::Once;
 
 /// What `mount(2)` is told besides what the mount remembers.
 const PROPAGATION: u32 = sys::MS_PRIVATE | sys::MS_SHARED | sys::MS_SLAVE | sys::MS_UNBINDABLE;
+
+/// The types of file systems there are; none needs a device.
+pub(crate) const TYPES: [&str; 5] = ["sysfs", "tmpfs", "proc", "devtmpfs", "ramfs"];
 
 /// A file system of a type, with the options of `mount(2)`'s last argument.
 fn file_system(kind: &[u8], options: &str) -> Result<Arc<dyn FileSystem>, Errno> {
@@ -96,4 +99,22 @@ pub fn sys_umount2(task: &Task, target: usize, flags: u32) -> SysResult {
     let nofollow = if flags & sys::UMOUNT_NOFOLLOW != 0 { sys::AT_SYMLINK_NOFOLLOW } else { 0 };
     let top = lookup_at(task, sys::AT_FDCWD, target, nofollow)?;
     mount::unmount(&top, flags & sys::MNT_DETACH != 0).map(|()| 0)
+}
+
+/// `sysfs(2)`: the types of file systems by name and number.
+pub fn sys_sysfs(_: &Task, option: u32, argument: usize, buf: usize) -> SysResult {
+    match option {
+        1 => {
+            let mut buffer = Name::new();
+            let name = buffer.read(argument)?;
+            TYPES.iter().position(|t| t.as_bytes() == name).ok_or(Errno::EINVAL)
+        }
+        2 => {
+            let name = TYPES.get(argument).ok_or(Errno::EINVAL)?;
+            uaccess::write_bytes(buf, name.as_bytes())?;
+            uaccess::write_bytes(buf.wrapping_add(name.len()), &[0]).map(|()| 0)
+        }
+        3 => Ok(TYPES.len()),
+        _ => Err(Errno::EINVAL),
+    }
 }

@@ -255,6 +255,29 @@ pub fn sys_fstatfs(task: &Task, fd: i32, to: UserPtr<StatFs>) -> SysResult {
     Ok(0)
 }
 
+/// `struct ustat`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Ustat {
+    blocks_free: i32,
+    padding: u32,
+    inodes_free: u64,
+    name: [u8; 6],
+    pack: [u8; 6],
+    padding2: u32,
+}
+
+/// `ustat(2)`
+pub fn sys_ustat(_: &Task, device: u32, to: UserPtr<Ustat>) -> SysResult {
+    let device = u64::from(device);
+    let mounts = fs::mount::list();
+    let mount = mounts.iter().find(|m| m.root().inode().metadata().dev == device).ok_or(Errno::EINVAL)?;
+    let s = mount.fs().statfs();
+    let blocks_free = i32::try_from(s.blocks_free).unwrap_or(i32::MAX);
+    to.write(&Ustat { blocks_free, padding: 0, inodes_free: s.files_free, name: [0; 6], pack: [0; 6], padding2: 0 })?;
+    Ok(0)
+}
+
 /// What asking for, or removing, an extended attribute of an existing file gives.
 fn no_attribute(found: Result<Path, Errno>) -> SysResult {
     found.and(Err(Errno::ENODATA))

@@ -13,7 +13,7 @@ use crate::uaccess::Argument;
 use crate::{SysResult, Task, trace};
 use crate::{
     capability, clone, cred, dirent, exec, file, futex, ioctl, itimer, limits, mm, mount, path, pidfd, pipe, poll, prctl,
-    process, sched, shm, signal, signalfd, sigwait, socket, sockmsg, stat, sys, time, timerfd, wait,
+    process, sched, shm, signal, signalfd, sigwait, socket, sockmsg, splice, stat, sys, time, timerfd, wait,
 };
 
 /// What an argument is, for tracing.
@@ -255,7 +255,7 @@ calls! {
     37 alarm(Num) = [itimer::sys_alarm];
     38 setitimer(Num, Ptr, Ptr) = [itimer::sys_setitimer]; // partial: ITIMER_VIRTUAL and ITIMER_PROF are ENOSYS
     39 getpid() = [process::sys_getpid];
-    40 sendfile(Fd, Fd, Ptr, Num) = [file::sys_sendfile]; // partial: from regular files only
+    40 sendfile(Fd, Fd, Ptr, Num) = [splice::sys_sendfile];
     41 socket(Num, Hex, Int) = [socket::sys_socket]; // partial: AF_UNIX only
     42 connect(Fd, Ptr, Num) = [socket::sys_connect];
     43 accept(Fd, Ptr, Ptr) = [socket::sys_accept];
@@ -286,6 +286,7 @@ calls! {
     75 fdatasync(Fd) = [file::sys_fdatasync];
     76 truncate(Str, Int) = [path::sys_truncate];
     77 ftruncate(Fd, Int) = [file::sys_ftruncate];
+    78 getdents(Fd, Ptr, Num) = [dirent::sys_getdents];
     79 getcwd(Ptr, Num) = [path::sys_getcwd];
     80 chdir(Str) = [path::sys_chdir];
     81 fchdir(Fd) = [path::sys_fchdir];
@@ -341,8 +342,10 @@ calls! {
     132 utime(Str, Ptr) = [path::sys_utime];
     133 mknod(Str, Oct, Hex) = [path::sys_mknod];
     135 personality(Hex) = [sys::sys_personality]; // partial: PER_LINUX and ADDR_NO_RANDOMIZE only
+    136 ustat(Num, Ptr) = [stat::sys_ustat];
     137 statfs(Str, Ptr) = [stat::sys_statfs];
     138 fstatfs(Fd, Ptr) = [stat::sys_fstatfs];
+    139 sysfs(Num, Ptr, Ptr) = [mount::sys_sysfs];
     140 getpriority(Num, Int) = [sched::sys_getpriority];
     141 setpriority(Num, Int, Int) = [sched::sys_setpriority];
     142 sched_setparam(Int, Ptr) = [sched::sys_sched_setparam];
@@ -424,7 +427,10 @@ calls! {
     271 ppoll(Ptr, Num, Ptr, Ptr, Num) = [poll::sys_ppoll];
     273 set_robust_list(Ptr, Num) = [futex::sys_set_robust_list];
     274 get_robust_list(Int, Ptr, Ptr) = [futex::sys_get_robust_list];
+    275 splice(Fd, Ptr, Fd, Ptr, Num, Hex) = [splice::sys_splice];
+    276 tee(Fd, Fd, Num, Hex) = [splice::sys_tee];
     277 sync_file_range(Fd, Int, Int, Hex) = [file::sys_sync_file_range]; // stub: all files are in memory
+    278 vmsplice(Fd, Ptr, Num, Hex) = [splice::sys_vmsplice];
     280 utimensat(Fd, Str, Ptr, Hex) = [path::sys_utimensat];
     281 epoll_pwait(Fd, Ptr, Int, Int, Ptr, Num) = [poll::sys_epoll_pwait];
     282 signalfd(Fd, Ptr, Num) = [signalfd::sys_signalfd];
@@ -455,9 +461,9 @@ calls! {
     322 execveat(Fd, Str, Ptr, Ptr, Hex) = [regs exec::sys_execveat];
     324 membarrier(Num, Hex, Num) = [mm::sys_membarrier]; // partial: private expedited barriers, without those of rseq
     325 mlock2(Ptr, Num, Hex) = [mm::sys_mlock2];
-    326 copy_file_range(Fd, Ptr, Fd, Ptr, Num, Hex) = [file::sys_copy_file_range];
-    327 preadv2(Fd, Ptr, Num, Int, Num, Hex) = [file::sys_preadv2]; // partial: no RWF_NOWAIT
-    328 pwritev2(Fd, Ptr, Num, Int, Num, Hex) = [file::sys_pwritev2]; // partial: no RWF_NOWAIT, RWF_APPEND
+    326 copy_file_range(Fd, Ptr, Fd, Ptr, Num, Hex) = [splice::sys_copy_file_range];
+    327 preadv2(Fd, Ptr, Num, Int, Num, Hex) = [file::sys_preadv2];
+    328 pwritev2(Fd, Ptr, Num, Int, Num, Hex) = [file::sys_pwritev2];
     332 statx(Fd, Str, Hex, Hex, Ptr) = [stat::sys_statx];
     424 pidfd_send_signal(Fd, Sig, Ptr, Hex) = [pidfd::sys_pidfd_send_signal]; // partial: no descriptors of /proc/PID
     434 pidfd_open(Int, Hex) = [pidfd::sys_pidfd_open]; // partial: no PIDFD_THREAD
@@ -474,8 +480,8 @@ calls! {
 #[rustfmt::skip]
 pub static MISSING: &[(u16, &str)] = &[
     (64, "semget"), (65, "semop"),
-    (66, "semctl"), (68, "msgget"), (69, "msgsnd"), (70, "msgrcv"), (71, "msgctl"), (78, "getdents"),
-    (101, "ptrace"), (134, "uselib"), (136, "ustat"), (139, "sysfs"), (154, "modify_ldt"), (155, "pivot_root"),
+    (66, "semctl"), (68, "msgget"), (69, "msgsnd"), (70, "msgrcv"), (71, "msgctl"),
+    (101, "ptrace"), (134, "uselib"), (154, "modify_ldt"), (155, "pivot_root"),
     (156, "_sysctl"), (159, "adjtimex"), (163, "acct"), (167, "swapon"), (168, "swapoff"), (172, "iopl"), (173, "ioperm"),
     (174, "create_module"), (175, "init_module"), (176, "delete_module"), (177, "get_kernel_syms"), (178, "query_module"),
     (179, "quotactl"), (180, "nfsservctl"), (181, "getpmsg"), (182, "putpmsg"), (183, "afs_syscall"), (184, "tuxcall"),
@@ -485,8 +491,8 @@ pub static MISSING: &[(u16, &str)] = &[
     (238, "set_mempolicy"), (239, "get_mempolicy"), (240, "mq_open"), (241, "mq_unlink"), (242, "mq_timedsend"),
     (243, "mq_timedreceive"), (244, "mq_notify"), (245, "mq_getsetattr"), (246, "kexec_load"), (248, "add_key"),
     (249, "request_key"), (250, "keyctl"), (251, "ioprio_set"), (252, "ioprio_get"), (253, "inotify_init"),
-    (254, "inotify_add_watch"), (255, "inotify_rm_watch"), (256, "migrate_pages"), (272, "unshare"), (275, "splice"),
-    (276, "tee"), (278, "vmsplice"), (279, "move_pages"), (294, "inotify_init1"), (298, "perf_event_open"),
+    (254, "inotify_add_watch"), (255, "inotify_rm_watch"), (256, "migrate_pages"), (272, "unshare"),
+    (279, "move_pages"), (294, "inotify_init1"), (298, "perf_event_open"),
     (300, "fanotify_init"), (301, "fanotify_mark"), (303, "name_to_handle_at"), (304, "open_by_handle_at"),
     (305, "clock_adjtime"), (308, "setns"), (310, "process_vm_readv"), (311, "process_vm_writev"),
     (312, "kcmp"), (313, "finit_module"), (317, "seccomp"),

@@ -31,16 +31,16 @@ pub const CHECKS: &[(&str, Check)] = &[
 ];
 
 /// A new empty directory; removed when dropped.
-struct Scratch(PathBuf);
+pub struct Scratch(pub PathBuf);
 
 impl Scratch {
-    fn new() -> Result<Self> {
+    pub fn new() -> Result<Self> {
         let path = std::env::temp_dir().join(format!("machine-tests-{}", std::process::id()));
         fs::create_dir(&path)?;
         Ok(Self(path))
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 }

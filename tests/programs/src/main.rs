@@ -20,6 +20,8 @@ mod scheduling;
 mod signals;
 mod sockets;
 mod spaces;
+mod splicing;
+
 mod threads;
 mod time;
 mod vectors;
@@ -41,6 +43,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         coherence::CHECKS,
         mappings::CHECKS,
         files::CHECKS,
+        splicing::CHECKS,
         pressure::CHECKS,
         processes::CHECKS,
         credentials::CHECKS,
