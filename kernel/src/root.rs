@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 
 use abi::errno::Errno;
+use abi::layout::PAGE_SIZE;
 use fs::cpio;
 use fs::mount::{self, FileSystem};
 use fs::path::LookupFlags;
@@ -13,6 +14,8 @@ use fs::{Cred, FsContext, Inode, NewInode, NewKind, Path, Result, devfs};
 pub(crate) fn make() -> Result<FsContext> {
     let ram = RamFs::new("rootfs", None, 0o755);
     let root = mount::mount_root(ram.clone(), "rootfs");
+    let frames = guard::mem::stats().total;
+    guard::mem::shrinkers().register(fs::start_name_cache(frames * PAGE_SIZE as u64));
 
     unpack(&ram.root());
 

@@ -1,17 +1,85 @@
-//! Names that were used lately: a table of fixed size, so that a walk finds most components without a directory's lock.
+//! Names that were used lately: a table whose size follows from the memory, so that a walk finds most components without a directory's lock.
 //!
 //! A name's place in the table follows from its directory and its text; whoever comes later takes the place. An entry is a reference to
 //! the dentry, and is believed only if the dentry says that it still hangs there, so a rename or removal may clear it after it has let go of the directory.
 
 use crate::Dentry;
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
-use task::Mutex;
+use shrink::{Shrinker, Ticket, Urgency};
+use task::{Mutex, Once};
 
-/// How many names are kept.
-const SLOTS: usize = 1024;
+/// Bytes of memory for each name that is kept. A slot takes 16 bytes, the dentry that hangs on it some 300.
+const MEMORY_PER_NAME: u64 = 128 << 10;
+/// The fewest and the most names that are kept.
+const LEAST: u64 = 256;
+const MOST: u64 = 1 << 16;
 
-static TABLE: [Mutex<Option<Arc<Dentry>>>; SLOTS] = [const { Mutex::new(None) }; SLOTS];
+type Slot = Mutex<Option<Arc<Dentry>>>;
+
+static TABLE: Once<Box<[Slot]>> = Once::new();
+
+/// The table; a power of two of slots.
+#[inline]
+fn table() -> &'static [Slot] {
+    TABLE.call_once(|| make(LEAST))
+}
+
+fn make(slots: u64) -> Box<[Slot]> {
+    (0..slots).map(|_| Mutex::new(None)).collect()
+}
+
+/// Makes the table for a machine of this many bytes of memory; what it keeps can be taken back through the result.
+pub fn start(memory: u64) -> Arc<dyn Shrinker> {
+    TABLE.call_once(|| make((memory / MEMORY_PER_NAME).next_power_of_two().clamp(LEAST, MOST)));
+    Arc::new(Names)
+}
+
+/// The names that nobody uses but the table.
+struct Names;
+
+impl Names {
+    /// Shows each name that goes if the table forgets it, and forgets those of which `take` says so.
+    fn each(&self, mut take: impl FnMut() -> bool) {
+        for slot in table() {
+            // Whoever asks for memory may hold the slot's lock.
+            let Some(mut entry) = slot.try_lock() else { continue };
+            // The file stays with its directory: only the dentry goes, which waits for nobody.
+            let idle = entry.as_ref().is_some_and(|it| Arc::strong_count(it) == 1 && Arc::strong_count(it.inode()) > 1);
+            let old = if idle && take() { entry.take() } else { None };
+            drop(entry);
+            drop(old);
+        }
+    }
+}
+
+impl Shrinker for Names {
+    fn name(&self) -> &'static str {
+        "names"
+    }
+
+    fn reclaimable(&self, urgency: Urgency) -> u64 {
+        let mut count = 0;
+        if urgency >= Urgency::High {
+            self.each(|| {
+                count += 1;
+                false
+            });
+        }
+        count * size_of::<Dentry>() as u64
+    }
+
+    fn shrink(&self, bytes: u64, _: Urgency, ticket: Ticket) {
+        let mut freed = 0;
+        self.each(|| {
+            let more = freed < bytes;
+            freed += if more { size_of::<Dentry>() as u64 } else { 0 };
+            more
+        });
+        ticket.freed(freed);
+    }
+}
 
 /// Names up to this length are the same if their digests are.
 const WHOLE: usize = 16;
@@ -69,10 +137,11 @@ impl Key {
     }
 
     #[inline(always)]
-    fn slot(&self) -> &'static Mutex<Option<Arc<Dentry>>> {
+    fn slot(&self) -> &'static Slot {
         let Digest { len, head, tail } = self.digest;
         let hash = mix(mix(self.parent as u64, head), tail.wrapping_add(len as u64));
-        &TABLE[(hash >> 32) as usize % SLOTS]
+        let table = table();
+        &table[(hash >> 32) as usize & (table.len() - 1)]
     }
 }
 
@@ -125,7 +194,7 @@ pub(crate) fn forget(parent: &Arc<Dentry>, name: &[u8]) -> Option<Arc<Dentry>> {
 
 /// Forgets all names, so that a file system that is not mounted any more goes.
 pub(crate) fn clear() {
-    for slot in &TABLE {
+    for slot in table() {
         let old = slot.lock().take();
         drop(old);
     }
@@ -134,7 +203,31 @@ pub(crate) fn clear() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mount::FileSystem;
+    use crate::ramfs::RamFs;
+    use crate::{NewInode, NewKind};
     use proptest::prelude::*;
+    use shrink::{Round, Shrinkers};
+
+    #[test]
+    fn names_that_nobody_uses_are_given_back() {
+        let root = Dentry::root(RamFs::new("tmpfs", None, 0o755).root());
+        let file = NewInode { kind: NewKind::Regular, mode: 0o644, uid: 0, gid: 0 };
+        for name in [b"used", b"idle"] {
+            root.inode().create(name, &file).unwrap();
+        }
+        let used = root.find(b"used").unwrap();
+        let idle = Arc::downgrade(&root.find(b"idle").unwrap());
+        assert!(idle.upgrade().is_some(), "it is remembered");
+        let shrinkers = Shrinkers::new();
+        shrinkers.register(Arc::new(Names));
+        let round = Arc::new(Round::default());
+        shrinkers.reclaim(&round, 1 << 40, Urgency::Critical);
+        assert!(round.wait() >= size_of::<Dentry>() as u64);
+        assert!(idle.upgrade().is_none(), "nobody used it");
+        assert!(Arc::ptr_eq(&used, &root.find(b"used").unwrap()), "what is in use stays the same");
+        assert!(root.find(b"idle").is_ok(), "the file is still there");
+    }
 
     proptest! {
         #[test]

@@ -3,10 +3,9 @@
 
 use crate::dcache;
 use crate::mount::Mount;
+use crate::names::NameMap;
 use crate::{FileOps, FileType, Inode, Metadata, OpenFlags, Result};
 use abi::errno::Errno;
-use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -17,7 +16,7 @@ use task::{Mutex, MutexGuard};
 /// holds it, so the names here never disagree with the file system below.
 #[derive(Default)]
 pub(crate) struct Children {
-    names: BTreeMap<Box<[u8]>, Weak<Dentry>>,
+    names: NameMap<Weak<Dentry>>,
     /// At this size names that are not in use any more are cleared out.
     purge_at: usize,
 }
@@ -27,12 +26,12 @@ impl Children {
         self.names.get(name)?.upgrade()
     }
 
-    pub(crate) fn insert(&mut self, name: &[u8], dentry: &Arc<Dentry>) {
+    pub(crate) fn insert(&mut self, name: Arc<[u8]>, dentry: &Arc<Dentry>) {
         if self.names.len() >= self.purge_at {
             self.names.retain(|_, dentry| dentry.strong_count() != 0);
             self.purge_at = (self.names.len() * 2).max(16);
         }
-        self.names.insert(name.into(), Arc::downgrade(dentry));
+        self.names.insert(name, Arc::downgrade(dentry));
     }
 
     pub(crate) fn remove(&mut self, name: &[u8]) {
@@ -144,6 +143,7 @@ impl Dentry {
     pub(crate) fn adopt(self: &Arc<Self>, children: &mut Children, name: &[u8], inode: Arc<dyn Inode>) -> Arc<Self> {
         let child = Self::new(inode, Some(self.clone()), name);
         if self.inode.names_are_stable() {
+            let name = child.place.lock().name.clone();
             children.insert(name, &child);
         }
         child

@@ -24,6 +24,7 @@ mod inode;
 pub mod ioctl;
 pub mod lock;
 pub mod mount;
+mod names;
 pub mod ops;
 pub mod path;
 pub mod pipe;
@@ -33,6 +34,7 @@ pub mod ramfs;
 pub mod tty;
 mod types;
 
+pub use dcache::start as start_name_cache;
 pub use dentry::{Dentry, Path};
 pub use file::{File, FileOps, OpenFlags, Whence, seek_position};
 pub use inode::{DirEntry, Inode, Link, NewInode, NewKind, RenameFlags};

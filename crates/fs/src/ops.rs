@@ -399,7 +399,7 @@ pub fn rename(from: &Walk<'_>, old: &[u8], to: &Walk<'_>, new: &[u8], flags: Ren
         if exchange {
             replaced.set_place(source_dir.clone(), &source.name);
             if stable {
-                names.insert(&source.name, replaced);
+                names.insert((&*source.name).into(), replaced);
             }
         } else {
             replaced.set_removed();
@@ -408,7 +408,7 @@ pub fn rename(from: &Walk<'_>, old: &[u8], to: &Walk<'_>, new: &[u8], flags: Ren
     moved.set_place(target_dir.clone(), &target.name);
     if stable {
         let names = other_names.as_mut().unwrap_or(&mut names);
-        names.insert(&target.name, &moved);
+        names.insert((&*target.name).into(), &moved);
     }
     drop((names, other_names));
     drop(dcache::forget(source_dir, &source.name));

@@ -1,11 +1,12 @@
 //! The file system in memory: the root that the initramfs is unpacked into, `tmpfs`, and the body of `memfd_create(2)`.
 //!
-//! Contents are whole pages (`pages.rs`), the same ones that a mapping of the file shows. A directory is an ordered map. Nothing here
+//! Contents are whole pages (`pages.rs`), the same ones that a mapping of the file shows. A directory is a map from names. Nothing here
 //! reaches a medium, so nothing here can fail but for want of memory, of which a file system may be given a limit.
 
 mod pages;
 
 use crate::mount::{FileSystem, new_anonymous_device};
+use crate::names::NameMap;
 use crate::pipe::Pipe;
 use crate::{
     Access, DeviceId, DirEntry, FileType, Inode, Link, Metadata, NewInode, NewKind, Path, Permissions, RenameFlags, Result,
@@ -137,10 +138,10 @@ enum Body {
 
 #[derive(Default)]
 struct Directory {
-    entries: BTreeMap<Box<[u8]>, Entry>,
+    entries: NameMap<Entry>,
     /// Entries in the order they were made, which listings follow: a listing that goes on while others make and remove entries then
     /// shows every entry that stays exactly once.
-    order: BTreeMap<u64, Box<[u8]>>,
+    order: BTreeMap<u64, Listed>,
     next_cookie: u64,
     subdirs: u32,
     /// Removed: nothing can be made here any more.
@@ -152,13 +153,21 @@ struct Entry {
     cookie: u64,
 }
 
+/// What a listing tells of an entry.
+struct Listed {
+    name: Arc<[u8]>,
+    ino: u64,
+    kind: FileType,
+}
+
 impl Directory {
     fn insert(&mut self, name: &[u8], inode: Arc<RamInode>) {
         self.subdirs += u32::from(inode.kind() == FileType::Directory);
         self.next_cookie += 1;
         let cookie = self.next_cookie;
-        self.order.insert(cookie, name.into());
-        if let Some(old) = self.entries.insert(name.into(), Entry { inode, cookie }) {
+        let name: Arc<[u8]> = name.into();
+        self.order.insert(cookie, Listed { name: name.clone(), ino: inode.ino, kind: inode.kind() });
+        if let Some(old) = self.entries.insert(name, Entry { inode, cookie }) {
             self.forget(&old);
         }
     }
@@ -487,9 +496,8 @@ impl Inode for RamInode {
 
     fn readdir(&self, cursor: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
         let dir = self.directory()?.lock();
-        for (&cookie, name) in dir.order.range(cursor.saturating_add(1)..) {
-            let inode = &dir.entries[name].inode;
-            if !emit(DirEntry { name, ino: inode.ino, kind: inode.kind(), next: cookie }) {
+        for (&next, &Listed { ref name, ino, kind }) in dir.order.range(cursor.saturating_add(1)..) {
+            if !emit(DirEntry { name, ino, kind, next }) {
                 break;
             }
         }
