@@ -201,6 +201,7 @@ pub fn add_base(archive: &mut Archive) -> Result<()> {
     archive.file("/etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n");
     archive.file("/etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n");
     archive.file("/etc/hostname", 0o644, b"skerry\n");
+    archive.file("/etc/hosts", 0o644, b"127.0.0.1 localhost\n::1 localhost\n");
 
     let busybox = busybox()?;
     archive.host(&busybox, "/bin/busybox")?;

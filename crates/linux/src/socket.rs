@@ -2,6 +2,7 @@
 
 use abi::errno::Errno;
 use alloc::sync::Arc;
+use alloc::vec;
 use fs::{File, OpenFlags};
 use linux_raw_sys::{general as sys, net as consts};
 use net::{Address, Caller, Kind, Socket, Ucred};
@@ -11,6 +12,8 @@ use crate::{SysResult, Task};
 
 /// What an address may have at most: `struct sockaddr_storage`.
 const MAX_ADDRESS: usize = 128;
+/// No option of a protocol is longer.
+const MAX_OPTION: usize = 512;
 /// The flags that `socket(2)` and `accept4(2)` take beside the type.
 const FLAGS: u32 = sys::O_CLOEXEC | sys::O_NONBLOCK;
 
@@ -75,13 +78,16 @@ fn decode_type(domain: u32, kind: u32) -> Result<(Kind, OpenFlags), Errno> {
     if kind & !(FLAGS | 0xf) != 0 {
         return Err(Errno::EINVAL);
     }
-    if domain != consts::AF_UNIX {
+    if !matches!(domain, consts::AF_UNIX | consts::AF_INET | consts::AF_INET6 | consts::AF_NETLINK) {
         return Err(Errno::EAFNOSUPPORT);
     }
     let flags = OpenFlags::from_bits_retain(kind & FLAGS);
     match kind & !FLAGS {
         STREAM => Ok((Kind::Stream, flags)),
-        DATAGRAM | RAW => Ok((Kind::Datagram, flags)),
+        DATAGRAM => Ok((Kind::Datagram, flags)),
+        // Of these families it is another word for datagrams.
+        RAW if matches!(domain, consts::AF_UNIX | consts::AF_NETLINK) => Ok((Kind::Datagram, flags)),
+        RAW => Err(Errno::EPERM),
         SEQPACKET => Ok((Kind::Seqpacket, flags)),
         _ => Err(Errno::ESOCKTNOSUPPORT),
     }
@@ -94,12 +100,20 @@ fn install(task: &Task, socket: Socket, flags: OpenFlags) -> SysResult {
 /// `socket(2)`
 pub fn sys_socket(task: &Task, domain: u32, kind: u32, protocol: i32) -> SysResult {
     let (kind, flags) = decode_type(domain, kind)?;
-    install(task, net::unix::socket(kind, protocol)?, flags)
+    let socket = match domain {
+        consts::AF_UNIX => net::unix::socket(kind, protocol)?,
+        consts::AF_NETLINK => net::netlink::socket(kind, protocol)?,
+        _ => net::inet::socket(domain, kind, protocol)?,
+    };
+    install(task, socket, flags)
 }
 
 /// `socketpair(2)`
 pub fn sys_socketpair(task: &Task, domain: u32, kind: u32, protocol: i32, fds: UserPtr<[i32; 2]>) -> SysResult {
     let (kind, flags) = decode_type(domain, kind)?;
+    if domain != consts::AF_UNIX {
+        return Err(Errno::EOPNOTSUPP);
+    }
     let (a, b) = net::unix::pair(kind, protocol)?;
     // Files from here on: dropping one closes its socket.
     let [a, b] = [a, b].map(|socket| socket.into_file(flags & OpenFlags::NONBLOCK));
@@ -189,10 +203,14 @@ const MICROS: i64 = 1_000_000;
 pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usize, len: UserPtr<i32>) -> SysResult {
     with_socket(task, fd, |socket, _| {
         let room = usize::try_from(len.read()?).map_err(|_| Errno::EINVAL)?;
-        if level != consts::SOL_SOCKET {
-            return Err(Errno::EOPNOTSUPP);
-        }
         let (protocol, options) = (socket.protocol(), socket.options());
+        if level != consts::SOL_SOCKET {
+            let bytes = protocol.option(level, option)?;
+            let n = bytes.len().min(room);
+            uaccess::write_bytes(value, &bytes[..n])?;
+            len.write(&(n as i32))?;
+            return Ok(0);
+        }
         let timeout = |nanoseconds: u64| -> TimeVal {
             let micros = (nanoseconds / 1000) as i64;
             [micros / MICROS, micros % MICROS]
@@ -229,7 +247,9 @@ pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
     with_socket(task, fd, |socket, _| {
         let len = usize::try_from(len).map_err(|_| Errno::EINVAL)?;
         if level != consts::SOL_SOCKET {
-            return Err(Errno::EOPNOTSUPP);
+            let mut bytes = vec![0; len.min(MAX_OPTION)];
+            uaccess::read_bytes(value, &mut bytes)?;
+            return socket.protocol().set_option(level, option, &bytes).map(|()| 0);
         }
         let need = |size: usize| if len < size { Err(Errno::EINVAL) } else { Ok(()) };
         need(size_of::<i32>())?;

@@ -239,6 +239,13 @@ fn receive(socket: &Socket, file: &File, buffers: &[(usize, usize)], flags: u32)
     let wait = wait_of(socket.receive_wait(file.nonblocking()), flags);
     let message_flags = Flags::from_bits_truncate(flags);
     let wanted = total(buffers);
+    let bytes = protocol.kind() == Kind::Stream;
+    // TCP throws away what it is asked to cut off.
+    let discards = bytes && flags & consts::MSG_TRUNC != 0 && protocol.family() != consts::AF_UNIX;
+    if discards {
+        let (_, got) = protocol.receive_owned(wanted, message_flags, wait)?;
+        return Ok((got.copied, 0, got));
+    }
     if let Some((addr, _)) = buffers.iter().find(|(_, len)| *len > 0) {
         // What is taken out must not be lost because it cannot be delivered.
         uaccess::probe_write(*addr)?;
@@ -253,16 +260,18 @@ fn receive(socket: &Socket, file: &File, buffers: &[(usize, usize)], flags: u32)
         pieces(buffers, 0, data.len(), |addr, range| uaccess::write_bytes(addr, &data[range]))?;
         got
     };
-    let cut = protocol.kind() != Kind::Stream && got.full > got.copied;
+    let cut = !bytes && got.full > got.copied;
     let result = if cut && flags & consts::MSG_TRUNC != 0 { got.full } else { got.copied };
     Ok((result, if cut { consts::MSG_TRUNC } else { 0 }, got))
 }
 
-/// The sender's address as `recvmsg(2)` shows it: nothing for one without a name.
+/// The sender's address as `recvmsg(2)` shows it: nothing for one without a name, nor for a peer of TCP.
 fn sender_address(socket: &Socket, got: &Incoming) -> Vec<u8> {
     let from = match &got.from {
         Some(from) => Some(from.clone()),
-        None if got.copied > 0 && socket.protocol().kind().connects() => socket.protocol().peer().ok(),
+        None if got.copied > 0 && socket.protocol().family() == consts::AF_UNIX && socket.protocol().kind().connects() => {
+            socket.protocol().peer().ok()
+        }
         None => None,
     };
     match from {
@@ -292,7 +301,7 @@ struct Control {
 }
 
 impl Control {
-    fn put(&mut self, kind: u32, data: &[u8]) -> Result<(), Errno> {
+    fn put(&mut self, level: u32, kind: u32, data: &[u8]) -> Result<(), Errno> {
         if self.room < CMSG_HEADER {
             self.cut = true;
             return Ok(());
@@ -300,7 +309,7 @@ impl Control {
         let whole = CMSG_HEADER + data.len();
         let len = whole.min(self.room);
         self.cut |= len < whole;
-        let header = CmsgHdr { len: len as u64, level: consts::SOL_SOCKET, kind };
+        let header = CmsgHdr { len: len as u64, level, kind };
         uaccess::write_bytes(self.at, header.as_bytes())?;
         uaccess::write_bytes(self.at + CMSG_HEADER, &data[..len - CMSG_HEADER])?;
         let step = len.next_multiple_of(8).min(self.room);
@@ -325,7 +334,7 @@ impl Control {
             left -= 1;
         }
         self.cut |= left > 0;
-        if fds.is_empty() { Ok(()) } else { self.put(consts::SCM_RIGHTS, &fds) }
+        if fds.is_empty() { Ok(()) } else { self.put(consts::SOL_SOCKET, consts::SCM_RIGHTS, &fds) }
     }
 }
 
@@ -343,7 +352,11 @@ fn receive_message(task: &Task, file: &File, message: UserPtr<MsgHdr>, flags: u3
     let room = if header.control == 0 { 0 } else { header.control_len as usize };
     let mut control = Control { at: header.control as usize, room, used: 0, cut: false };
     if let Some(Ucred { pid, uid, gid }) = got.credentials {
-        control.put(consts::SCM_CREDENTIALS, &[pid.to_ne_bytes(), uid.to_ne_bytes(), gid.to_ne_bytes()].concat())?;
+        let bytes = [pid.to_ne_bytes(), uid.to_ne_bytes(), gid.to_ne_bytes()].concat();
+        control.put(consts::SOL_SOCKET, consts::SCM_CREDENTIALS, &bytes)?;
+    }
+    for (level, kind, bytes) in &got.beside {
+        control.put(*level, *kind, bytes)?;
     }
     if let Some(rights) = got.rights.take() {
         control.put_rights(task, rights, flags & consts::MSG_CMSG_CLOEXEC != 0)?;

@@ -256,7 +256,7 @@ calls! {
     38 setitimer(Num, Ptr, Ptr) = [itimer::sys_setitimer]; // partial: ITIMER_VIRTUAL and ITIMER_PROF are ENOSYS
     39 getpid() = [process::sys_getpid];
     40 sendfile(Fd, Fd, Ptr, Num) = [splice::sys_sendfile];
-    41 socket(Num, Hex, Int) = [socket::sys_socket]; // partial: AF_UNIX only
+    41 socket(Num, Hex, Int) = [socket::sys_socket]; // partial: AF_UNIX, AF_INET and AF_INET6 (TCP and UDP over the loop), AF_NETLINK of routes
     42 connect(Fd, Ptr, Num) = [socket::sys_connect];
     43 accept(Fd, Ptr, Ptr) = [socket::sys_accept];
     44 sendto(Fd, Ptr, Num, Hex, Ptr, Num) = [sockmsg::sys_sendto]; // partial: no MSG_OOB
@@ -268,7 +268,7 @@ calls! {
     50 listen(Fd, Int) = [socket::sys_listen];
     51 getsockname(Fd, Ptr, Ptr) = [socket::sys_getsockname];
     52 getpeername(Fd, Ptr, Ptr) = [socket::sys_getpeername];
-    53 socketpair(Num, Hex, Int, Ptr) = [socket::sys_socketpair]; // partial: AF_UNIX only
+    53 socketpair(Num, Hex, Int, Ptr) = [socket::sys_socketpair];
     54 setsockopt(Fd, Num, Num, Ptr, Int) = [socket::sys_setsockopt]; // partial: no filters; time stamps are not delivered
     55 getsockopt(Fd, Num, Num, Ptr, Ptr) = [socket::sys_getsockopt]; // partial: no SO_PEERGROUPS, SO_PEERSEC, SO_PEERPIDFD
     56 clone(Hex, Ptr, Ptr, Ptr, Ptr) = [regs clone::sys_clone]; // partial: no namespaces

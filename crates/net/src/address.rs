@@ -3,6 +3,7 @@
 use abi::errno::Errno;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use fs::Result;
 use linux_raw_sys::net;
 
@@ -29,6 +30,10 @@ pub enum Address {
     Unspecified,
     /// `AF_UNIX`.
     Unix(UnixName),
+    /// `AF_INET` or `AF_INET6`.
+    Inet(SocketAddr),
+    /// `AF_NETLINK`: a port, and a set of groups.
+    Netlink(u32, u32),
 }
 
 impl Address {
@@ -46,6 +51,9 @@ impl Address {
                 [0, name @ ..] => Ok(Self::Unix(UnixName::Abstract(name.into()))),
                 path => Ok(Self::Unix(UnixName::Path(path.split(|&b| b == 0).next().unwrap_or_default().into()))),
             },
+            net::AF_INET => inet(rest).ok_or(Errno::EINVAL),
+            net::AF_INET6 => inet6(rest).ok_or(Errno::EINVAL),
+            net::AF_NETLINK => netlink(rest).ok_or(Errno::EINVAL),
             _ => Err(Errno::EAFNOSUPPORT),
         }
     }
@@ -71,9 +79,54 @@ impl Address {
                     }
                 }
             }
+            Self::Netlink(port, groups) => {
+                family(net::AF_NETLINK);
+                bytes.extend_from_slice(&[0; 2]);
+                bytes.extend_from_slice(&port.to_ne_bytes());
+                bytes.extend_from_slice(&groups.to_ne_bytes());
+            }
+            Self::Inet(SocketAddr::V4(address)) => {
+                family(net::AF_INET);
+                bytes.extend_from_slice(&address.port().to_be_bytes());
+                bytes.extend_from_slice(&address.ip().octets());
+                bytes.extend_from_slice(&[0; 8]);
+            }
+            Self::Inet(SocketAddr::V6(address)) => {
+                family(net::AF_INET6);
+                bytes.extend_from_slice(&address.port().to_be_bytes());
+                bytes.extend_from_slice(&address.flowinfo().to_be_bytes());
+                bytes.extend_from_slice(&address.ip().octets());
+                bytes.extend_from_slice(&address.scope_id().to_ne_bytes());
+            }
         }
         bytes
     }
+}
+
+/// What follows the family in a `struct sockaddr_in`, padding included.
+fn inet(rest: &[u8]) -> Option<Address> {
+    let (port, rest) = rest.split_first_chunk()?;
+    let (ip, rest) = rest.split_first_chunk::<4>()?;
+    rest.first_chunk::<8>()?;
+    Some(Address::Inet(SocketAddrV4::new(Ipv4Addr::from(*ip), u16::from_be_bytes(*port)).into()))
+}
+
+/// What follows the family in a `struct sockaddr_nl`.
+fn netlink(rest: &[u8]) -> Option<Address> {
+    let (_, rest) = rest.split_first_chunk::<2>()?;
+    let (port, rest) = rest.split_first_chunk()?;
+    let groups = rest.first_chunk()?;
+    Some(Address::Netlink(u32::from_ne_bytes(*port), u32::from_ne_bytes(*groups)))
+}
+
+/// What follows the family in a `struct sockaddr_in6`; the number of the scope may be missing.
+fn inet6(rest: &[u8]) -> Option<Address> {
+    let (port, rest) = rest.split_first_chunk()?;
+    let (flow, rest) = rest.split_first_chunk()?;
+    let (ip, rest) = rest.split_first_chunk::<16>()?;
+    let scope = rest.first_chunk().map_or(0, |scope| u32::from_ne_bytes(*scope));
+    let flow = u32::from_be_bytes(*flow);
+    Some(Address::Inet(SocketAddrV6::new(Ipv6Addr::from(*ip), u16::from_be_bytes(*port), flow, scope).into()))
 }
 
 #[cfg(test)]

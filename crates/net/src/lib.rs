@@ -1,7 +1,8 @@
 //! Sockets: what `socket(2)` makes, without the system calls themselves.
 //!
 //! A [`Socket`] is an open file ([`fs::FileOps`]) with the options every socket has, over a [`Protocol`], which is one family's idea of
-//! binding, connecting and transferring. [`unix`] is `AF_UNIX`. Guarantees, locks and costs are in `docs/sockets.md`.
+//! binding, connecting and transferring: [`unix`] is `AF_UNIX`, [`inet`] `AF_INET` and `AF_INET6`,
+//! [`netlink`] the part of `AF_NETLINK` that tells of interfaces. Guarantees, locks and costs are in `docs/sockets.md`.
 //!
 //! Nothing here touches user memory or knows of tasks: the crate runs as an ordinary host program in its tests.
 #![cfg_attr(target_os = "none", no_std)]
@@ -10,8 +11,12 @@
 extern crate alloc;
 
 mod address;
+pub mod inet;
+pub mod netlink;
 mod options;
+mod port;
 mod socket;
+mod stream;
 pub mod unix;
 
 pub use address::{Address, UnixName};

@@ -62,6 +62,28 @@ fn is_switch(option: u32) -> bool {
 }
 
 impl Options {
+    /// Options with buffers of other sizes.
+    pub(crate) fn with_buffers(send: usize, receive: usize) -> Self {
+        Self { send_buffer: AtomicUsize::new(send), receive_buffer: AtomicUsize::new(receive), ..Self::default() }
+    }
+
+    /// The options of a socket that is made by accepting from this one.
+    pub(crate) fn inherit(&self) -> Self {
+        let size = |of: &AtomicUsize| AtomicUsize::new(of.load(Ordering::Relaxed));
+        let wide = |of: &AtomicU64| AtomicU64::new(of.load(Ordering::Relaxed));
+        Self {
+            send_buffer: size(&self.send_buffer),
+            receive_buffer: size(&self.receive_buffer),
+            send_timeout: wide(&self.send_timeout),
+            receive_timeout: wide(&self.receive_timeout),
+            receive_least: size(&self.receive_least),
+            pass_credentials: AtomicBool::new(self.pass_credentials()),
+            switches: wide(&self.switches),
+            priority: AtomicU32::new(self.priority.load(Ordering::Relaxed)),
+            linger: wide(&self.linger),
+        }
+    }
+
     /// How many bytes may be sent and not yet received.
     #[must_use]
     pub fn send_buffer(&self) -> usize {

@@ -159,6 +159,8 @@ pub struct Incoming {
     pub rights: Option<Rights>,
     /// Who sent it, if the receiver asked for that.
     pub credentials: Option<Ucred>,
+    /// What else it asked to be told: level, kind and bytes of control messages.
+    pub beside: Vec<(u32, u32, Vec<u8>)>,
 }
 
 /// One family's sockets.
@@ -245,6 +247,22 @@ pub trait Protocol: FileOps {
     /// Bytes that wait to be received, or else those sent that the peer has not received.
     fn queued(&self, incoming: bool) -> usize;
 
+    /// An option of a level below that of all sockets.
+    ///
+    /// # Errors
+    /// Those of `getsockopt(2)`.
+    fn option(&self, _level: u32, _option: u32) -> Result<Vec<u8>> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Sets such an option.
+    ///
+    /// # Errors
+    /// Those of `setsockopt(2)`.
+    fn set_option(&self, _level: u32, _option: u32, _value: &[u8]) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
     /// The number of the file, for listings of sockets.
     fn set_inode(&self, ino: u64);
 }
@@ -312,7 +330,8 @@ impl FileOps for Socket {
         let incoming = match request.command {
             linux_raw_sys::ioctl::FIONREAD => true,
             linux_raw_sys::ioctl::TIOCOUTQ => false,
-            _ => return Err(Errno::ENOTTY),
+            // Whatever the family: the C library asks the first socket it gets.
+            _ => return crate::inet::interfaces::ioctl(request),
         };
         if self.protocol.listening() {
             return Err(Errno::EINVAL);

@@ -10,6 +10,7 @@ mod credentials;
 mod events;
 mod exhaust;
 mod files;
+mod inet;
 mod locks;
 mod mappings;
 mod memory;
@@ -50,6 +51,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         time::CHECKS,
         vectors::CHECKS,
         sockets::CHECKS,
+        inet::CHECKS,
         events::CHECKS,
     ]
     .concat()

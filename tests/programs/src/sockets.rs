@@ -91,19 +91,19 @@ fn with_address(
     checked(unsafe { call(fd.as_raw_fd(), (&raw const address).cast(), len) }).map(drop)
 }
 
-fn send(fd: &impl AsRawFd, data: &[u8], flags: libc::c_int) -> io::Result<usize> {
+pub fn send(fd: &impl AsRawFd, data: &[u8], flags: libc::c_int) -> io::Result<usize> {
     // SAFETY: the slice is alive during the call.
     let n = unsafe { libc::send(fd.as_raw_fd(), data.as_ptr().cast(), data.len(), flags) };
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
-fn recv(fd: &impl AsRawFd, buf: &mut [u8], flags: libc::c_int) -> io::Result<usize> {
+pub fn recv(fd: &impl AsRawFd, buf: &mut [u8], flags: libc::c_int) -> io::Result<usize> {
     // SAFETY: the slice is alive during the call.
     let n = unsafe { libc::recv(fd.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), flags) };
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
-fn errno<T>(result: io::Result<T>) -> i32 {
+pub fn errno<T>(result: io::Result<T>) -> i32 {
     result.err().and_then(|e| e.raw_os_error()).unwrap_or(0)
 }
 
@@ -678,7 +678,7 @@ fn timeouts() -> Result<()> {
     Ok(())
 }
 
-fn polled(fd: &impl AsRawFd) -> io::Result<i16> {
+pub fn polled(fd: &impl AsRawFd) -> io::Result<i16> {
     let events = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
     let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
     // SAFETY: one entry, alive during the call.

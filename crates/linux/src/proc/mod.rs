@@ -1,9 +1,10 @@
 //! `/proc`: what programs read to learn about processes and the machine.
 //!
-//! The tree is made of the generated files of [`fs::pseudo`]: `machine.rs` holds the texts about the machine, `pressure.rs` those about waiting, `sysctl.rs` those below
+//! The tree is made of the generated files of [`fs::pseudo`]: `machine.rs` holds the texts about the machine, `pressure.rs` those about waiting, `network.rs` those about sockets, `sysctl.rs` those below
 //! `/proc/sys`, `process.rs` those of one process. Texts are made when they are read and are not held against changes.
 
 mod machine;
+mod network;
 mod pressure;
 mod process;
 mod sysctl;
@@ -42,7 +43,7 @@ pub fn new() -> Arc<PseudoFs> {
         machine::add(&fixed, dev);
         pressure::add(&fixed.subdir("pressure"), dev);
         sysctl::add(&fixed.subdir("sys"), dev);
-        fixed.subdir("net").add("unix", pseudo::file(Attr::new(dev, 0o444), || Ok(net::unix::listing().into_bytes())));
+        network::add(&fixed.subdir("net"), dev);
         let own = |suffix: &'static str| {
             pseudo::link(Attr::new(dev, 0o777), move || {
                 let task = crate::current_task().ok_or(Errno::ENOENT)?;

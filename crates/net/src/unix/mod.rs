@@ -11,6 +11,7 @@ mod transfer;
 
 pub use rights::Rights;
 
+use crate::port::{RECEIVING, SENDING};
 use crate::socket::identity;
 use crate::{Address, Caller, Flags, Incoming, Kind, Options, Outgoing, Protocol, Socket, Ucred, UnixName, Wait};
 use abi::errno::Errno;
@@ -24,7 +25,7 @@ use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, Result};
 use linux_raw_sys::net;
 use names::Binding;
-use port::{Port, RECEIVING, SENDING};
+use port::Port;
 use task::{Mutex, Once};
 
 /// The most connections that may wait to be accepted (`net.core.somaxconn`).

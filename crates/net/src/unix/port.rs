@@ -1,22 +1,15 @@
-//! Where a socket receives: its queue, and what others need to know of it.
+//! What a socket of this family has beside its queue: a name, credentials, and whom its datagrams go to.
 
 use super::rights::Rights;
+use crate::port::{self, RECEIVING, ROOM, SENDING};
+use crate::stream::Stream;
 use crate::{Kind, Options, Ucred, UnixName};
-use abi::errno::Errno;
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicUsize, Ordering};
-use fs::poll::{Events, Source};
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use task::Mutex;
-
-/// Nothing more will be received.
-pub(super) const RECEIVING: u8 = 1;
-/// Nothing more may be sent.
-pub(super) const SENDING: u8 = 2;
-
-/// What comes true for a sender when there is room again.
-pub(super) const ROOM: Events = Events::WRITABLE.union(Events::WRBAND);
 
 /// How many datagrams wait at most for a receiver that has not named their sender its peer (`net.unix.max_dgram_qlen`).
 pub(super) const MAX_DATAGRAMS: usize = 10;
@@ -38,107 +31,70 @@ impl Packet {
     }
 }
 
-/// A stretch of a stream that was sent with more than bytes.
-pub(super) struct Mark {
-    /// Where it begins and ends, in bytes since the connection was made.
-    pub(super) start: u64,
-    pub(super) end: u64,
-    pub(super) credentials: Option<Ucred>,
-    pub(super) rights: Option<Rights>,
-}
-
 /// What was sent to a port and not received yet.
 #[derive(Default)]
 pub(super) struct Queue {
-    /// A stream's bytes, and how many have been received in all.
-    pub(super) bytes: VecDeque<u8>,
-    pub(super) taken: u64,
-    pub(super) marks: VecDeque<Mark>,
+    /// Of streams; its charge, and whether it is closed, are those of the other kinds, too.
+    pub(super) stream: Stream,
     /// The other kinds' messages.
     pub(super) packets: VecDeque<Packet>,
-    /// What counts against the sender's buffer, of connected sockets.
-    pub(super) charge: usize,
-    /// The socket is gone.
-    pub(super) closed: bool,
     /// Senders of datagrams that found the queue full.
     pub(super) blocked: Vec<Weak<Port>>,
 }
 
 impl Queue {
-    /// Notes what a stretch of a stream was sent with. Stretches of one sender that follow each other become one.
-    pub(super) fn mark(&mut self, mark: Mark) {
-        if mark.rights.is_none()
-            && let Some(last) = self.marks.back_mut()
-            && last.rights.is_none()
-            && last.end == mark.start
-            && last.credentials == mark.credentials
-        {
-            last.end = mark.end;
-        } else {
-            self.marks.push_back(mark);
-        }
-    }
-
-    /// Copies the first of a stream's bytes.
-    pub(super) fn copy_front(&self, buf: &mut [u8]) {
-        let (front, back) = self.bytes.as_slices();
-        let first = front.len().min(buf.len());
-        let rest = buf.len() - first;
-        buf[..first].copy_from_slice(&front[..first]);
-        buf[first..].copy_from_slice(&back[..rest]);
-    }
-
-    /// Takes the first of a stream's bytes out.
-    pub(super) fn take_front(&mut self, buf: &mut [u8]) {
-        self.copy_front(buf);
-        if buf.len() == self.bytes.len() {
-            self.bytes.clear();
-        } else {
-            self.bytes.drain(..buf.len());
-        }
-        self.taken += buf.len() as u64;
-        self.charge -= buf.len();
-    }
-
     fn is_empty(&self) -> bool {
-        self.bytes.is_empty() && self.packets.is_empty()
+        self.stream.bytes.is_empty() && self.packets.is_empty()
+    }
+}
+
+impl AsMut<Stream> for Queue {
+    fn as_mut(&mut self) -> &mut Stream {
+        &mut self.stream
+    }
+}
+
+impl Deref for Queue {
+    type Target = Stream;
+
+    fn deref(&self) -> &Stream {
+        &self.stream
+    }
+}
+
+impl DerefMut for Queue {
+    fn deref_mut(&mut self) -> &mut Stream {
+        &mut self.stream
     }
 }
 
 /// One socket's receiving side.
 pub(super) struct Port {
     kind: Kind,
-    pub(super) options: Arc<Options>,
-    pub(super) queue: Mutex<Queue>,
-    /// There is more to receive or accept, or never will be.
-    pub(super) readable: Source,
-    /// There is more room to send into, or (a listener) for connections.
-    pub(super) writable: Source,
+    port: port::Port<Queue>,
     name: Mutex<UnixName>,
     credentials: Mutex<Ucred>,
-    shut: AtomicU8,
-    error: AtomicI32,
-    /// Whether `error` is anything: spares the fast path an exchange.
-    failed: AtomicBool,
     /// What this socket's datagrams take up in others' queues.
     sent: AtomicUsize,
     /// Whom datagrams go to that name nobody.
     target: Mutex<Option<Arc<Port>>>,
 }
 
+impl Deref for Port {
+    type Target = port::Port<Queue>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.port
+    }
+}
+
 impl Port {
     pub(super) fn new(kind: Kind, options: Arc<Options>) -> Arc<Self> {
         Arc::new(Self {
             kind,
-            options,
-            queue: Mutex::default(),
-            readable: Source::new(),
-            writable: Source::new(),
+            port: port::Port::new(options),
             name: Mutex::new(UnixName::Unnamed),
             credentials: Mutex::new(Ucred::NOBODY),
-            shut: AtomicU8::new(0),
-            error: AtomicI32::new(0),
-            failed: AtomicBool::new(false),
             sent: AtomicUsize::new(0),
             target: Mutex::new(None),
         })
@@ -159,33 +115,6 @@ impl Port {
 
     pub(super) fn set_credentials(&self, who: Ucred) {
         *self.credentials.lock() = who;
-    }
-
-    pub(super) fn is_shut(&self, what: u8) -> bool {
-        self.shut.load(Ordering::Acquire) & what == what
-    }
-
-    /// Ends receiving or sending, and tells whoever waits for either.
-    pub(super) fn shut(&self, what: u8) {
-        self.shut.fetch_or(what, Ordering::AcqRel);
-        self.readable.notify();
-        self.writable.notify();
-    }
-
-    pub(super) fn set_error(&self, error: Errno) {
-        self.error.store(error.raw(), Ordering::Relaxed);
-        self.failed.store(true, Ordering::Release);
-    }
-
-    pub(super) fn failed(&self) -> bool {
-        self.failed.load(Ordering::Acquire)
-    }
-
-    pub(super) fn take_error(&self) -> Option<Errno> {
-        if !self.failed() || !self.failed.swap(false, Ordering::AcqRel) {
-            return None;
-        }
-        Some(Errno::from_raw(self.error.load(Ordering::Relaxed)))
     }
 
     pub(super) fn target(&self) -> Option<Arc<Self>> {
@@ -247,8 +176,8 @@ impl Port {
     /// Takes everything that came with open files out of the queue: bytes stay.
     pub(super) fn take_rights(&self) -> Vec<Rights> {
         let mut queue = self.queue.lock();
-        let Queue { marks, packets, .. } = &mut *queue;
-        let of_marks = marks.iter_mut().filter_map(|mark| mark.rights.take());
+        let Queue { stream, packets, .. } = &mut *queue;
+        let of_marks = stream.marks.iter_mut().filter_map(|mark| mark.rights.take());
         of_marks.chain(packets.iter_mut().filter_map(|packet| packet.rights.take())).collect()
     }
 
@@ -264,7 +193,8 @@ impl Port {
         let (old, blocked) = {
             let mut queue = self.queue.lock();
             let blocked = core::mem::take(&mut queue.blocked);
-            (core::mem::replace(&mut *queue, Queue { closed: true, ..Queue::default() }), blocked)
+            let closed = Queue { stream: Stream { closed: true, ..Stream::default() }, ..Queue::default() };
+            (core::mem::replace(&mut *queue, closed), blocked)
         };
         self.shut(RECEIVING | SENDING);
         self.set_target(None);

@@ -1,91 +1,17 @@
 //! Sending and receiving.
 
 use super::Unix;
-use super::port::{MAX_DATAGRAMS, MESSAGE_COST, Mark, Packet, Port, Queue, RECEIVING, ROOM, SENDING};
+use super::port::{MAX_DATAGRAMS, MESSAGE_COST, Packet, Port, Queue};
 use super::rights::Rights;
+use crate::port::{RECEIVING, ROOM, SENDING};
 use crate::socket::identity;
+use crate::stream::Pair;
 use crate::{Address, Flags, Incoming, Kind, Outgoing, Ucred, Wait};
 use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};
-use alloc::vec;
 use alloc::vec::Vec;
+use fs::Result;
 use fs::poll::Events;
-use fs::{File, Result};
-
-/// What receiving a piece of a stream found.
-#[derive(Default)]
-struct Taken {
-    bytes: usize,
-    /// Who sent it, from the first byte on.
-    credentials: Option<Ucred>,
-    rights: Option<Rights>,
-    /// What was only looked at.
-    seen: Vec<Arc<File>>,
-    /// The receiver must not go on: what follows came from somebody else, or after open files.
-    stop: bool,
-}
-
-/// Takes (or with `peek` looks at) bytes of a stream, up to where the receiver has to stop. With `who` the bytes are all one
-/// sender's; `before` is the sender of those this call has already.
-fn take_bytes(queue: &mut Queue, buf: &mut [u8], peek: bool, who: bool, before: Option<Ucred>) -> Taken {
-    let limit = buf.len().min(queue.bytes.len());
-    let mut taken = Taken { credentials: before, bytes: limit, ..Taken::default() };
-    if !queue.marks.is_empty() || who {
-        let (start, end) = (queue.taken, queue.taken + limit as u64);
-        let mut at = start;
-        // Whether bytes up to `to` from this sender may be taken too.
-        let go_on = |taken: &mut Taken, from: Option<Ucred>| {
-            let from = from.unwrap_or(Ucred::UNKNOWN_SENDER);
-            !who || *taken.credentials.get_or_insert(from) == from
-        };
-        for mark in &mut queue.marks {
-            if at < mark.start {
-                if !go_on(&mut taken, None) {
-                    taken.stop = true;
-                    break;
-                }
-                at = end.min(mark.start);
-            }
-            if at == end {
-                break;
-            }
-            if !go_on(&mut taken, mark.credentials) {
-                taken.stop = true;
-                break;
-            }
-            at = end.min(mark.end);
-            if mark.rights.is_some() {
-                if peek {
-                    taken.seen.extend(mark.rights.iter().flat_map(|r| r.files().iter().cloned()));
-                } else {
-                    taken.rights = mark.rights.take();
-                }
-                taken.stop = true;
-                break;
-            }
-            if at == end {
-                break;
-            }
-        }
-        if !taken.stop && at < end {
-            if go_on(&mut taken, None) {
-                at = end;
-            } else {
-                taken.stop = true;
-            }
-        }
-        taken.bytes = (at - start) as usize;
-    }
-    if peek {
-        queue.copy_front(&mut buf[..taken.bytes]);
-    } else {
-        queue.take_front(&mut buf[..taken.bytes]);
-        while queue.marks.front().is_some_and(|mark| mark.end <= queue.taken) {
-            queue.marks.pop_front();
-        }
-    }
-    taken
-}
 
 impl Unix {
     /// What a call would find now.
@@ -145,47 +71,19 @@ impl Unix {
         message.credentials.or_else(|| wanted.then(identity))
     }
 
-    fn send_bytes(&self, mut message: Outgoing<'_>, wait: Wait) -> Result<usize> {
+    /// The two ends of a connected stream.
+    fn pair<'a>(&'a self, peer: &'a Port) -> Pair<'a, Queue> {
+        Pair { own: &self.port, peer, limit: self.port.options.send_buffer() }
+    }
+
+    fn send_bytes(&self, message: Outgoing<'_>, wait: Wait) -> Result<usize> {
         let peer = self.peer.get();
         if message.to.is_some() {
             return Err(if peer.is_some() { Errno::EISCONN } else { Errno::EOPNOTSUPP });
         }
         let peer = peer.ok_or(Errno::ENOTCONN)?;
         let credentials = self.sender(peer, &message);
-        let limit = self.port.options.send_buffer();
-        let data = message.data;
-        let mut done = 0;
-        while done < data.len() {
-            let attempt = || {
-                if let Some(error) = self.port.take_error() {
-                    return Some(Err(error));
-                }
-                let mut queue = peer.queue.lock();
-                if self.port.is_shut(SENDING) || queue.closed {
-                    return Some(Err(Errno::EPIPE));
-                }
-                let room = limit.saturating_sub(queue.charge);
-                if room == 0 {
-                    return None;
-                }
-                let n = room.min(data.len() - done);
-                let start = queue.taken + queue.bytes.len() as u64;
-                queue.bytes.extend(&data[done..done + n]);
-                queue.charge += n;
-                let rights = message.rights.take();
-                if credentials.is_some() || rights.is_some() {
-                    queue.mark(Mark { start, end: start + n as u64, credentials, rights });
-                }
-                Some(Ok(n))
-            };
-            match wait.at(&self.port.writable, attempt) {
-                Ok(n) => done += n,
-                Err(e) if done == 0 || e == Errno::EPIPE => return Err(e),
-                Err(_) => break,
-            }
-            peer.readable.notify_of(Events::READABLE);
-        }
-        Ok(done)
+        self.pair(peer).send(message, credentials, wait)
     }
 
     fn send_packet(&self, mut message: Outgoing<'_>, wait: Wait) -> Result<usize> {
@@ -278,21 +176,8 @@ impl Unix {
     /// Sends bytes of a stream if that takes no more than putting them into a queue. `None`: it takes more.
     pub(super) fn send_plain(&self, data: &[u8]) -> Option<usize> {
         let peer = self.peer.get()?;
-        let options = &self.port.options;
-        let special = self.kind != Kind::Stream || options.pass_credentials() || peer.options.pass_credentials();
-        if special || self.port.failed() || self.port.is_shut(SENDING) {
-            return None;
-        }
-        {
-            let mut queue = peer.queue.lock();
-            if queue.closed || options.send_buffer() < queue.charge + data.len() {
-                return None;
-            }
-            queue.bytes.extend(data);
-            queue.charge += data.len();
-        }
-        peer.readable.notify_of(Events::READABLE);
-        Some(data.len())
+        let special = self.kind != Kind::Stream || self.port.options.pass_credentials() || peer.options.pass_credentials();
+        if special { None } else { self.pair(peer).send_plain(data) }
     }
 
     /// Receives bytes of a stream that came with nothing else, waiting for the first. `None`: there is more to it.
@@ -303,21 +188,7 @@ impl Unix {
         let options = &self.port.options;
         let special = self.kind != Kind::Stream || options.pass_credentials() || options.receive_least() > 1;
         let Some(peer) = self.peer.get().filter(|_| !special) else { return Ok(None) };
-        let attempt = || {
-            let mut queue = self.port.queue.lock();
-            let n = queue.bytes.len().min(buf.len());
-            if n == 0 || !queue.marks.is_empty() {
-                let more = !queue.marks.is_empty() || self.port.failed() || self.port.is_shut(RECEIVING);
-                return more.then_some(Ok(None));
-            }
-            queue.take_front(&mut buf[..n]);
-            Some(Ok(Some(n)))
-        };
-        let n = wait.at(&self.port.readable, attempt)?;
-        if n.is_some() {
-            peer.writable.notify_of(ROOM);
-        }
-        Ok(n)
+        self.pair(peer).receive_plain(buf, wait)
     }
 
     /// Receives; what `Protocol::receive` promises.
@@ -333,22 +204,9 @@ impl Unix {
 
     /// Receives; what `Protocol::receive_owned` promises.
     pub(super) fn take_message(&self, limit: usize, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
-        /// What a call that waits for all of it is given at once.
-        const WHOLE: usize = 1 << 20;
         if self.kind == Kind::Stream {
-            let size = if flags.contains(Flags::WAITALL) {
-                WHOLE
-            } else {
-                let any = || match self.port.readable_bytes() {
-                    0 => (self.peer.get().is_none() || self.port.failed() || self.port.is_shut(RECEIVING)).then_some(Ok(1)),
-                    bytes => Some(Ok(bytes)),
-                };
-                wait.at(&self.port.readable, any)?
-            };
-            let mut data = vec![0; size.min(limit)];
-            let got = self.receive_bytes(&mut data, flags, wait)?;
-            data.truncate(got.copied);
-            return Ok((data, got));
+            let peer = self.stream_peer(flags)?;
+            return self.pair(peer).receive_owned(limit, flags, self.port.options.pass_credentials(), wait);
         }
         let (mut data, mut got) = self.receive_packet(flags, wait)?;
         data.truncate(limit);
@@ -356,47 +214,17 @@ impl Unix {
         Ok((data, got))
     }
 
-    fn receive_bytes(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
+    /// Where the bytes of a stream come from.
+    fn stream_peer(&self, flags: Flags) -> Result<&Port> {
         if flags.contains(Flags::OOB) {
             return Err(Errno::EOPNOTSUPP);
         }
-        let peer = self.peer.get().ok_or(Errno::EINVAL)?;
-        let peek = flags.contains(Flags::PEEK);
-        let who = self.port.options.pass_credentials();
-        let least = if flags.contains(Flags::WAITALL) { buf.len() } else { self.port.options.receive_least().min(buf.len()) };
-        let mut got = Incoming::default();
-        loop {
-            let done = got.copied;
-            let before = got.credentials;
-            let attempt = || {
-                let mut queue = self.port.queue.lock();
-                if queue.bytes.is_empty() {
-                    drop(queue);
-                    if let Some(error) = self.port.take_error() {
-                        return Some(Err(error));
-                    }
-                    return self.port.is_shut(RECEIVING).then(|| Ok(Taken { stop: true, ..Taken::default() }));
-                }
-                Some(Ok(take_bytes(&mut queue, &mut buf[done..], peek, who, before)))
-            };
-            let taken = match wait.at(&self.port.readable, attempt) {
-                Ok(taken) => taken,
-                Err(e) if done == 0 => return Err(e),
-                Err(_) => break,
-            };
-            if !peek && taken.bytes > 0 {
-                peer.writable.notify_of(ROOM);
-            }
-            got.copied += taken.bytes;
-            got.credentials = got.credentials.or(taken.credentials);
-            let seen = (!taken.seen.is_empty()).then(|| Rights::new(taken.seen));
-            got.rights = taken.rights.or(seen);
-            if taken.stop || peek || got.copied >= least {
-                break;
-            }
-        }
-        got.full = got.copied;
-        Ok(got)
+        self.peer.get().map(|peer| &**peer).ok_or(Errno::EINVAL)
+    }
+
+    fn receive_bytes(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
+        let peer = self.stream_peer(flags)?;
+        self.pair(peer).receive(buf, flags, self.port.options.pass_credentials(), wait)
     }
 
     fn receive_packet(&self, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)> {

@@ -1,0 +1,23 @@
+//! `/proc/net`: sockets and interfaces of the instance.
+
+use super::machine::Text;
+use alloc::sync::Arc;
+use fs::pseudo::{self, Attr, StaticDir};
+use net::inet::listing;
+
+pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
+    let texts: [(&str, Text); 9] = [
+        ("unix", net::unix::listing),
+        ("tcp", || listing::tcp(false)),
+        ("tcp6", || listing::tcp(true)),
+        ("udp", || listing::udp(false)),
+        ("udp6", || listing::udp(true)),
+        ("dev", listing::devices),
+        ("if_inet6", listing::addresses_v6),
+        ("route", listing::routes),
+        ("sockstat", listing::statistics),
+    ];
+    for (name, text) in texts {
+        dir.add(name, pseudo::file(Attr::new(dev, 0o444), move || Ok(text().into_bytes())));
+    }
+}

@@ -1,0 +1,117 @@
+//! `ioctl(2)`s about interfaces (`netdevice(7)`).
+
+use super::network::{self, Interface};
+use crate::Address;
+use abi::errno::Errno;
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use fs::Result;
+use fs::ioctl::Request;
+use linux_raw_sys::ioctl as nr;
+
+/// Bytes of an interface's name.
+const NAME: usize = 16;
+/// `struct ifreq`: the name, and 24 bytes whose meaning is the request's.
+type IfReq = [u8; 40];
+/// `struct ifconf`: bytes of room, padding, and where it is.
+type IfConf = [u32; 4];
+/// What is said of any request that would change something: there is nothing to change of the loop.
+const CHANGES: [u32; 7] = [
+    nr::SIOCSIFFLAGS,
+    nr::SIOCSIFADDR,
+    nr::SIOCSIFNETMASK,
+    nr::SIOCSIFMTU,
+    nr::SIOCSIFHWADDR,
+    nr::SIOCSIFNAME,
+    nr::SIOCSIFBRDADDR,
+];
+
+fn v4(interface: &Interface) -> Result<(Ipv4Addr, u8)> {
+    let mut addresses = interface.addresses.iter();
+    let found = addresses.find_map(|(ip, prefix)| match ip {
+        IpAddr::V4(ip) => Some((*ip, *prefix)),
+        IpAddr::V6(_) => None,
+    });
+    found.ok_or(Errno::EADDRNOTAVAIL)
+}
+
+/// `struct sockaddr_in`.
+fn address(ip: impl Into<Ipv4Addr>) -> Vec<u8> {
+    Address::Inet(SocketAddr::new(IpAddr::V4(ip.into()), 0)).encode()
+}
+
+fn reply(name: &str, value: &[u8]) -> IfReq {
+    let mut bytes = [0; size_of::<IfReq>()];
+    bytes[..name.len()].copy_from_slice(name.as_bytes());
+    bytes[NAME..NAME + value.len()].copy_from_slice(value);
+    bytes
+}
+
+fn list(request: &Request<'_>) -> Result<usize> {
+    let [room, padding, low, high] = request.read::<IfConf>()?;
+    let at = u64::from(low) | u64::from(high) << 32;
+    let mut bytes = Vec::new();
+    for interface in network::current().interfaces() {
+        if let Ok((ip, _)) = v4(&interface) {
+            bytes.extend_from_slice(&reply(interface.name, &address(ip)));
+        }
+    }
+    if at != 0 {
+        // Whole entries only.
+        bytes.truncate(room as usize / size_of::<IfReq>() * size_of::<IfReq>());
+        request.caller.write_bytes(at as usize, &bytes)?;
+    }
+    request.write(&[bytes.len() as u32, padding, low, high])?;
+    Ok(0)
+}
+
+/// Carries out a request.
+///
+/// # Errors
+/// `ENOTTY` for one that is not about interfaces; `ENODEV`, `EADDRNOTAVAIL`, `EPERM`, `EFAULT`.
+pub(crate) fn ioctl(request: &Request<'_>) -> Result<usize> {
+    if request.command == nr::SIOCGIFCONF {
+        return list(request);
+    }
+    if CHANGES.contains(&request.command) {
+        return Err(if request.caller.privileged() { Errno::EOPNOTSUPP } else { Errno::EPERM });
+    }
+    let asked = matches!(
+        request.command,
+        nr::SIOCGIFNAME
+            | nr::SIOCGIFFLAGS
+            | nr::SIOCGIFADDR
+            | nr::SIOCGIFDSTADDR
+            | nr::SIOCGIFBRDADDR
+            | nr::SIOCGIFNETMASK
+            | nr::SIOCGIFMETRIC
+            | nr::SIOCGIFMTU
+            | nr::SIOCGIFHWADDR
+            | nr::SIOCGIFINDEX
+            | nr::SIOCGIFTXQLEN
+    );
+    if !asked {
+        return Err(Errno::ENOTTY);
+    }
+    let bytes: IfReq = request.read()?;
+    let name = bytes[..NAME].split(|&b| b == 0).next().unwrap_or_default();
+    let mut index = [0; 4];
+    index.copy_from_slice(&bytes[NAME..NAME + 4]);
+    let by_index = request.command == nr::SIOCGIFNAME;
+    let is_it = |i: &Interface| if by_index { i.index == u32::from_ne_bytes(index) } else { i.name.as_bytes() == name };
+    let interface = network::current().interfaces().into_iter().find(is_it).ok_or(Errno::ENODEV)?;
+    let value = match request.command {
+        nr::SIOCGIFFLAGS => (interface.flags as u16).to_ne_bytes().to_vec(),
+        nr::SIOCGIFADDR | nr::SIOCGIFDSTADDR => address(v4(&interface)?.0),
+        // The loop has none.
+        nr::SIOCGIFBRDADDR => address(Ipv4Addr::UNSPECIFIED),
+        nr::SIOCGIFNETMASK => address(u32::MAX.checked_shl(32 - u32::from(v4(&interface)?.1)).unwrap_or(0)),
+        nr::SIOCGIFMTU => interface.mtu.to_ne_bytes().to_vec(),
+        nr::SIOCGIFHWADDR => [&interface.kind.to_ne_bytes()[..], &interface.hardware].concat(),
+        nr::SIOCGIFMETRIC => 0u32.to_ne_bytes().to_vec(),
+        nr::SIOCGIFTXQLEN => 1000u32.to_ne_bytes().to_vec(),
+        _ => interface.index.to_ne_bytes().to_vec(),
+    };
+    request.write(&reply(interface.name, &value))?;
+    Ok(0)
+}

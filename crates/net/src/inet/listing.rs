@@ -1,0 +1,176 @@
+//! The texts of `/proc/net` (`proc(5)`).
+
+use super::{Common, network, tcp, udp};
+use alloc::string::String;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::fmt::Write;
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::Ordering;
+
+/// An address as the kernel's files have it: words in the machine's order of bytes, a colon, the port.
+fn text(address: SocketAddr, v6: bool) -> String {
+    let mut text = String::new();
+    let octets = match address.ip() {
+        IpAddr::V4(ip) if v6 => ip.to_ipv6_mapped().octets().to_vec(),
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    for word in octets.as_chunks::<4>().0 {
+        // Writing to a string does not fail, here and below.
+        let _ = write!(text, "{:08X}", u32::from_ne_bytes(*word));
+    }
+    let _ = write!(text, ":{:04X}", address.port());
+    text
+}
+
+struct Row<'a> {
+    common: &'a Common,
+    addresses: (SocketAddr, Option<SocketAddr>),
+    state: u8,
+    queues: (usize, usize),
+    /// What a transport adds.
+    more: String,
+}
+
+fn row(to: &mut String, number: usize, row: &Row<'_>) {
+    let v6 = row.common.family == super::Family::V6;
+    let (local, remote) = row.addresses;
+    let remote = remote.unwrap_or(row.common.family.nowhere());
+    let (sending, receiving) = row.queues;
+    let (uid, ino) = (row.common.uid, row.common.ino.load(Ordering::Relaxed));
+    let _ = writeln!(
+        to,
+        "{number:4}: {} {} {:02X} {sending:08X}:{receiving:08X} 00:00000000 00000000 {uid:5}        0 {ino} 1 {:016x}{}",
+        text(local, v6),
+        text(remote, v6),
+        row.state,
+        row.common.id,
+        row.more
+    );
+}
+
+fn header(v6: bool, more: &str) -> String {
+    let address = if v6 {
+        "local_address                         remote_address                        "
+    } else {
+        "local_address rem_address   "
+    };
+    let mut text = String::from("  sl  ");
+    let _ = writeln!(text, "{address}st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode{more}");
+    text
+}
+
+/// The text of `/proc/net/tcp`, or else of `tcp6`.
+#[must_use]
+pub fn tcp(v6: bool) -> String {
+    let mut text = header(v6, "");
+    let sockets: Vec<Arc<tcp::Tcp>> = tcp::ALL.lock().values().filter_map(Weak::upgrade).collect();
+    let of_family = sockets.iter().filter(|socket| (socket.common.family == super::Family::V6) == v6);
+    // A socket without an address is not listed.
+    for (number, socket) in of_family.filter(|socket| socket.addresses().0.port() != 0).enumerate() {
+        use crate::Protocol;
+        let queues = match socket.backlog() {
+            Some((waiting, _)) => (0, waiting),
+            None => (socket.queued(false), socket.queued(true)),
+        };
+        let (addresses, state) = (socket.addresses(), socket.tcp_state());
+        row(&mut text, number, &Row { common: &socket.common, addresses, state, queues, more: String::from(" 20 4 30 10 -1") });
+    }
+    text
+}
+
+/// The text of `/proc/net/udp`, or else of `udp6`.
+#[must_use]
+pub fn udp(v6: bool) -> String {
+    const ESTABLISHED: u8 = 1;
+    const UNCONNECTED: u8 = 7;
+    let mut text = header(v6, " ref pointer drops");
+    let sockets: Vec<Arc<udp::Udp>> = udp::ALL.lock().values().filter_map(Weak::upgrade).collect();
+    let of_family = sockets.iter().filter(|socket| (socket.common.family == super::Family::V6) == v6);
+    for (number, socket) in of_family.filter(|socket| socket.addresses().0.port() != 0).enumerate() {
+        let addresses = socket.addresses();
+        let state = if addresses.1.is_some() { ESTABLISHED } else { UNCONNECTED };
+        let mut more = String::new();
+        let _ = write!(more, " {}", socket.lost());
+        row(&mut text, number, &Row { common: &socket.common, addresses, state, queues: (0, socket.charge()), more });
+    }
+    text
+}
+
+/// The text of `/proc/net/if_inet6`.
+#[must_use]
+pub fn addresses_v6() -> String {
+    /// The scope of an address that is valid on this host only, and that it does not expire.
+    const HOST: u8 = 0x10;
+    const PERMANENT: u8 = 0x80;
+    let mut text = String::new();
+    for interface in network::current().interfaces() {
+        for (ip, prefix) in &interface.addresses {
+            if let IpAddr::V6(ip) = ip {
+                let scope = if ip.is_loopback() { HOST } else { 0 };
+                let ip = u128::from(*ip);
+                let _ = writeln!(
+                    text,
+                    "{ip:032x} {:02x} {prefix:02x} {scope:02x} {PERMANENT:02x} {:>8}",
+                    interface.index, interface.name
+                );
+            }
+        }
+    }
+    text
+}
+
+/// The text of `/proc/net/dev`. Nothing is counted: the loop carries no packets.
+#[must_use]
+pub fn devices() -> String {
+    let mut text = String::from(
+        "Inter-|   Receive                                                |  Transmit\n face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n",
+    );
+    for interface in network::current().interfaces() {
+        let _ = writeln!(
+            text,
+            "{:>6}: {:7} {:7} {:4} {:4} {:4} {:5} {:10} {:9} {:8} {:7} {:4} {:4} {:4} {:5} {:7} {:10}",
+            interface.name, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+        );
+    }
+    text
+}
+
+/// The text of `/proc/net/route`: the host's own addresses are not in it.
+#[must_use]
+pub fn routes() -> String {
+    let mut text = String::from("Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT");
+    while text.len() < 127 {
+        text.push(' ');
+    }
+    text.push('\n');
+    text
+}
+
+/// The text of `/proc/net/sockstat`.
+#[must_use]
+pub fn statistics() -> String {
+    let (tcp, udp) = (tcp::ALL.lock().len(), udp::ALL.lock().len());
+    let mut text = String::new();
+    let _ = write!(
+        text,
+        "sockets: used {}\nTCP: inuse {tcp} orphan 0 tw 0 alloc {tcp} mem 0\nUDP: inuse {udp} mem 0\nUDPLITE: inuse 0\nRAW: inuse 0\nFRAG: inuse 0 memory 0\n",
+        tcp + udp
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::{Ipv4Addr, Ipv6Addr};
+
+    #[test]
+    fn addresses_look_as_on_linux() {
+        let v4 = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80);
+        assert_eq!(text(v4, false), "0100007F:0050");
+        assert_eq!(text(v4, true), "0000000000000000FFFF00000100007F:0050");
+        assert_eq!(text(SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 443), true), "00000000000000000000000001000000:01BB");
+    }
+}

@@ -1,0 +1,154 @@
+//! `AF_INET` and `AF_INET6`: TCP and UDP over a [`Network`] (`ip(7)`, `ipv6(7)`, `tcp(7)`, `udp(7)`).
+//!
+//! Inside, an IPv4 address is always an IPv4 address; only at the edge of an `AF_INET6` socket is it a mapped one.
+
+pub(crate) mod interfaces;
+pub mod listing;
+pub mod network;
+mod options;
+mod table;
+mod tcp;
+mod udp;
+
+pub use network::{Interface, Network, Route};
+pub use tcp::{Initiator, Opening, arrive};
+pub use udp::{Datagram, deliver};
+
+use crate::{Address, Caller, Kind, Socket};
+use abi::errno::Errno;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use fs::Result;
+use linux_raw_sys::general::CAP_NET_BIND_SERVICE;
+use linux_raw_sys::net;
+use options::InetOptions;
+
+/// Ports below are an administrator's.
+const FIRST_FREE_PORT: u16 = 1024;
+
+/// Which of the two families.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    const fn number(self) -> u32 {
+        match self {
+            Self::V4 => net::AF_INET,
+            Self::V6 => net::AF_INET6,
+        }
+    }
+
+    /// No address of this family, port 0.
+    const fn nowhere(self) -> SocketAddr {
+        match self {
+            Self::V4 => SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+            Self::V6 => SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0),
+        }
+    }
+}
+
+/// A new socket. `family` is one of the two.
+///
+/// # Errors
+/// `EPROTONOSUPPORT`, `ESOCKTNOSUPPORT`, `EACCES` (sockets that speak ICMP).
+pub fn socket(family: u32, kind: Kind, protocol: i32) -> Result<Socket> {
+    const TCP: i32 = net::IPPROTO_TCP as i32;
+    const UDP: i32 = net::IPPROTO_UDP as i32;
+    const ICMP: i32 = net::IPPROTO_ICMP as i32;
+    const ICMP6: i32 = net::IPPROTO_ICMPV6 as i32;
+    let family = if family == net::AF_INET { Family::V4 } else { Family::V6 };
+    match (kind, protocol) {
+        (Kind::Stream, 0 | TCP) => Ok(tcp::Tcp::new(family).into_socket()),
+        (Kind::Datagram, 0 | UDP) => Ok(udp::Udp::new(family).into_socket()),
+        (Kind::Datagram, ICMP | ICMP6) => Err(Errno::EACCES),
+        (Kind::Seqpacket, _) => Err(Errno::ESOCKTNOSUPPORT),
+        _ => Err(Errno::EPROTONOSUPPORT),
+    }
+}
+
+/// What sockets of both transports have.
+struct Common {
+    family: Family,
+    id: u64,
+    /// The number of the file, and of the user who made it, for listings.
+    ino: AtomicU64,
+    uid: u32,
+    options: InetOptions,
+    only_v6: AtomicBool,
+}
+
+impl Common {
+    fn new(family: Family) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self {
+            family,
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            ino: AtomicU64::new(0),
+            uid: crate::socket::identity().uid,
+            options: InetOptions::default(),
+            only_v6: AtomicBool::new(false),
+        }
+    }
+
+    fn only_v6(&self) -> bool {
+        self.only_v6.load(Ordering::Relaxed)
+    }
+
+    /// An address as programs see it through this socket.
+    fn shown(&self, address: SocketAddr) -> Address {
+        Address::Inet(match (self.family, address.ip()) {
+            (Family::V6, IpAddr::V4(ip)) => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
+            _ => address,
+        })
+    }
+
+    /// The address that a program means, which has to be of the socket's family.
+    ///
+    /// # Errors
+    /// `EAFNOSUPPORT`.
+    fn meant(&self, address: &Address) -> Result<SocketAddr> {
+        match (self.family, address) {
+            (Family::V4, Address::Inet(SocketAddr::V4(_))) | (Family::V6, Address::Inet(SocketAddr::V6(_))) => {
+                let Address::Inet(address) = address else { return Err(Errno::EAFNOSUPPORT) };
+                Ok(SocketAddr::new(address.ip().to_canonical(), address.port()))
+            }
+            _ => Err(Errno::EAFNOSUPPORT),
+        }
+    }
+
+    /// Where a program wants to reach: no address means this host.
+    ///
+    /// # Errors
+    /// `EAFNOSUPPORT`; `ENETUNREACH` for an IPv4 address if the socket is for IPv6 only.
+    fn destination(&self, address: &Address) -> Result<SocketAddr> {
+        let meant = self.meant(address)?;
+        let ip = match meant.ip() {
+            IpAddr::V4(_) if self.family == Family::V6 && self.only_v6() => return Err(Errno::ENETUNREACH),
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        Ok(SocketAddr::new(ip, meant.port()))
+    }
+
+    /// Checks an address to be bound.
+    ///
+    /// # Errors
+    /// `EAFNOSUPPORT`, `EADDRNOTAVAIL`, `EACCES`.
+    fn bindable(&self, caller: &Caller<'_>, address: &Address) -> Result<SocketAddr> {
+        let meant = self.meant(address)?;
+        let ip = meant.ip();
+        let mapped = self.family == Family::V6 && ip.is_ipv4();
+        let anywhere = ip.is_unspecified() || ip.is_multicast() || self.options.free_bind();
+        if (mapped && self.only_v6()) || !(anywhere || network::is_local(ip)) {
+            return Err(Errno::EADDRNOTAVAIL);
+        }
+        if (1..FIRST_FREE_PORT).contains(&meant.port()) && !caller.walk.cred.has(CAP_NET_BIND_SERVICE) {
+            return Err(Errno::EACCES);
+        }
+        Ok(meant)
+    }
+}

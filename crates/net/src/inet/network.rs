@@ -1,0 +1,122 @@
+//! What carries between hosts: the trait that a network is, and the one that every instance has, the loop.
+
+use super::{Datagram, Opening, tcp, udp};
+use abi::errno::Errno;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use fs::Result;
+use linux_raw_sys::net;
+use task::Once;
+
+/// A network interface.
+#[derive(Clone, Debug)]
+pub struct Interface {
+    /// Its number, from 1 on.
+    pub index: u32,
+    /// Its name.
+    pub name: &'static str,
+    /// `IFF_*`.
+    pub flags: u32,
+    /// `ARPHRD_*`.
+    pub kind: u16,
+    /// The largest packet, bytes.
+    pub mtu: u32,
+    /// The hardware's address.
+    pub hardware: [u8; 6],
+    /// Its addresses, each with the length of its network's prefix.
+    pub addresses: Vec<(IpAddr, u8)>,
+}
+
+/// How an address is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Route {
+    /// The interface.
+    pub interface: u32,
+    /// The address packets come from.
+    pub source: IpAddr,
+    /// Whether it is this host.
+    pub local: bool,
+}
+
+/// What carries connections and datagrams between sockets, and to other hosts. The guarantees are in `docs/sockets.md`.
+pub trait Network: Send + Sync {
+    /// The interfaces, in the order of their numbers.
+    fn interfaces(&self) -> Vec<Interface>;
+
+    /// How `to` is reached.
+    ///
+    /// # Errors
+    /// `ENETUNREACH`, `EHOSTUNREACH`.
+    fn route(&self, to: IpAddr) -> Result<Route>;
+
+    /// Begins a connection; the opening is told what becomes of it, before this returns or later.
+    fn connect(&self, opening: Opening);
+
+    /// Carries a datagram. What is lost on its way is not told.
+    ///
+    /// # Errors
+    /// `ECONNREFUSED` if it is known at once that nobody is there.
+    fn transmit(&self, datagram: Datagram) -> Result<()>;
+}
+
+static NETWORK: Once<&'static dyn Network> = Once::new();
+
+/// Sets what carries. The first call counts; without one it is the loop alone.
+pub fn set(network: &'static dyn Network) {
+    NETWORK.call_once(|| network);
+}
+
+/// What carries.
+pub fn current() -> &'static dyn Network {
+    NETWORK.get().copied().unwrap_or(&Loop)
+}
+
+/// Whether an address is this host's.
+pub(super) fn is_local(ip: IpAddr) -> bool {
+    current().route(ip).is_ok_and(|route| route.local)
+}
+
+/// The instance itself, and nobody else.
+pub struct Loop;
+
+impl Loop {
+    /// The number of its interface.
+    pub const INDEX: u32 = 1;
+    const MTU: u32 = 65_536;
+    const LOOPBACK: u16 = 772;
+}
+
+impl Network for Loop {
+    fn interfaces(&self) -> Vec<Interface> {
+        vec![Interface {
+            index: Self::INDEX,
+            name: "lo",
+            flags: net::net_device_flags::IFF_UP as u32
+                | net::net_device_flags::IFF_LOOPBACK as u32
+                | net::net_device_flags::IFF_RUNNING as u32
+                | net::net_device_flags::IFF_LOWER_UP as u32,
+            kind: Self::LOOPBACK,
+            mtu: Self::MTU,
+            hardware: [0; 6],
+            addresses: vec![(Ipv4Addr::LOCALHOST.into(), 8), (Ipv6Addr::LOCALHOST.into(), 128)],
+        }]
+    }
+
+    fn route(&self, to: IpAddr) -> Result<Route> {
+        match to {
+            // All of 127.0.0.0/8 is this host; to its own addresses it speaks from the same one, as Linux does.
+            IpAddr::V4(ip) if ip.is_loopback() => Ok(Route { interface: Self::INDEX, source: to, local: true }),
+            IpAddr::V6(Ipv6Addr::LOCALHOST) => Ok(Route { interface: Self::INDEX, source: to, local: true }),
+            _ => Err(Errno::ENETUNREACH),
+        }
+    }
+
+    fn connect(&self, opening: Opening) {
+        tcp::arrive(opening);
+    }
+
+    fn transmit(&self, datagram: Datagram) -> Result<()> {
+        udp::deliver(datagram)
+    }
+}

@@ -1,0 +1,198 @@
+//! Who is bound to which port: one table per transport.
+
+use super::FIRST_FREE_PORT;
+use abi::errno::Errno;
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+use core::ops::RangeInclusive;
+use core::sync::atomic::{AtomicU32, Ordering};
+use fs::Result;
+use task::Mutex;
+
+/// The ports that are given to who asks for none (`net.ipv4.ip_local_port_range`).
+pub(crate) const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
+
+/// The addresses a socket is bound to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Scope {
+    pub(super) ip: IpAddr,
+    /// `::` without `IPV6_V6ONLY`: any address of both families.
+    pub(super) both: bool,
+}
+
+impl Scope {
+    pub(super) fn new(ip: IpAddr, only_v6: bool) -> Self {
+        Self { ip, both: ip.is_ipv6() && ip.is_unspecified() && !only_v6 }
+    }
+
+    /// How well the scope fits an address: not at all, as one of many, or as the very one.
+    pub(super) fn fits(self, ip: IpAddr) -> Option<u8> {
+        if self.ip == ip {
+            Some(2)
+        } else if self.ip.is_unspecified() && self.ip.is_ipv4() == ip.is_ipv4() {
+            Some(1)
+        } else {
+            self.both.then_some(0)
+        }
+    }
+
+    fn overlaps(self, other: Self) -> bool {
+        self.both || other.both || self.fits(other.ip).is_some() || other.fits(self.ip).is_some()
+    }
+}
+
+/// What a socket allows others to do with its port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Sharing {
+    /// `SO_REUSEADDR`.
+    pub(super) address: bool,
+    /// Whether it waits for connections, beside which that does not count.
+    pub(super) listens: bool,
+    /// `SO_REUSEPORT`, with the user who may share.
+    pub(super) port: Option<u32>,
+}
+
+impl Sharing {
+    /// Whether one that shares like this may come, or stay, beside the other.
+    fn suits(self, other: Self) -> bool {
+        (self.address && other.address && !other.listens) || (self.port.is_some() && self.port == other.port)
+    }
+}
+
+/// A socket that can be bound.
+pub(super) trait Bound: Send + Sync {
+    /// What it allows others now.
+    fn sharing(&self) -> Sharing;
+}
+
+struct Entry<S> {
+    scope: Scope,
+    socket: Weak<S>,
+}
+
+/// One transport's ports.
+pub(super) struct Table<S: 'static> {
+    ports: Mutex<BTreeMap<u16, Vec<Entry<S>>>>,
+    next: AtomicU32,
+}
+
+/// A socket's place in a table; dropping it takes it away.
+pub(super) struct Place<S: Bound + 'static> {
+    table: &'static Table<S>,
+    socket: Weak<S>,
+    pub(super) address: SocketAddr,
+}
+
+impl<S: Bound> Drop for Place<S> {
+    fn drop(&mut self) {
+        let mut ports = self.table.ports.lock();
+        if let Some(entries) = ports.get_mut(&self.address.port()) {
+            entries.retain(|entry| !entry.socket.ptr_eq(&self.socket));
+            if entries.is_empty() {
+                ports.remove(&self.address.port());
+            }
+        }
+    }
+}
+
+impl<S: Bound> Table<S> {
+    pub(super) const fn new() -> Self {
+        Self { ports: Mutex::new(BTreeMap::new()), next: AtomicU32::new(0) }
+    }
+
+    /// Binds a socket; port 0 is any that is free.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`.
+    pub(super) fn bind(&'static self, socket: &Arc<S>, scope: Scope, port: u16) -> Result<Place<S>> {
+        let mut ports = self.ports.lock();
+        let sharing = socket.sharing();
+        let port = if port == 0 { self.free_port(&ports).ok_or(Errno::EADDRINUSE)? } else { port };
+        let conflict = |entry: &Entry<S>| {
+            entry.scope.overlaps(scope) && entry.socket.upgrade().is_some_and(|other| !sharing.suits(other.sharing()))
+        };
+        if ports.get(&port).is_some_and(|entries| entries.iter().any(conflict)) {
+            return Err(Errno::EADDRINUSE);
+        }
+        let socket = Arc::downgrade(socket);
+        ports.entry(port).or_default().push(Entry { scope, socket: socket.clone() });
+        Ok(Place { table: self, socket, address: SocketAddr::new(scope.ip, port) })
+    }
+
+    /// Whether a bound socket gets on with the others at its port, now that what it allows has changed.
+    pub(super) fn gets_on(&self, place: &Place<S>, only_v6: bool) -> bool {
+        let Some(socket) = place.socket.upgrade() else { return false };
+        let (scope, sharing) = (Scope::new(place.address.ip(), only_v6), socket.sharing());
+        let others = |entry: &Entry<S>| !entry.socket.ptr_eq(&place.socket) && entry.scope.overlaps(scope);
+        let conflict = |entry: &Entry<S>| entry.socket.upgrade().is_some_and(|other| !sharing.suits(other.sharing()));
+        !self.ports.lock().get(&place.address.port()).is_some_and(|e| e.iter().any(|e| others(e) && conflict(e)))
+    }
+
+    fn free_port(&self, ports: &BTreeMap<u16, Vec<Entry<S>>>) -> Option<u16> {
+        let (first, last) = (u32::from(*EPHEMERAL.start()), u32::from(*EPHEMERAL.end()));
+        debug_assert!(first >= u32::from(FIRST_FREE_PORT), "anybody may have these");
+        let count = last - first + 1;
+        (0..count).find_map(|_| {
+            let port = (first + self.next.fetch_add(1, Ordering::Relaxed) % count) as u16;
+            (!ports.contains_key(&port)).then_some(port)
+        })
+    }
+
+    /// Narrows the address of a place: a socket that was bound to any has been connected.
+    pub(super) fn narrow(&self, place: &mut Place<S>, ip: IpAddr) {
+        let mut ports = self.ports.lock();
+        let entries = ports.get_mut(&place.address.port());
+        if let Some(entry) = entries.and_then(|entries| entries.iter_mut().find(|e| e.socket.ptr_eq(&place.socket))) {
+            entry.scope = Scope { ip, both: false };
+        }
+        place.address.set_ip(ip);
+    }
+
+    /// The sockets at a port that `score` says something of, of those with the highest score, in the order they were bound. `score` is
+    /// given the socket and how well its addresses fit.
+    pub(super) fn best<K: Ord>(&self, to: SocketAddr, score: impl Fn(&S, u8) -> Option<K>) -> Vec<Arc<S>> {
+        let ports = self.ports.lock();
+        let mut best: Vec<Arc<S>> = Vec::new();
+        let mut highest = None;
+        for entry in ports.get(&to.port()).into_iter().flatten() {
+            let Some(fit) = entry.scope.fits(to.ip()) else { continue };
+            let Some(socket) = entry.socket.upgrade() else { continue };
+            let Some(key) = score(&socket, fit) else { continue };
+            match highest.as_ref().map(|highest| key.cmp(highest)) {
+                Some(core::cmp::Ordering::Less) => {}
+                Some(core::cmp::Ordering::Equal) => best.push(socket),
+                None | Some(core::cmp::Ordering::Greater) => {
+                    best.clear();
+                    best.push(socket);
+                    highest = Some(key);
+                }
+            }
+        }
+        best
+    }
+
+    /// All sockets at a port, whatever their address.
+    pub(super) fn at_port(&self, port: u16) -> Vec<Arc<S>> {
+        self.ports.lock().get(&port).into_iter().flatten().filter_map(|entry| entry.socket.upgrade()).collect()
+    }
+}
+
+/// Which of `count` sockets that share a port gets what comes from `from`: the same one for the same sender.
+pub(super) fn share(from: SocketAddr, to: SocketAddr, count: usize) -> usize {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    let mut mix = |bytes: &[u8]| {
+        for &byte in bytes {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    };
+    for address in [from, to] {
+        match address.ip() {
+            IpAddr::V4(ip) => mix(&ip.octets()),
+            IpAddr::V6(ip) => mix(&ip.octets()),
+        }
+        mix(&address.port().to_ne_bytes());
+    }
+    ((hash ^ hash >> 32) % count.max(1) as u64) as usize
+}

@@ -1,0 +1,75 @@
+//! Where a socket receives: its queue, and what others need to know of it. The same for all families; what the queue holds is theirs.
+
+use crate::Options;
+use abi::errno::Errno;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
+use fs::poll::{Events, Source};
+use task::Mutex;
+
+/// Nothing more will be received.
+pub(crate) const RECEIVING: u8 = 1;
+/// Nothing more may be sent.
+pub(crate) const SENDING: u8 = 2;
+/// The peer has said that it sends nothing more.
+pub(crate) const ENDED: u8 = 4;
+
+/// What comes true for a sender when there is room again.
+pub(crate) const ROOM: Events = Events::WRITABLE.union(Events::WRBAND);
+
+/// One socket's receiving side, with a queue of kind `Q`.
+pub struct Port<Q> {
+    pub(crate) options: Arc<Options>,
+    pub(crate) queue: Mutex<Q>,
+    /// There is more to receive or accept, or never will be.
+    pub(crate) readable: Source,
+    /// There is more room to send into, or (a listener) for connections.
+    pub(crate) writable: Source,
+    shut: AtomicU8,
+    error: AtomicI32,
+    /// Whether `error` is anything: spares the fast path an exchange.
+    failed: AtomicBool,
+}
+
+impl<Q: Default> Port<Q> {
+    pub(crate) fn new(options: Arc<Options>) -> Self {
+        Self {
+            options,
+            queue: Mutex::default(),
+            readable: Source::new(),
+            writable: Source::new(),
+            shut: AtomicU8::new(0),
+            error: AtomicI32::new(0),
+            failed: AtomicBool::new(false),
+        }
+    }
+}
+
+impl<Q> Port<Q> {
+    pub(crate) fn is_shut(&self, what: u8) -> bool {
+        self.shut.load(Ordering::Acquire) & what == what
+    }
+
+    /// Ends receiving or sending, and tells whoever waits for either.
+    pub(crate) fn shut(&self, what: u8) {
+        self.shut.fetch_or(what, Ordering::AcqRel);
+        self.readable.notify();
+        self.writable.notify();
+    }
+
+    pub(crate) fn set_error(&self, error: Errno) {
+        self.error.store(error.raw(), Ordering::Relaxed);
+        self.failed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn take_error(&self) -> Option<Errno> {
+        if !self.failed() || !self.failed.swap(false, Ordering::AcqRel) {
+            return None;
+        }
+        Some(Errno::from_raw(self.error.load(Ordering::Relaxed)))
+    }
+}
