@@ -39,6 +39,8 @@ impl State {
 #[derive(Debug, PartialEq, Eq)]
 struct Call {
     name: String,
+    /// Of its arguments.
+    kinds: Vec<String>,
     state: State,
     /// The module and function.
     place: String,
@@ -58,6 +60,8 @@ fn parse(table: &str) -> Result<BTreeMap<u32, Call>> {
         let entry = || -> Option<(u32, Call)> {
             let (number, rest) = line.trim().split_once(' ')?;
             let (name, rest) = rest.split_once('(')?;
+            let (kinds, rest) = rest.split_once(')')?;
+            let kinds = kinds.split(", ").filter(|kind| !kind.is_empty()).map(str::to_owned).collect();
             let (function, rest) = rest.split_once("= [")?.1.split_once("];")?;
             let place = function.strip_prefix("regs ").unwrap_or(function).replace("::", ".rs: ");
             let (state, remark) = match rest.trim().strip_prefix("// ").map(|remark| remark.split_once(": ")) {
@@ -66,7 +70,7 @@ fn parse(table: &str) -> Result<BTreeMap<u32, Call>> {
                 Some(Some(("stub", why))) => (State::Stub, why),
                 _ => return None,
             };
-            let call = Call { name: name.to_owned(), state, place, remark: remark.to_owned() };
+            let call = Call { name: name.to_owned(), kinds, state, place, remark: remark.to_owned() };
             Some((number.parse().ok()?, call))
         };
         let (number, call) = entry().with_context(|| format!("cannot read the line `{}`", line.trim()))?;
@@ -78,8 +82,8 @@ fn parse(table: &str) -> Result<BTreeMap<u32, Call>> {
         let Some((number, name)) = pair.split_once(')').and_then(|(pair, _)| pair.split_once(", ")) else {
             bail!("cannot read `{pair}`")
         };
-        let call =
-            Call { name: name.trim_matches('"').to_owned(), state: State::Missing, place: String::new(), remark: String::new() };
+        let name = name.trim_matches('"').to_owned();
+        let call = Call { name, kinds: Vec::new(), state: State::Missing, place: String::new(), remark: String::new() };
         enter(number.parse()?, call)?;
     }
     Ok(calls)
@@ -96,16 +100,29 @@ fn page(calls: &BTreeMap<u32, Call>) -> String {
         let _ = writeln!(text, "| {} | {} |", state.name(), calls.values().filter(|call| call.state == state).count());
     }
     text.push_str("\n| number | call | state | function | remark |\n|---:|---|---|---|---|\n");
-    for (number, Call { name, state, place, remark }) in calls {
+    for (number, Call { name, state, place, remark, .. }) in calls {
         let place = if place.is_empty() { String::new() } else { format!("`{place}`") };
         let _ = writeln!(text, "| {number} | `{name}` | {} | {place} | {remark} |", state.name());
     }
     text
 }
 
-fn made() -> Result<String> {
+fn calls() -> Result<BTreeMap<u32, Call>> {
     let table = fs::read_to_string(paths::root().join(SOURCE)).with_context(|| format!("cannot read {SOURCE}"))?;
-    Ok(page(&parse(&table).with_context(|| format!("in {SOURCE}"))?))
+    parse(&table).with_context(|| format!("in {SOURCE}"))
+}
+
+fn made() -> Result<String> {
+    Ok(page(&calls()?))
+}
+
+/// The calls that there are, as lines `NUMBER NAME KIND…` with the kinds of the arguments (`linux::table::Kind`).
+pub fn signatures() -> Result<String> {
+    let mut text = String::new();
+    for (number, call) in calls()?.iter().filter(|(_, call)| call.state != State::Missing) {
+        let _ = writeln!(text, "{number} {} {}", call.name, call.kinds.join(" "));
+    }
+    Ok(text)
 }
 
 /// Writes the page.

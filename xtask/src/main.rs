@@ -7,6 +7,7 @@ mod build;
 mod check;
 mod cleanup;
 mod demo;
+mod fuzz;
 mod initramfs;
 mod iso;
 mod ksyms;
@@ -46,6 +47,8 @@ enum Task {
     Linux,
     /// Run the tests: the source's rules, the host's tests, scenarios in booted machines
     Test(test::Arguments),
+    /// Make random system calls with hostile arguments in an instance
+    Fuzz(fuzz::Arguments),
     /// Measure, beside Linux
     Bench(bench::Arguments),
     /// Show where the kernel's instructions go in one operation of a benchmark
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }),
         Task::Test(arguments) => test::run(arguments),
+        Task::Fuzz(arguments) => fuzz::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Profile(arguments) => bench::profile::run(&arguments),
         Task::Check => return check::run(),

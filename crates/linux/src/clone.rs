@@ -93,7 +93,8 @@ fn new_process(task: &Task, request: &Request, pid: i32) -> Result<Arc<Process>,
     let actions = old.actions();
     let new = NewProcess {
         pid,
-        exit_signal: request.exit_signal,
+        // A sibling ends as the caller does: the caller's parent has not asked for any other signal.
+        exit_signal: if request.has(sys::CLONE_PARENT) { old.exit_signal() } else { request.exit_signal },
         space,
         actions: if request.has(sys::CLONE_SIGHAND) { actions } else { actions.fork() },
         limits: *old.limits.lock(),
@@ -106,6 +107,9 @@ fn new_process(task: &Task, request: &Request, pid: i32) -> Result<Arc<Process>,
 
 fn do_clone(task: &Task, regs: &UserRegs, request: &Request) -> SysResult {
     request.check()?;
+    if task.pid() == 1 && request.has(sys::CLONE_PARENT) {
+        return Err(Errno::EINVAL);
+    }
     let is_thread = request.has(sys::CLONE_THREAD);
     let fpu = copy_fpu(task, request)?;
     let tid = processes::allocate().ok_or(Errno::EAGAIN)?;
@@ -246,6 +250,9 @@ pub fn sys_clone3(task: &Task, regs: &mut UserRegs, args: usize, size: usize) ->
     let args = CloneArgs::read_from_bytes(&bytes).map_err(|_| Errno::EINVAL)?;
     // Handlers back to their defaults is what a program that asks for it can do by itself; everything else is in the low half.
     let high = args.flags >> 32;
+    if args.flags as u32 & (sys::CLONE_THREAD | sys::CLONE_PARENT) != 0 && args.exit_signal != 0 {
+        return Err(Errno::EINVAL);
+    }
     if high != 0 || args.flags & u64::from(sys::CSIGNAL) != 0 || (args.stack == 0) != (args.stack_size == 0) {
         return Err(Errno::EINVAL);
     }

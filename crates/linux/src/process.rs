@@ -513,7 +513,7 @@ fn notify_parent(parent: Option<Arc<Process>>, child: &Arc<Process>, code: i32, 
     let Some(parent) = parent else { return };
     let ended = !matches!(code.cast_unsigned(), sys::CLD_STOPPED | sys::CLD_CONTINUED);
     let signo = if ended { child.exit_signal() } else { sys::SIGCHLD as i32 };
-    if signo != 0 && (ended || parent.actions().wants_child_stops()) {
+    if signo != 0 && !signal::is_spared(&parent, signo) && (ended || parent.actions().wants_child_stops()) {
         let mut info = SigInfo::child(code, child.pid(), child.credentials().user.real, status, child.cpu_ns() / 10_000_000);
         info.signo = signo;
         signal::send(&parent, info);

@@ -455,14 +455,20 @@ fn check_permission(task: &Task, process: &Process, signal: i32) -> Result<(), E
     if signal == SIGCONT && session(task.pid()) == session(process.pid()) { Ok(()) } else { Err(Errno::EPERM) }
 }
 
+/// Process 1 is not ended or stopped by those it looks after; it gets what it handles, and what it has blocked to wait for it.
+pub(crate) fn is_spared(process: &Process, signal: i32) -> bool {
+    process.pid() == 1
+        && process.actions().get(signal).handler == SIG_DFL
+        && !process.tasks().iter().any(|task| task.signals.lock().blocked & bit(signal) != 0)
+}
+
 /// Sends from a call of `task`. 0 only checks.
 fn send_from(task: &Task, process: &Arc<Process>, thread: Option<&Task>, info: SigInfo) -> Result<(), Errno> {
     check_permission(task, process, info.signo)?;
     if info.signo == 0 {
         return Ok(());
     }
-    // Process 1 is not ended or stopped by those it looks after; it gets what it handles.
-    if process.pid() == 1 && process.actions().get(info.signo).handler == SIG_DFL {
+    if is_spared(process, info.signo) {
         return Ok(());
     }
     post(process, thread, info)

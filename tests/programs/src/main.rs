@@ -2,7 +2,8 @@
 //!
 //! `machine-tests list` prints the checks' names; `machine-tests NAME` runs one and prints `ok NAME`, or says what is wrong and
 //! exits with status 1. Every check passes on Linux. `machine-tests stress` prints the names of those that run longer, `machine-tests
-//! wake-ups N` does as many of one of them as it is told, and `machine-tests quiet` counts interrupts as only Skerry shows them.
+//! wake-ups N` does as many of one of them as it is told, `machine-tests quiet` counts interrupts as only Skerry
+//! shows them, and `machine-tests fuzz …` is `cargo xtask fuzz syscalls` inside the machine.
 
 mod canary;
 mod coherence;
@@ -10,6 +11,7 @@ mod credentials;
 mod events;
 mod exhaust;
 mod files;
+mod fuzz;
 mod inet;
 mod locks;
 mod mappings;
@@ -73,6 +75,8 @@ fn main() -> ExitCode {
         ["child", what @ ..] => processes::child(what),
         ["credentials-child", what @ ..] => credentials::child(what),
         ["canary", what] => canary::run(what),
+        ["fuzz", arguments @ ..] => fuzz::run(arguments),
+        ["fuzz-show", arguments @ ..] => fuzz::show(arguments),
         ["exhaust", processes] => exhaust::run(processes),
         [name] => match checks().iter().chain(&stress()).find(|(known, _)| known == name) {
             Some((_, check)) => report(name, check()),

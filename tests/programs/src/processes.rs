@@ -23,6 +23,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("processes-groups", groups),
     ("processes-end-with-all-threads", end_with_all_threads),
     ("processes-script-interpreter", script_interpreter),
+    ("processes-siblings-end-by-the-parents-signal", siblings),
 ];
 
 /// The program's other half, run as a child: `machine-tests child WHAT…`.
@@ -234,5 +235,27 @@ fn script_interpreter() -> Result<()> {
     fs::remove_file(&path)?;
     // The script's path is the interpreter's second argument, which is no child's name: status 2.
     ensure!(status?.code() == Some(2), "the interpreter was not run");
+    Ok(())
+}
+
+/// A grandchild made by `CLONE_PARENT` is a child whose end is told by `SIGCHLD`, whatever the child asked for. The signal it asked
+/// for would end this process.
+fn siblings() -> Result<()> {
+    // SAFETY: the children make system calls on memory of their own only, and end without returning from here.
+    let child = unsafe { checked(libc::fork())? };
+    if child == 0 {
+        let flags = libc::CLONE_PARENT | libc::SIGRTMIN();
+        // SAFETY: as above. Both processes that return from this end.
+        unsafe {
+            libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0);
+            libc::_exit(3);
+        }
+    }
+    for _ in 0..2 {
+        let mut status = 0;
+        // SAFETY: the status is written to a variable of this function's.
+        checked(unsafe { libc::waitpid(-1, &mut status, 0) })?;
+        ensure!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 3, "a child ended with {status:#x}");
+    }
     Ok(())
 }

@@ -3,6 +3,7 @@
 mod boot;
 mod busybox;
 mod debian;
+mod fuzz;
 mod json;
 mod memory;
 mod observe;
@@ -22,6 +23,7 @@ pub fn tests() -> Vec<Test> {
         Test { name: "machine/churn", place: SkerryMachine, run: partitions::churn },
         Test { name: "machine/debian", place: SkerryMachine, run: debian::programs },
         Test { name: "machine/development", place: SkerryMachine, run: debian::development },
+        Test { name: "machine/fuzz", place: SkerryMachine, run: fuzz::run },
         Test { name: "machine/terminal", place: AnyMachine, run: terminal::run },
         Test { name: "machine/busybox", place: AnyMachine, run: busybox::run },
         Test { name: "machine/programs", place: AnyMachine, run: programs::run },

@@ -1,0 +1,207 @@
+//! `cargo xtask fuzz syscalls`: random system calls with hostile arguments, in instances of a booted machine (`docs/fuzzing.md`).
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use serde::{Deserialize, Serialize};
+
+use crate::cleanup::Directory;
+use crate::vm::{Addition, Ending, Machine, Streams, last_lines};
+use crate::{abi, build, paths};
+
+/// Make random system calls with hostile arguments in an instance
+#[derive(Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Random system calls; fails if the kernel panics, hangs, or does not get rid of a process
+    Syscalls(Syscalls),
+}
+
+/// How to fuzz.
+#[derive(Args, Clone)]
+pub struct Syscalls {
+    /// How long, in seconds of the machine
+    #[arg(long, default_value_t = 60, value_name = "N")]
+    pub seconds: u64,
+    /// Where the calls come from; a random one if none is given
+    #[arg(long, value_name = "S")]
+    pub seed: Option<u64>,
+    /// Processors of the instance
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    pub cpus: u32,
+    /// Only this round of the first instance of the seed, with each call shown before it is made
+    #[arg(long, value_name = "R")]
+    pub round: Option<u64>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Syscalls {
+    /// For this long on so many processors, from a random seed.
+    pub fn new(seconds: u64, cpus: u32) -> Self {
+        Self { seconds, seed: None, cpus, round: None, json: false }
+    }
+}
+
+/// What was done.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Done {
+    #[serde(default)]
+    seed: u64,
+    rounds: u64,
+    calls: u64,
+    succeeded: u64,
+    calls_that_succeeded_once: u64,
+}
+
+impl std::fmt::Display for Done {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { seed, rounds, calls, succeeded, calls_that_succeeded_once: kinds } = self;
+        write!(f, "seed {seed}: {rounds} rounds, {calls} calls, {succeeded} of them succeeded, of {kinds} different ones")
+    }
+}
+
+/// An instance lives this long: what the rounds leave in its file system goes with it.
+const INSTANCE_SECONDS: u64 = 60;
+/// How long an instance may take to end after its time, on a machine that is emulated and busy.
+const PATIENCE: u64 = 200;
+/// Lines of the kernel's log that are shown.
+const LOG_LINES: usize = 60;
+/// Calls that are shown of a round that ended with the kernel.
+const CALLS_SHOWN: usize = 16;
+
+/// Carries out `cargo xtask fuzz`.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let What::Syscalls(options) = &arguments.what;
+    let log = paths::target().join(format!("fuzz-{}.log", std::process::id()));
+    let outcome = syscalls(options, Machine { log, ..Machine::default() });
+    match &outcome {
+        Ok(done) if options.json => println!("{}", serde_json::to_string(done)?),
+        Ok(done) => println!("{done}"),
+        Err(error) => println!("{error:#}"),
+    }
+    Ok(ExitCode::from(u8::from(outcome.is_err())))
+}
+
+/// Fuzzes in this machine, one instance after the other.
+///
+/// # Errors
+/// A panic, a hang, or that it could not be run; the text has the seed, the last calls, and the log.
+pub fn syscalls(options: &Syscalls, machine: Machine) -> Result<Done> {
+    let directory = Directory::create()?;
+    let table = directory.join("calls");
+    fs::write(&table, abi::signatures()?)?;
+    let mut fuzz = Fuzz { machine, program: build::test_programs()?.program("machine-tests"), table, cpus: options.cpus };
+    fuzz.machine.hardware.cpus = options.cpus + 1;
+    let first = options.seed.unwrap_or_else(random_seed);
+    let mut total = Done { seed: first, ..Done::default() };
+    let mut seconds = options.seconds;
+    while seconds > 0 {
+        let (now, seed) = (seconds.min(INSTANCE_SECONDS), first.wrapping_add(total.rounds));
+        let done = match fuzz.instance(seed, now, options.round)? {
+            Ok(done) => done,
+            Err(failure) => return Err(fuzz.explain(seed, failure, options.round)),
+        };
+        total.rounds += done.rounds;
+        total.calls += done.calls;
+        total.succeeded += done.succeeded;
+        total.calls_that_succeeded_once = total.calls_that_succeeded_once.max(done.calls_that_succeeded_once);
+        seconds -= now;
+        if options.round.is_some() {
+            break;
+        }
+    }
+    Ok(total)
+}
+
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish() >> 32
+}
+
+struct Fuzz {
+    machine: Machine,
+    program: PathBuf,
+    table: PathBuf,
+    cpus: u32,
+}
+
+/// What an instance printed before it failed, and how that looks.
+struct Failure {
+    what: String,
+    printed: String,
+}
+
+impl Fuzz {
+    /// Boots a machine with one instance that fuzzes.
+    fn instance(&self, seed: u64, seconds: u64, round: Option<u64>) -> Result<Result<Done, Failure>> {
+        let mut machine = self.machine.clone();
+        let limit = seconds + PATIENCE;
+        machine.timeout = Some(Duration::from_secs(limit + 60));
+        for (host, guest) in [(&self.program, "/bin/machine-tests"), (&self.table, "/fuzz-calls")] {
+            machine.additions.push(Addition { host: host.clone(), guest: guest.into() });
+        }
+        let round = round.map_or(String::new(), |round| round.to_string());
+        let script = format!(
+            "timeout -s KILL {limit} skerry run --name fuzz --cpus {} --mem 512M -- machine-tests fuzz /fuzz-calls {seed} {seconds} {} {round} > /tmp/out 2>&1
+             status=$?; tail -n 400 /tmp/out; [ $status = 0 ] && exit
+             echo \"== status $status\"; skerry inspect fuzz --json; skerry logs --kernel fuzz | tail -n {LOG_LINES}; exit 1",
+            self.cpus,
+            self.cpus + 2
+        );
+        machine.command = ["/bin/sh", "-c", &script].map(OsString::from).to_vec();
+        let (mut output, mut complaints) = (Vec::new(), Vec::new());
+        let streams = Streams { input: Box::new(std::io::empty()), output: &mut output, error: &mut complaints };
+        let outcome = machine.run(streams)?;
+        let printed = String::from_utf8_lossy(&output).into_owned();
+        let result = printed.lines().find_map(|line| line.strip_prefix("fuzz-result "));
+        if let (Ending::Exited(0), Some(result)) = (&outcome.ending, result) {
+            return Ok(Ok(serde_json::from_str(result).context("the fuzzer's result makes no sense")?));
+        }
+        let log = last_lines(&machine.log, LOG_LINES);
+        let told = printed.split_once("== status").map_or("", |(_, rest)| rest);
+        let said = printed.lines().filter(|line| !line.starts_with("round ")).take_while(|line| !line.starts_with("== status"));
+        let said: Vec<_> = said.collect();
+        let what = format!(
+            "{:?}\nthe fuzzer said: {}\nthe instance: status{told}\nthe supervisor's log ends:\n{log}",
+            outcome.ending,
+            said[said.len().saturating_sub(CALLS_SHOWN)..].join("\n")
+        );
+        Ok(Err(Failure { what, printed }))
+    }
+
+    /// What failed, with the last calls of the round that did it, found by making each round that was going on again by itself.
+    fn explain(&self, seed: u64, failure: Failure, round: Option<u64>) -> anyhow::Error {
+        let mut text = format!("seed {seed}, {} processors: {}", self.cpus, failure.what);
+        let started: Vec<u64> = failure.printed.lines().filter_map(|line| line.strip_prefix("round ")?.parse().ok()).collect();
+        let going_on = &started[started.len().saturating_sub(self.cpus as usize + 4)..];
+        text += &format!(
+            "\nthe last rounds: {going_on:?}; one of them by itself: cargo xtask fuzz syscalls --seed {seed} --cpus {} --round R",
+            self.cpus
+        );
+        if round.is_none() {
+            for &round in going_on.iter().rev() {
+                match self.instance(seed, 1, Some(round)) {
+                    Ok(Ok(_)) => {}
+                    Ok(Err(alone)) => {
+                        text += &format!("\nround {round} by itself: {}", alone.what);
+                        break;
+                    }
+                    Err(error) => text += &format!("\nround {round} could not be run by itself: {error:#}"),
+                }
+            }
+        }
+        anyhow::Error::msg(text)
+    }
+}
