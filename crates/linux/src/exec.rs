@@ -293,9 +293,10 @@ pub(crate) fn load(
 /// Makes the calling thread, the last of its process, run what was loaded.
 pub(crate) fn take_over(task: &Task, loaded: Loaded) {
     let process = task.process();
-    // The old memory's last words: nobody is to be told about them any more.
+    // The old memory's last words.
+    crate::futex::leaves_memory(task);
+    task.locks_released.store(false, Ordering::SeqCst);
     task.clear_tid.store(0, Ordering::Relaxed);
-    task.robust.store(0, Ordering::Relaxed);
     task.thread().set_user(Some(loaded.space.clone()));
     process.replace_space(loaded.space);
     *process.image.lock() = loaded.image;

@@ -14,9 +14,10 @@ use guard::user;
 use linux_raw_sys::general as sys;
 use vm::FutexKey;
 
+use crate::task::Restart;
 use crate::time::{TimeSpec, deadline_after, deadline_at};
 use crate::uaccess::UserPtr;
-use crate::{SysResult, Task};
+use crate::{SysResult, Task, futex_pi as pi};
 
 const BUCKETS: usize = 256;
 
@@ -75,6 +76,11 @@ impl Waiter {
         self.word.iter().zip(word).for_each(|(mine, word)| mine.store(*word, Ordering::Relaxed));
     }
 
+    /// Whether it was taken out of its bucket to go on.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.woken.load(Ordering::Acquire)
+    }
+
     /// Was taken out of its bucket.
     fn wake(&self) {
         self.woken.store(true, Ordering::Release);
@@ -83,7 +89,7 @@ impl Waiter {
 }
 
 /// A key's numbers: they mean the same as long as somebody holds the key, as each waiter does.
-type Word = [u64; 3];
+pub(crate) type Word = [u64; 3];
 
 /// Threads that wait for words of this bucket, in order.
 type Bucket = Vec<Arc<Waiter>>;
@@ -110,13 +116,13 @@ fn lock_two(a: usize, b: usize) -> (MutexGuard<'static, Bucket>, Option<MutexGua
     (first, Some(second))
 }
 
-fn fault<T>(_: T) -> Errno {
+pub(crate) fn fault<T>(_: T) -> Errno {
     Errno::EFAULT
 }
 
 /// What identifies the word at an address, and, if it may be known to other address spaces, what keeps that from changing its meaning.
 #[inline(always)]
-fn key(task: &Task, addr: usize, private: bool) -> Result<(Word, Option<FutexKey>), Errno> {
+pub(crate) fn key(task: &Task, addr: usize, private: bool) -> Result<(Word, Option<FutexKey>), Errno> {
     if !addr.is_multiple_of(4) {
         return Err(Errno::EINVAL);
     }
@@ -130,72 +136,98 @@ fn key(task: &Task, addr: usize, private: bool) -> Result<(Word, Option<FutexKey
     Ok((key.numbers(), Some(key)))
 }
 
-/// Waits until the word is woken, unless it is not `expected`.
-fn wait(task: &Task, addr: usize, private: bool, expected: u32, deadline: Option<u64>, bits: u32) -> SysResult {
-    if bits == 0 {
-        return Err(Errno::EINVAL);
-    }
-    let (word, _key) = key(task, addr, private)?;
+/// When a wait ends, monotonic; `None` for never.
+pub(crate) type Deadline = Option<u64>;
+
+/// Enters a waiter for a word, unless it is not `expected`.
+#[inline(always)]
+fn enter(waiter: &Arc<Waiter>, word: Word, addr: usize, expected: u32, bits: u32) -> Result<(), Errno> {
     let number = bucket_of(word);
-    let waiter = task.futex.call_once(|| Arc::new(Waiter::new(task.thread().clone())));
     // Nobody else has it now: it is in no bucket, and who took it out last has said so.
     waiter.bits.store(bits, Ordering::Relaxed);
     waiter.set_word(&word);
     waiter.woken.store(false, Ordering::Relaxed);
     waiter.bucket.store(number, Ordering::Relaxed);
-    {
-        let mut bucket = TABLE[number].lock();
-        count_in(addr);
-        match user::load_u32(addr) {
-            Ok(found) if found == expected => bucket.push(waiter.clone()),
-            other => {
-                count_out(addr);
-                return Err(if other.is_ok() { Errno::EAGAIN } else { Errno::EFAULT });
-            }
+    let mut bucket = TABLE[number].lock();
+    count_in(addr);
+    match user::load_u32(addr) {
+        Ok(found) if found == expected => bucket.push(waiter.clone()),
+        other => {
+            count_out(addr);
+            return Err(if other.is_ok() { Errno::EAGAIN } else { Errno::EFAULT });
         }
     }
+    Ok(())
+}
+
+/// Enters a waiter of its own for one of several words; the key is to be kept as long.
+pub(crate) fn enter_new(
+    task: &Task,
+    addr: usize,
+    private: bool,
+    expected: u32,
+) -> Result<(Arc<Waiter>, Option<FutexKey>), Errno> {
+    let waiter = Arc::new(Waiter::new(task.thread().clone()));
+    let (word, key) = key(task, addr, private)?;
+    enter(&waiter, word, addr, expected, u32::MAX)?;
+    Ok((waiter, key))
+}
+
+/// Sleeps until somebody gives a reason to look again, or the deadline.
+#[inline(always)]
+pub(crate) fn park(deadline: Deadline) {
+    match deadline {
+        Some(deadline) => {
+            ::task::park_until(deadline);
+        }
+        None => ::task::park(),
+    }
+}
+
+/// Waits until the word is woken, unless it is not `expected`.
+pub(crate) fn wait(task: &Task, addr: usize, private: bool, expected: u32, deadline: Deadline, bits: u32) -> SysResult {
+    if bits == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let (word, _key) = key(task, addr, private)?;
+    let waiter = task.futex.call_once(|| Arc::new(Waiter::new(task.thread().clone())));
+    enter(waiter, word, addr, expected, bits)?;
     let result = sleep(waiter, deadline);
     if !private {
         let kept = waiter.moved_to.lock().take();
         drop(kept);
+    }
+    // A deadline is absolute inside; a relative one would begin anew.
+    if let (Err(Errno::ERESTART_RESTARTBLOCK), Some(deadline)) = (result, deadline) {
+        *task.restart.lock() = Some(Restart::Futex { addr, private, expected, deadline, bits });
     }
     result
 }
 
 /// Sleeps until somebody has taken the waiter out of its bucket and woken it, or takes it out for another reason.
 #[inline(always)]
-fn sleep(waiter: &Arc<Waiter>, deadline: Option<u64>) -> SysResult {
+fn sleep(waiter: &Arc<Waiter>, deadline: Deadline) -> SysResult {
     loop {
-        if waiter.woken.load(Ordering::Acquire) {
+        if waiter.is_woken() {
             return Ok(0);
         }
         let error = if waiter.thread.interrupted() {
-            // The deadline is absolute inside; a relative one would begin anew.
-            if deadline.is_some() { Errno::EINTR } else { Errno::ERESTARTSYS }
+            if deadline.is_some() { Errno::ERESTART_RESTARTBLOCK } else { Errno::ERESTARTSYS }
         } else if deadline.is_some_and(|deadline| ::task::now_ns() >= deadline) {
             Errno::ETIMEDOUT
         } else {
-            match deadline {
-                Some(deadline) => {
-                    ::task::park_until(deadline);
-                }
-                None => ::task::park(),
-            }
+            park(deadline);
             continue;
         };
         if withdraw(waiter) {
             return Err(error);
         }
-        // Who is not in its bucket any more is being woken after all; the next wait begins when that is done.
-        while !waiter.woken.load(Ordering::Acquire) {
-            ::task::park();
-        }
         return Ok(0);
     }
 }
 
-/// Takes a waiter out of its bucket; false if it is in none.
-fn withdraw(waiter: &Arc<Waiter>) -> bool {
+/// Takes a waiter out of its bucket. False if somebody else did: then it has been woken when this returns.
+pub(crate) fn withdraw(waiter: &Arc<Waiter>) -> bool {
     loop {
         let number = waiter.bucket.load(Ordering::Acquire);
         let mut bucket = TABLE[number].lock();
@@ -203,9 +235,16 @@ fn withdraw(waiter: &Arc<Waiter>) -> bool {
             // Moved in between.
             continue;
         }
-        let at = bucket.iter().position(|other| Arc::ptr_eq(other, waiter));
-        return at.and_then(|at| take_one(&mut bucket, at)).is_some();
+        if let Some(at) = bucket.iter().position(|other| Arc::ptr_eq(other, waiter)) {
+            return take_one(&mut bucket, at).is_some();
+        }
+        break;
     }
+    // The next wait begins when the waking is done.
+    while !waiter.is_woken() {
+        ::task::park();
+    }
+    false
 }
 
 /// Takes one waiter out; the order of the others stays.
@@ -235,7 +274,7 @@ fn wake_all(woken: Vec<Arc<Waiter>>) -> usize {
     woken.len()
 }
 
-fn wake(task: &Task, addr: usize, private: bool, most: usize, bits: u32) -> SysResult {
+pub(crate) fn wake(task: &Task, addr: usize, private: bool, most: usize, bits: u32) -> SysResult {
     if bits == 0 {
         return Err(Errno::EINVAL);
     }
@@ -255,14 +294,19 @@ fn wake(task: &Task, addr: usize, private: bool, most: usize, bits: u32) -> SysR
 }
 
 /// Wakes some and moves others to another word. `expected`: only if the word is this.
-fn requeue(
+fn requeue(task: &Task, (from, to): (usize, usize), private: bool, counts: (usize, usize), expected: Option<u32>) -> SysResult {
+    requeue_between(task, (from, private), (to, private), counts, expected)
+}
+
+/// The same for words of which only one may be private.
+pub(crate) fn requeue_between(
     task: &Task,
-    (from, to): (usize, usize),
-    private: bool,
+    (from, from_private): (usize, bool),
+    (to, to_private): (usize, bool),
     (wakes, moves): (usize, usize),
     expected: Option<u32>,
 ) -> SysResult {
-    let ((from_word, _from_key), (to_word, to_key)) = (key(task, from, private)?, key(task, to, private)?);
+    let ((from_word, _from_key), (to_word, to_key)) = (key(task, from, from_private)?, key(task, to, to_private)?);
     let (from_number, to_number) = (bucket_of(from_word), bucket_of(to_word));
     let mut woken = Vec::new();
     let mut moved = Vec::new();
@@ -280,7 +324,7 @@ fn requeue(
         for waiter in &moved {
             count_in(to);
             waiter.set_word(&to_word);
-            if !private {
+            if !to_private {
                 kept.push(core::mem::replace(&mut *waiter.moved_to.lock(), to_key.clone()));
             }
             waiter.bucket.store(to_number, Ordering::Release);
@@ -291,7 +335,7 @@ fn requeue(
 }
 
 /// Changes a word atomically by `change` and returns what it was.
-fn modify(addr: usize, change: impl Fn(u32) -> u32) -> Result<u32, Errno> {
+pub(crate) fn modify(addr: usize, change: impl Fn(u32) -> u32) -> Result<u32, Errno> {
     let mut old = user::load_u32(addr).map_err(fault)?;
     loop {
         let found = user::cmpxchg_u32(addr, old, change(old)).map_err(fault)?;
@@ -350,7 +394,7 @@ fn wake_op(
     Ok(wake_all(woken))
 }
 
-/// `futex(2)`. The priority-inheriting operations are not there.
+/// `futex(2)`; the operations with priority inheritance are in `futex_pi`.
 #[inline(always)]
 pub fn sys_futex(task: &Task, addr: usize, operation: u32, value: u32, timeout: usize, addr2: usize, value3: u32) -> SysResult {
     // The two that programs use most.
@@ -376,17 +420,23 @@ fn operate(task: &Task, addr: usize, operation: u32, value: u32, timeout: usize,
     let private = operation & sys::FUTEX_PRIVATE_FLAG != 0;
     let realtime = operation & sys::FUTEX_CLOCK_REALTIME != 0;
     let counts = || (count(value), count(timeout as u32));
-    let deadline = |relative: bool| -> Result<Option<u64>, Errno> {
-        let Some(time) = UserPtr::<TimeSpec>::new(timeout).read_optional()? else { return Ok(None) };
-        if relative { deadline_after(time).map(Some) } else { deadline_at(time, realtime).map(Some) }
-    };
+    let time = || UserPtr::<TimeSpec>::new(timeout).read_optional();
+    let absolute = |realtime: bool| time()?.map(|time| deadline_at(time, realtime)).transpose();
+    let relative = || time()?.map(deadline_after).transpose();
     match operation & sys::FUTEX_CMD_MASK.cast_unsigned() {
-        sys::FUTEX_WAIT => wait(task, addr, private, value, deadline(true)?, u32::MAX),
-        sys::FUTEX_WAIT_BITSET => wait(task, addr, private, value, deadline(false)?, value3),
+        sys::FUTEX_WAIT => wait(task, addr, private, value, relative()?, u32::MAX),
+        sys::FUTEX_WAIT_BITSET => wait(task, addr, private, value, absolute(realtime)?, value3),
         sys::FUTEX_WAKE => wake(task, addr, private, count(value), u32::MAX),
         sys::FUTEX_WAKE_BITSET => wake(task, addr, private, count(value), value3),
         sys::FUTEX_REQUEUE => requeue(task, (addr, addr2), private, counts(), None),
         sys::FUTEX_CMP_REQUEUE => requeue(task, (addr, addr2), private, counts(), Some(value3)),
+        sys::FUTEX_LOCK_PI => pi::lock(task, addr, private, absolute(true)?, true),
+        sys::FUTEX_LOCK_PI2 => pi::lock(task, addr, private, absolute(realtime)?, true),
+        sys::FUTEX_TRYLOCK_PI => pi::lock(task, addr, private, None, false),
+        sys::FUTEX_UNLOCK_PI => pi::unlock(task, addr, private),
+        sys::FUTEX_WAIT_REQUEUE_PI => pi::wait_requeue(task, (addr, addr2), private, value, absolute(realtime)?),
+        sys::FUTEX_CMP_REQUEUE_PI if value == 1 => pi::requeue(task, (addr, addr2), private, counts().1, value3),
+        sys::FUTEX_CMP_REQUEUE_PI => Err(Errno::EINVAL),
         sys::FUTEX_WAKE_OP => wake_op(task, (addr, addr2), private, counts(), value3),
         _ => Err(Errno::ENOSYS),
     }
@@ -471,13 +521,19 @@ fn walk_robust(task: &Task, head: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A thread ends: robust futexes it holds are passed on, and whoever joins it is woken.
-pub(crate) fn thread_ends(task: &Task) {
+/// A thread is about to leave its memory, by ending or by `execve(2)`: futexes it holds are passed on.
+pub(crate) fn leaves_memory(task: &Task) {
     let head = task.robust.swap(0, Ordering::Relaxed);
     if head != 0 && head < user::USER_END {
         // A bad list is the program's loss, not ours.
         let _ = walk_robust(task, head);
     }
+    pi::release(task);
+}
+
+/// A thread ends: futexes it holds are passed on, and whoever joins it is woken.
+pub(crate) fn thread_ends(task: &Task) {
+    leaves_memory(task);
     let addr = task.clear_tid.swap(0, Ordering::Relaxed);
     if addr != 0 && user::store_u32(addr, 0).is_ok() {
         // The joining thread may be of this process, or (rarely) of another that shares the memory.

@@ -11,7 +11,7 @@
 //! | `mm` | memory |
 //! | `clone`, `exec`, `wait`, `process`, `pidfd` | processes and threads: beginning, changing, ending, groups and sessions |
 //! | `signal`, `sigwait`, `signalfd` | signals; `sigframe` is what a handler finds on its stack |
-//! | `futex` | sleeping on words of memory |
+//! | `futex`, `futex_pi`, `futex2` | sleeping on words of memory |
 //! | `time`, `itimer`, `timerfd` | clocks, sleeping, timers |
 //! | `sched`, `sys`, `limits` | processors, the machine, what a process may use of it |
 //! | `cred`, `capability`, `prctl` | users, capabilities, settings of a process; `credentials` has the rules |
@@ -43,6 +43,10 @@ pub mod fdtable;
 pub mod file;
 #[cfg(target_os = "none")]
 pub mod futex;
+#[cfg(target_os = "none")]
+pub mod futex2;
+#[cfg(target_os = "none")]
+mod futex_pi;
 #[cfg(target_os = "none")]
 pub mod ioctl;
 #[cfg(target_os = "none")]

@@ -3,14 +3,14 @@
 //! # Lock order
 //! From the outside in; whoever holds one may take those that come later:
 //!
-//! 1. the futex buckets (`futex`);
+//! 1. the futex buckets (`futex`), or the table of locks with priority inheritance (`futex_pi`);
 //! 2. the process table (`process_table::TABLE`);
 //! 3. of a process: `tasks`, then `actions`, then `pending`;
-//! 4. of a task: `signals`, then the small ones (`files`, `fs`, `cred`, `name`), which are held for a copy only;
+//! 4. of a task: `schedule`, `lent`; `signals`, then the small ones (`files`, `fs`, `cred`, `name`), which are held for a copy only;
 //! 5. the timers' list (`timers`).
 //!
 //! None of 2 to 5 is held while user memory is touched, while a file is closed, or while a thread sleeps for something else than a
-//! lock. A futex bucket is held while its word is read, and so comes before the locks of address spaces and files. Interrupting and
+//! lock. A futex bucket, or that table, is held while words are read and changed, and so comes before the locks of address spaces and files. Interrupting and
 //! waking threads is allowed under all of them.
 
 use alloc::string::String;

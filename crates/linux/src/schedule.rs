@@ -84,10 +84,31 @@ impl Task {
         let mut new = *schedule;
         change(&mut new)?;
         *schedule = new;
-        if let Some(thread) = self.started() {
-            thread.set_policy(new.class());
-        }
+        self.apply(new, *self.lent.lock());
         Ok(())
+    }
+
+    /// The policy it runs with: its own, or one that was lent to it.
+    pub(crate) fn effective_policy(&self) -> Policy {
+        let own = self.schedule.lock().class();
+        self.lent.lock().unwrap_or(own)
+    }
+
+    /// Lends it a policy, if that goes before its own by `rank`, or takes that back (`None`).
+    pub(crate) fn lend(&self, policy: Option<Policy>, rank: impl Fn(Policy) -> i32) {
+        let schedule = self.schedule.lock();
+        let mut lent = self.lent.lock();
+        let new = policy.filter(|&policy| rank(policy) > rank(schedule.class()));
+        if *lent != new {
+            *lent = new;
+            self.apply(*schedule, new);
+        }
+    }
+
+    fn apply(&self, schedule: Schedule, lent: Option<Policy>) {
+        if let Some(thread) = self.started() {
+            thread.set_policy(lent.unwrap_or_else(|| schedule.class()));
+        }
     }
 }
 

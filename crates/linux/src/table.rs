@@ -12,7 +12,7 @@ use guard::user::{Answer, QuickCall, UserRegs};
 use crate::uaccess::Argument;
 use crate::{SysResult, Task, trace};
 use crate::{
-    capability, clone, cred, dirent, exec, file, futex, ioctl, itimer, limits, mm, mount, path, pidfd, pipe, poll, prctl,
+    capability, clone, cred, dirent, exec, file, futex, futex2, ioctl, itimer, limits, mm, mount, path, pidfd, pipe, poll, prctl,
     process, sched, shm, signal, signalfd, sigwait, socket, sockmsg, splice, stat, sys, time, timerfd, wait,
 };
 
@@ -387,7 +387,7 @@ calls! {
     199 fremovexattr(Fd, Str) = [stat::sys_fremovexattr]; // partial: no file has attributes
     200 tkill(Int, Sig) = [signal::sys_tkill];
     201 time(Ptr) = [time::sys_time];
-    202 futex(Ptr, Hex, Num, Ptr, Ptr, Hex) = [futex::sys_futex]; // partial: no PI operations
+    202 futex(Ptr, Hex, Num, Ptr, Ptr, Hex) = [futex::sys_futex];
     203 sched_setaffinity(Int, Num, Ptr) = [sched::sys_sched_setaffinity];
     204 sched_getaffinity(Int, Num, Ptr) = [sched::sys_sched_getaffinity];
     213 epoll_create(Int) = [poll::sys_epoll_create];
@@ -473,7 +473,11 @@ calls! {
     438 pidfd_getfd(Fd, Fd, Hex) = [pidfd::sys_pidfd_getfd];
     439 faccessat2(Fd, Str, Oct, Hex) = [stat::sys_faccessat2];
     441 epoll_pwait2(Fd, Ptr, Int, Ptr, Ptr, Num) = [poll::sys_epoll_pwait2];
+    449 futex_waitv(Ptr, Num, Hex, Ptr, Int) = [futex2::sys_futex_waitv];
     452 fchmodat2(Fd, Str, Oct, Hex) = [path::sys_fchmodat2];
+    454 futex_wake(Ptr, Hex, Int, Hex) = [futex2::sys_futex_wake];
+    455 futex_wait(Ptr, Num, Hex, Hex, Ptr, Int) = [futex2::sys_futex_wait];
+    456 futex_requeue(Ptr, Hex, Int, Int) = [futex2::sys_futex_requeue];
 }
 
 /// The names of the calls there are not.
@@ -500,8 +504,8 @@ pub static MISSING: &[(u16, &str)] = &[
     (331, "pkey_free"), (333, "io_pgetevents"), (334, "rseq"), (335, "uretprobe"), (425, "io_uring_setup"), (426, "io_uring_enter"), (427, "io_uring_register"), (428, "open_tree"), (429, "move_mount"),
     (430, "fsopen"), (431, "fsconfig"), (432, "fsmount"), (433, "fspick"), (440, "process_madvise"), (442, "mount_setattr"), (443, "quotactl_fd"), (444, "landlock_create_ruleset"),
     (445, "landlock_add_rule"), (446, "landlock_restrict_self"), (447, "memfd_secret"), (448, "process_mrelease"),
-    (449, "futex_waitv"), (450, "set_mempolicy_home_node"), (451, "cachestat"), (453, "map_shadow_stack"), (454, "futex_wake"),
-    (455, "futex_wait"), (456, "futex_requeue"), (457, "statmount"), (458, "listmount"), (459, "lsm_get_self_attr"),
+    (450, "set_mempolicy_home_node"), (451, "cachestat"), (453, "map_shadow_stack"), 
+    (457, "statmount"), (458, "listmount"), (459, "lsm_get_self_attr"),
     (460, "lsm_set_self_attr"), (461, "lsm_list_modules"), (462, "mseal"), (463, "setxattrat"), (464, "getxattrat"),
     (465, "listxattrat"), (466, "removexattrat"), (467, "open_tree_attr"), (468, "file_getattr"), (469, "file_setattr"),
 ];

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
-use ::task::{Mutex, Once, Thread, WaitQueue};
+use ::task::{Mutex, Once, Policy, Thread, WaitQueue};
 use abi::errno::Errno;
 use fs::path::Walk;
 use fs::{Cred, File, FsContext};
@@ -38,11 +38,11 @@ pub(crate) struct TaskSignals {
 
 /// A call that a signal interrupted and that goes on by `restart_syscall(2)`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SleepRest {
-    /// When the sleep ends, monotonic.
-    pub(crate) deadline_ns: u64,
-    /// Where the caller wants the rest to be stored; 0 for nowhere.
-    pub(crate) rest: usize,
+pub(crate) enum Restart {
+    /// A sleep until a time, monotonic. `rest` is where the caller wants the rest to be stored; 0 for nowhere.
+    Sleep { deadline_ns: u64, rest: usize },
+    /// A wait for a word until a time, monotonic.
+    Futex { addr: usize, private: bool, expected: u32, deadline: u64, bits: u32 },
 }
 
 /// Something that happens once, and whoever waits for it.
@@ -95,13 +95,17 @@ pub struct Task {
     pub(crate) robust: AtomicUsize,
     /// Who waits for this thread to leave its parent's memory (`vfork(2)`).
     pub(crate) vfork: Mutex<Option<Arc<Completion>>>,
-    pub(crate) sleep: Mutex<Option<SleepRest>>,
+    pub(crate) restart: Mutex<Option<Restart>>,
     /// `PR_SET_TIMERSLACK`.
     pub(crate) timer_slack: AtomicUsize,
     /// CPUs it may run on, as words of 64; empty for all.
     pub(crate) cpus: Mutex<Vec<u64>>,
     /// How it is scheduled.
     pub(crate) schedule: Mutex<Schedule>,
+    /// The policy of a thread that waits for a lock it holds, if that goes first.
+    pub(crate) lent: Mutex<Option<Policy>>,
+    /// Locks with priority inheritance that it held have been passed on: it has ended.
+    pub(crate) locks_released: AtomicBool,
     /// What stands for it where futexes are waited for.
     pub(crate) futex: Once<Arc<Waiter>>,
 }
@@ -140,10 +144,12 @@ impl Task {
             clear_tid: AtomicUsize::new(0),
             robust: AtomicUsize::new(0),
             vfork: Mutex::new(None),
-            sleep: Mutex::new(None),
+            restart: Mutex::new(None),
             timer_slack: AtomicUsize::new(TIMER_SLACK),
             cpus: Mutex::new(from.cpus),
             schedule: Mutex::new(from.schedule),
+            lent: Mutex::new(None),
+            locks_released: AtomicBool::new(false),
             futex: Once::new(),
         })
     }

@@ -6,7 +6,7 @@ use guard::timer;
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::task::SleepRest;
+use crate::task::Restart;
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task};
 
@@ -190,7 +190,7 @@ fn sleep_span(task: &Task, deadline_ns: u64, rest: UserPtr<TimeSpec>) -> SysResu
         return Ok(0);
     }
     rest.write_optional(&TimeSpec::from_ns(deadline_ns.saturating_sub(now_ns())))?;
-    *task.sleep.lock() = Some(SleepRest { deadline_ns, rest: rest.addr() });
+    *task.restart.lock() = Some(Restart::Sleep { deadline_ns, rest: rest.addr() });
     Err(Errno::ERESTART_RESTARTBLOCK)
 }
 
@@ -214,12 +214,15 @@ pub fn sys_clock_nanosleep(task: &Task, clock: i32, flags: u32, time: UserPtr<Ti
     if sleep(deadline_at(time, realtime)?) { Ok(0) } else { Err(Errno::ERESTARTNOHAND) }
 }
 
-/// `restart_syscall(2)`: a sleep goes on.
+/// `restart_syscall(2)`: a wait with a deadline goes on.
 pub fn sys_restart_syscall(task: &Task) -> SysResult {
     // Out of the lock: a guard in the match's head would be held while the thread sleeps.
-    let rest = task.sleep.lock().take();
-    match rest {
-        Some(SleepRest { deadline_ns, rest }) => sleep_span(task, deadline_ns, UserPtr::new(rest)),
+    let call = task.restart.lock().take();
+    match call {
+        Some(Restart::Sleep { deadline_ns, rest }) => sleep_span(task, deadline_ns, UserPtr::new(rest)),
+        Some(Restart::Futex { addr, private, expected, deadline, bits }) => {
+            crate::futex::wait(task, addr, private, expected, Some(deadline), bits)
+        }
         None => Err(Errno::EINTR),
     }
 }

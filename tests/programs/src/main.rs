@@ -13,6 +13,7 @@ mod exhaust;
 mod files;
 mod fuzz;
 mod inet;
+mod futexes;
 mod locks;
 mod mappings;
 mod memory;
@@ -39,6 +40,7 @@ type Check = fn() -> Result<()>;
 fn checks() -> Vec<(&'static str, Check)> {
     [
         threads::CHECKS,
+        futexes::CHECKS,
         scheduling::CHECKS,
         signals::CHECKS,
         memory::CHECKS,
