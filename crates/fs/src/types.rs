@@ -325,7 +325,11 @@ impl Cred {
         if inode.open_to_all(want) { Ok(()) } else { self.check_permissions(&inode.permissions(), want) }
     }
 
-    fn check_permissions(&self, of: &Permissions, want: Access) -> Result<()> {
+    /// As [`Cred::check`], of anything that has such permissions.
+    ///
+    /// # Errors
+    /// `EACCES`.
+    pub fn check_permissions(&self, of: &Permissions, want: Access) -> Result<()> {
         let granted = if self.uid == of.uid {
             of.mode >> 6
         } else if self.in_group(of.gid) {

@@ -28,8 +28,10 @@ struct Request {
     pidfd: usize,
     child_tid: usize,
     tls: u64,
-    /// The number the child should have; not supported.
-    wants_number: bool,
+    /// The number the child should have.
+    number: Option<i32>,
+    /// Signals that the parent handles have their default action in the child.
+    clear_handlers: bool,
 }
 
 /// Flags that need something there is not: other namespaces.
@@ -51,8 +53,13 @@ impl Request {
         let sound = needs(sys::CLONE_THREAD, sys::CLONE_SIGHAND)
             && needs(sys::CLONE_SIGHAND, sys::CLONE_VM)
             && !(self.has(sys::CLONE_PIDFD) && (self.has(sys::CLONE_THREAD) || self.has(sys::CLONE_DETACHED)))
+            && !(self.clear_handlers && self.has(sys::CLONE_SIGHAND))
             && (0..=crate::siginfo::COUNT).contains(&self.exit_signal);
-        if !sound || self.has(UNSUPPORTED) || self.wants_number { Err(Errno::EINVAL) } else { Ok(()) }
+        if !sound {
+            return Err(Errno::EINVAL);
+        }
+        // As on a system where nobody may make them.
+        if self.has(UNSUPPORTED) { Err(Errno::EPERM) } else { Ok(()) }
     }
 }
 
@@ -83,6 +90,8 @@ fn inherited(task: &Task, request: &Request) -> Inherited {
         stack: if keeps_stack { stack } else { AltStack::none() },
         cpus: task.cpus.lock().clone(),
         schedule: task.schedule().inherited(),
+        memory_policy: *task.memory_policy.lock(),
+        io_priority: task.io_priority.load(Ordering::Relaxed),
     }
 }
 
@@ -96,7 +105,13 @@ fn new_process(task: &Task, request: &Request, pid: i32) -> Result<Arc<Process>,
         // A sibling ends as the caller does: the caller's parent has not asked for any other signal.
         exit_signal: if request.has(sys::CLONE_PARENT) { old.exit_signal() } else { request.exit_signal },
         space,
-        actions: if request.has(sys::CLONE_SIGHAND) { actions } else { actions.fork() },
+        actions: if request.has(sys::CLONE_SIGHAND) {
+            actions
+        } else if request.clear_handlers {
+            actions.after_exec()
+        } else {
+            actions.fork()
+        },
         limits: *old.limits.lock(),
         owner: task.cred(),
         image: old.image.lock().clone(),
@@ -112,7 +127,10 @@ fn do_clone(task: &Task, regs: &UserRegs, request: &Request) -> SysResult {
     }
     let is_thread = request.has(sys::CLONE_THREAD);
     let fpu = copy_fpu(task, request)?;
-    let tid = processes::allocate().ok_or(Errno::EAGAIN)?;
+    let tid = match request.number {
+        Some(number) => processes::claim(number)?,
+        None => processes::allocate().ok_or(Errno::EAGAIN)?,
+    };
     let process = if is_thread { task.process().clone() } else { new_process(task, request, tid)? };
     let child = Task::new(tid, process.clone(), inherited(task, request));
     let mut child_regs = UserRegs { rax: 0, orig_rax: u64::MAX, ..*regs };
@@ -212,7 +230,8 @@ pub fn sys_clone(
         pidfd: parent_tid,
         child_tid,
         tls,
-        wants_number: false,
+        number: None,
+        clear_handlers: false,
     };
     do_clone(task, regs, &request)
 }
@@ -237,6 +256,24 @@ pub struct CloneArgs {
 /// The length of the structure's first version.
 const CLONE_ARGS_V0: usize = 64;
 
+/// `CLONE_CLEAR_SIGHAND`
+const CLEAR_SIGHAND: u64 = 1 << 32;
+
+/// The number that the child should have: there is one namespace, so at most one.
+fn chosen_number(task: &Task, args: &CloneArgs) -> Result<Option<i32>, Errno> {
+    match (args.set_tid_size, args.set_tid) {
+        (0, 0) => Ok(None),
+        (1, addr @ 1..) => {
+            let cred = task.cred();
+            if !cred.privileged() && !cred.capable(sys::CAP_CHECKPOINT_RESTORE) {
+                return Err(Errno::EPERM);
+            }
+            UserPtr::<i32>::new(addr as usize).read().map(Some)
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}
+
 /// `clone3(2)`
 pub fn sys_clone3(task: &Task, regs: &mut UserRegs, args: usize, size: usize) -> SysResult {
     if size < CLONE_ARGS_V0 {
@@ -254,6 +291,8 @@ pub fn sys_clone3(task: &Task, regs: &mut UserRegs, args: usize, size: usize) ->
         return Err(Errno::EINVAL);
     }
     if high != 0 || args.flags & u64::from(sys::CSIGNAL) != 0 || (args.stack == 0) != (args.stack_size == 0) {
+    let high = args.flags & !u64::from(u32::MAX);
+    if high & !CLEAR_SIGHAND != 0 || args.flags & u64::from(sys::CSIGNAL) != 0 || (args.stack == 0) != (args.stack_size == 0) {
         return Err(Errno::EINVAL);
     }
     let request = Request {
@@ -264,7 +303,8 @@ pub fn sys_clone3(task: &Task, regs: &mut UserRegs, args: usize, size: usize) ->
         pidfd: args.pidfd as usize,
         child_tid: args.child_tid as usize,
         tls: args.tls,
-        wants_number: args.set_tid_size != 0,
+        number: chosen_number(task, &args)?,
+        clear_handlers: high & CLEAR_SIGHAND != 0,
     };
     do_clone(task, regs, &request)
 }
@@ -278,4 +318,25 @@ pub fn sys_fork(task: &Task, regs: &mut UserRegs) -> SysResult {
 pub fn sys_vfork(task: &Task, regs: &mut UserRegs) -> SysResult {
     let flags = sys::CLONE_VM | sys::CLONE_VFORK;
     do_clone(task, regs, &Request { flags, exit_signal: sys::SIGCHLD as i32, ..Request::default() })
+}
+
+/// `unshare(2)`: files and directories; namespaces are refused.
+pub fn sys_unshare(task: &Task, flags: u32) -> SysResult {
+    const ALONE: u32 = sys::CLONE_THREAD | sys::CLONE_SIGHAND | sys::CLONE_VM;
+    if flags & !(UNSUPPORTED | ALONE | sys::CLONE_FILES | sys::CLONE_FS | sys::CLONE_SYSVSEM) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if flags & UNSUPPORTED != 0 {
+        return Err(Errno::EPERM);
+    }
+    if flags & ALONE != 0 && task.process().tasks().len() > 1 {
+        return Err(Errno::EINVAL);
+    }
+    if flags & sys::CLONE_FILES != 0 {
+        task.unshare_files();
+    }
+    if flags & sys::CLONE_FS != 0 {
+        task.unshare_fs();
+    }
+    Ok(0)
 }

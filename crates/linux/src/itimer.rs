@@ -227,6 +227,23 @@ pub struct SigEvent {
 
 const _: () = assert!(size_of::<SigEvent>() == 64);
 
+impl SigEvent {
+    /// How somebody is told (`SIGEV_*`).
+    pub(crate) fn kind(&self) -> u32 {
+        self.notify
+    }
+
+    /// The signal.
+    pub(crate) fn signo(&self) -> i32 {
+        self.signo
+    }
+
+    /// The value that goes with it.
+    pub(crate) fn value(&self) -> u64 {
+        self.value
+    }
+}
+
 /// The most timers of a process.
 const MAX_TIMERS: usize = 1024;
 

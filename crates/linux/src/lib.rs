@@ -7,6 +7,9 @@
 //! | file | calls |
 //! |---|---|
 //! | `file`, `path`, `stat`, `dirent`, `pipe`, `splice`, `poll`, `ioctl`, `mount` | files |
+//! | `sem`, `msg`, `mqueue` | System V semaphores and message queues (`ipc` has what they share), POSIX message queues |
+//! | `peer` | other processes' memory, and what they share |
+//! | `mempolicy`, `ioprio`, `timex` | what is checked and has little effect |
 //! | `socket`, `sockmsg` | sockets, and what is sent and received through them |
 //! | `mm` | memory |
 //! | `clone`, `exec`, `wait`, `process`, `pidfd` | processes and threads: beginning, changing, ending, groups and sessions |
@@ -50,15 +53,27 @@ mod futex_pi;
 #[cfg(target_os = "none")]
 pub mod ioctl;
 #[cfg(target_os = "none")]
+pub mod ioprio;
+#[cfg(target_os = "none")]
+mod ipc;
+#[cfg(target_os = "none")]
 pub mod itimer;
 #[cfg(target_os = "none")]
 pub mod limits;
+#[cfg(target_os = "none")]
+pub mod mempolicy;
 #[cfg(target_os = "none")]
 pub mod mm;
 #[cfg(target_os = "none")]
 pub mod mount;
 #[cfg(target_os = "none")]
+pub mod mqueue;
+#[cfg(target_os = "none")]
+pub mod msg;
+#[cfg(target_os = "none")]
 pub mod path;
+#[cfg(target_os = "none")]
+pub mod peer;
 #[cfg(target_os = "none")]
 pub mod pidfd;
 #[cfg(target_os = "none")]
@@ -79,6 +94,8 @@ pub mod run;
 pub mod sched;
 #[cfg(target_os = "none")]
 mod schedule;
+#[cfg(target_os = "none")]
+pub mod sem;
 #[cfg(target_os = "none")]
 pub mod shm;
 #[cfg(target_os = "none")]
@@ -111,6 +128,8 @@ pub mod time;
 pub mod timerfd;
 #[cfg(target_os = "none")]
 pub mod timers;
+#[cfg(target_os = "none")]
+pub mod timex;
 #[cfg(target_os = "none")]
 pub mod trace;
 #[cfg(target_os = "none")]

@@ -95,6 +95,8 @@ pub struct Process {
     pub(crate) parent_death_signal: AtomicI32,
     /// `PR_SET_DUMPABLE`: whether others of the same user may look into it.
     pub(crate) dumpable: AtomicI32,
+    /// It has operated semaphores with `SEM_UNDO`.
+    pub(crate) undoes_semaphores: AtomicBool,
     pub(crate) timers: Mutex<itimer::Timers>,
     /// Whether its calls are written to the kernel log.
     traced: AtomicBool,
@@ -143,6 +145,7 @@ impl Process {
             children_ns: AtomicU64::new(0),
             parent_death_signal: AtomicI32::new(0),
             dumpable: AtomicI32::new(1),
+            undoes_semaphores: AtomicBool::new(false),
             timers: Mutex::default(),
             traced: AtomicBool::new(new.traced),
             recorded: AtomicBool::new(false),
@@ -247,6 +250,11 @@ impl Process {
     pub(crate) fn must_end(&self, tid: i32) -> bool {
         let exec_by = self.exec_by.load(Ordering::SeqCst);
         self.ending.load(Ordering::SeqCst) || (exec_by != 0 && exec_by != tid)
+    }
+
+    /// Whether its end has been announced.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::SeqCst)
     }
 
     fn interrupt_all(&self) {
@@ -563,6 +571,7 @@ fn finish(process: &Arc<Process>) {
     let space = process.space.lock().take();
     drop(space);
     itimer::process_ends(process);
+    crate::sem::process_ends(process);
     let status = *process.status.lock().get_or_insert(process.last_status.load(Ordering::Relaxed));
     if process.pid() == 1 {
         crate::start::init_ended(status);

@@ -5,6 +5,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
 use ::task::Mutex;
+use abi::errno::Errno;
 use fs::tty::{JobControl, Process as TtyProcess};
 
 use crate::process::Process;
@@ -118,6 +119,17 @@ impl Table {
 /// A number for a new process or thread; `None` if all are taken.
 pub(crate) fn allocate() -> Option<i32> {
     TABLE.lock().allocate()
+}
+
+/// Takes a number that was asked for.
+///
+/// # Errors
+/// `EEXIST` if somebody has it, `EINVAL` if it is none.
+pub(crate) fn claim(number: i32) -> Result<i32, Errno> {
+    if !(1..=LAST_NUMBER).contains(&number) {
+        return Err(Errno::EINVAL);
+    }
+    if TABLE.lock().is_free(number) { Ok(number) } else { Err(Errno::EEXIST) }
 }
 
 /// Enters a new process as a child of `parent`, in whose group and session it is. 0 for none.

@@ -177,6 +177,12 @@ impl SigInfo {
         info.put(4, ticks)
     }
 
+    /// From a POSIX message queue: who sent the message.
+    #[must_use]
+    pub fn message_queue(signo: i32, pid: i32, uid: u32, value: u64) -> Self {
+        Self::from_process(signo, sys::SI_MESGQ, pid, uid).put(2, value)
+    }
+
     /// From a POSIX timer.
     #[must_use]
     pub fn timer(signo: i32, id: i32, overrun: i32, value: u64) -> Self {

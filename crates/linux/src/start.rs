@@ -91,6 +91,8 @@ pub fn spawn_init(program: &Program, context: Arc<FsContext>, stdio: [Arc<File>;
         stack: AltStack::none(),
         cpus: Vec::new(),
         schedule: Schedule::default(),
+        memory_policy: Default::default(),
+        io_priority: 0,
     };
     let task = Task::new(pid, process.clone(), inherited);
 

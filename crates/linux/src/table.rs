@@ -12,8 +12,9 @@ use guard::user::{Answer, QuickCall, UserRegs};
 use crate::uaccess::Argument;
 use crate::{SysResult, Task, trace};
 use crate::{
-    capability, clone, cred, dirent, exec, file, futex, futex2, ioctl, itimer, limits, mm, mount, path, pidfd, pipe, poll, prctl,
-    process, sched, shm, signal, signalfd, sigwait, socket, sockmsg, splice, stat, sys, time, timerfd, wait,
+    capability, clone, cred, dirent, exec, file, futex, futex2, ioctl, ioprio, itimer, limits, mempolicy, mm, mount, mqueue, msg,
+    path, peer, pidfd, pipe, poll, prctl, process, sched, sem, shm, signal, signalfd, sigwait, socket, sockmsg, splice, stat,
+    sys, time, timerfd, timex, wait,
 };
 
 /// What an argument is, for tracing.
@@ -271,7 +272,7 @@ calls! {
     53 socketpair(Num, Hex, Int, Ptr) = [socket::sys_socketpair];
     54 setsockopt(Fd, Num, Num, Ptr, Int) = [socket::sys_setsockopt]; // partial: no filters; time stamps are not delivered
     55 getsockopt(Fd, Num, Num, Ptr, Ptr) = [socket::sys_getsockopt]; // partial: no SO_PEERGROUPS, SO_PEERSEC, SO_PEERPIDFD
-    56 clone(Hex, Ptr, Ptr, Ptr, Ptr) = [regs clone::sys_clone]; // partial: no namespaces
+    56 clone(Hex, Ptr, Ptr, Ptr, Ptr) = [regs clone::sys_clone]; // partial: namespaces are EPERM
     57 fork() = [regs clone::sys_fork];
     58 vfork() = [regs clone::sys_vfork];
     59 execve(Str, Ptr, Ptr) = [regs exec::sys_execve];
@@ -279,7 +280,14 @@ calls! {
     61 wait4(Int, Ptr, Hex, Ptr) = [wait::sys_wait4];
     62 kill(Int, Sig) = [signal::sys_kill];
     63 uname(Ptr) = [sys::sys_uname];
+    64 semget(Int, Int, Oct) = [sem::sys_semget];
+    65 semop(Int, Ptr, Num) = [sem::sys_semop];
+    66 semctl(Int, Int, Num, Ptr) = [sem::sys_semctl]; // partial: no IPC_INFO, SEM_INFO, SEM_STAT
     67 shmdt(Ptr) = [shm::sys_shmdt];
+    68 msgget(Int, Oct) = [msg::sys_msgget];
+    69 msgsnd(Int, Ptr, Num, Oct) = [msg::sys_msgsnd];
+    70 msgrcv(Int, Ptr, Num, Int, Oct) = [msg::sys_msgrcv];
+    71 msgctl(Int, Num, Ptr) = [msg::sys_msgctl]; // partial: no IPC_INFO, MSG_INFO, MSG_STAT
     72 fcntl(Fd, Num, Ptr) = [file::sys_fcntl]; // partial: no leases, F_NOTIFY, F_SETSIG, F_SETOWN_EX; SIGIO is not sent
     73 flock(Fd, Hex) = [file::sys_flock];
     74 fsync(Fd) = [file::sys_fsync];
@@ -362,6 +370,7 @@ calls! {
     153 vhangup() = [sys::sys_vhangup];
     157 prctl(Num, Ptr, Ptr, Ptr, Ptr) = [prctl::sys_prctl]; // partial: no PR_SET_SECCOMP, PR_SET_MM, PR_SET_VMA, PR_SCHED_CORE, machine checks, speculation
     158 arch_prctl(Hex, Ptr) = [sys::sys_arch_prctl];
+    159 adjtimex(Ptr) = [timex::sys_adjtimex]; // partial: the clock is the supervisor's: it can only be read
     160 setrlimit(Num, Ptr) = [limits::sys_setrlimit];
     161 chroot(Str) = [path::sys_chroot];
     162 sync() = [file::sys_sync]; // stub: all files are in memory
@@ -394,6 +403,7 @@ calls! {
     217 getdents64(Fd, Ptr, Num) = [dirent::sys_getdents64];
     218 set_tid_address(Ptr) = [process::sys_set_tid_address];
     219 restart_syscall() = [time::sys_restart_syscall];
+    220 semtimedop(Int, Ptr, Num, Ptr) = [sem::sys_semtimedop];
     221 fadvise64(Fd, Int, Int, Num) = [file::sys_fadvise64]; // stub: advice is not needed in memory
     222 timer_create(Num, Ptr, Ptr) = [itimer::sys_timer_create]; // partial: no clocks of processor time
     223 timer_settime(Int, Hex, Ptr, Ptr) = [itimer::sys_timer_settime];
@@ -409,7 +419,19 @@ calls! {
     233 epoll_ctl(Fd, Num, Fd, Ptr) = [poll::sys_epoll_ctl]; // partial: EPOLLEXCLUSIVE wakes everybody
     234 tgkill(Int, Int, Sig) = [signal::sys_tgkill];
     235 utimes(Str, Ptr) = [path::sys_utimes];
+    237 mbind(Ptr, Num, Num, Ptr, Num, Hex) = [mempolicy::sys_mbind]; // partial: one node; the policy of a range is not remembered
+    238 set_mempolicy(Num, Ptr, Num) = [mempolicy::sys_set_mempolicy]; // partial: one node
+    239 get_mempolicy(Ptr, Ptr, Num, Ptr, Hex) = [mempolicy::sys_get_mempolicy]; // partial: one node; ranges have the default policy
+    240 mq_open(Str, Hex, Oct, Ptr) = [mqueue::sys_mq_open]; // partial: RLIMIT_MSGQUEUE is not enforced; no mqueue file system
+    241 mq_unlink(Str) = [mqueue::sys_mq_unlink];
+    242 mq_timedsend(Fd, Ptr, Num, Num, Ptr) = [mqueue::sys_mq_timedsend];
+    243 mq_timedreceive(Fd, Ptr, Num, Ptr, Ptr) = [mqueue::sys_mq_timedreceive];
+    244 mq_notify(Fd, Ptr) = [mqueue::sys_mq_notify]; // partial: no SIGEV_THREAD
+    245 mq_getsetattr(Fd, Ptr, Ptr) = [mqueue::sys_mq_getsetattr];
     247 waitid(Num, Int, Ptr, Hex, Ptr) = [wait::sys_waitid];
+    251 ioprio_set(Num, Int, Hex) = [ioprio::sys_ioprio_set]; // partial: only remembered
+    252 ioprio_get(Num, Int) = [ioprio::sys_ioprio_get];
+    256 migrate_pages(Int, Num, Ptr, Ptr) = [mempolicy::sys_migrate_pages]; // partial: one node
     257 openat(Fd, Str, Hex, Oct) = [path::sys_openat];
     258 mkdirat(Fd, Str, Oct) = [path::sys_mkdirat];
     259 mknodat(Fd, Str, Oct, Hex) = [path::sys_mknodat];
@@ -425,12 +447,14 @@ calls! {
     269 faccessat(Fd, Str, Oct) = [stat::sys_faccessat];
     270 pselect6(Int, Ptr, Ptr, Ptr, Ptr, Ptr) = [poll::sys_pselect6];
     271 ppoll(Ptr, Num, Ptr, Ptr, Num) = [poll::sys_ppoll];
+    272 unshare(Hex) = [clone::sys_unshare]; // partial: namespaces are EPERM
     273 set_robust_list(Ptr, Num) = [futex::sys_set_robust_list];
     274 get_robust_list(Int, Ptr, Ptr) = [futex::sys_get_robust_list];
     275 splice(Fd, Ptr, Fd, Ptr, Num, Hex) = [splice::sys_splice];
     276 tee(Fd, Fd, Num, Hex) = [splice::sys_tee];
     277 sync_file_range(Fd, Int, Int, Hex) = [file::sys_sync_file_range]; // stub: all files are in memory
     278 vmsplice(Fd, Ptr, Num, Hex) = [splice::sys_vmsplice];
+    279 move_pages(Int, Num, Ptr, Ptr, Ptr, Hex) = [mempolicy::sys_move_pages]; // partial: one node
     280 utimensat(Fd, Str, Ptr, Hex) = [path::sys_utimensat];
     281 epoll_pwait(Fd, Ptr, Int, Int, Ptr, Num) = [poll::sys_epoll_pwait];
     282 signalfd(Fd, Ptr, Num) = [signalfd::sys_signalfd];
@@ -450,9 +474,13 @@ calls! {
     297 rt_tgsigqueueinfo(Int, Int, Sig, Ptr) = [signal::sys_rt_tgsigqueueinfo];
     299 recvmmsg(Fd, Ptr, Num, Hex, Ptr) = [sockmsg::sys_recvmmsg]; // partial: no MSG_OOB
     302 prlimit64(Int, Num, Ptr, Ptr) = [limits::sys_prlimit64];
+    305 clock_adjtime(Int, Ptr) = [timex::sys_clock_adjtime]; // partial: the clock is the supervisor's: it can only be read
     306 syncfs(Fd) = [file::sys_syncfs]; // stub: all files are in memory
     307 sendmmsg(Fd, Ptr, Num, Hex) = [sockmsg::sys_sendmmsg]; // partial: no MSG_OOB
     309 getcpu(Ptr, Ptr, Ptr) = [sched::sys_getcpu];
+    310 process_vm_readv(Int, Ptr, Num, Ptr, Num, Hex) = [peer::sys_process_vm_readv];
+    311 process_vm_writev(Int, Ptr, Num, Ptr, Num, Hex) = [peer::sys_process_vm_writev];
+    312 kcmp(Int, Int, Num, Num, Num) = [peer::sys_kcmp]; // partial: no KCMP_EPOLL_TFD
     314 sched_setattr(Int, Ptr, Hex) = [sched::sys_sched_setattr];
     315 sched_getattr(Int, Ptr, Num, Hex) = [sched::sys_sched_getattr];
     316 renameat2(Fd, Str, Fd, Str, Hex) = [path::sys_renameat2];
@@ -464,16 +492,22 @@ calls! {
     326 copy_file_range(Fd, Ptr, Fd, Ptr, Num, Hex) = [splice::sys_copy_file_range];
     327 preadv2(Fd, Ptr, Num, Int, Num, Hex) = [file::sys_preadv2];
     328 pwritev2(Fd, Ptr, Num, Int, Num, Hex) = [file::sys_pwritev2];
+    329 pkey_mprotect(Ptr, Num, Hex, Int) = [mempolicy::sys_pkey_mprotect]; // partial: no keys, as on a processor without them
+    330 pkey_alloc(Hex, Hex) = [mempolicy::sys_pkey_alloc]; // partial: ENOSPC: no keys, as on a processor without them
+    331 pkey_free(Int) = [mempolicy::sys_pkey_free]; // partial: no keys, as on a processor without them
     332 statx(Fd, Str, Hex, Hex, Ptr) = [stat::sys_statx];
     424 pidfd_send_signal(Fd, Sig, Ptr, Hex) = [pidfd::sys_pidfd_send_signal]; // partial: no descriptors of /proc/PID
     434 pidfd_open(Int, Hex) = [pidfd::sys_pidfd_open]; // partial: no PIDFD_THREAD
-    435 clone3(Ptr, Num) = [regs clone::sys_clone3]; // partial: no namespaces, set_tid, cgroup, CLONE_CLEAR_SIGHAND
+    435 clone3(Ptr, Num) = [regs clone::sys_clone3]; // partial: namespaces are EPERM; no CLONE_INTO_CGROUP
     436 close_range(Num, Num, Hex) = [file::sys_close_range];
     437 openat2(Fd, Str, Ptr, Num) = [path::sys_openat2]; // partial: no RESOLVE_*
     438 pidfd_getfd(Fd, Fd, Hex) = [pidfd::sys_pidfd_getfd];
     439 faccessat2(Fd, Str, Oct, Hex) = [stat::sys_faccessat2];
+    440 process_madvise(Fd, Ptr, Num, Num, Hex) = [peer::sys_process_madvise]; // partial: advice that needs nothing to be done
     441 epoll_pwait2(Fd, Ptr, Int, Ptr, Ptr, Num) = [poll::sys_epoll_pwait2];
+    448 process_mrelease(Fd, Hex) = [peer::sys_process_mrelease];
     449 futex_waitv(Ptr, Num, Hex, Ptr, Int) = [futex2::sys_futex_waitv];
+    450 set_mempolicy_home_node(Ptr, Num, Num, Hex) = [mempolicy::sys_set_mempolicy_home_node]; // partial: one node
     452 fchmodat2(Fd, Str, Oct, Hex) = [path::sys_fchmodat2];
     454 futex_wake(Ptr, Hex, Int, Hex) = [futex2::sys_futex_wake];
     455 futex_wait(Ptr, Num, Hex, Hex, Ptr, Int) = [futex2::sys_futex_wait];
@@ -483,29 +517,21 @@ calls! {
 /// The names of the calls there are not.
 #[rustfmt::skip]
 pub static MISSING: &[(u16, &str)] = &[
-    (64, "semget"), (65, "semop"),
-    (66, "semctl"), (68, "msgget"), (69, "msgsnd"), (70, "msgrcv"), (71, "msgctl"),
-    (101, "ptrace"), (134, "uselib"), (154, "modify_ldt"), (155, "pivot_root"),
-    (156, "_sysctl"), (159, "adjtimex"), (163, "acct"), (167, "swapon"), (168, "swapoff"), (172, "iopl"), (173, "ioperm"),
-    (174, "create_module"), (175, "init_module"), (176, "delete_module"), (177, "get_kernel_syms"), (178, "query_module"),
-    (179, "quotactl"), (180, "nfsservctl"), (181, "getpmsg"), (182, "putpmsg"), (183, "afs_syscall"), (184, "tuxcall"),
-    (185, "security"), (205, "set_thread_area"), (206, "io_setup"), (207, "io_destroy"), (208, "io_getevents"),
-    (209, "io_submit"), (210, "io_cancel"), (211, "get_thread_area"), (212, "lookup_dcookie"), (214, "epoll_ctl_old"),
-    (215, "epoll_wait_old"), (216, "remap_file_pages"), (220, "semtimedop"), (236, "vserver"), (237, "mbind"),
-    (238, "set_mempolicy"), (239, "get_mempolicy"), (240, "mq_open"), (241, "mq_unlink"), (242, "mq_timedsend"),
-    (243, "mq_timedreceive"), (244, "mq_notify"), (245, "mq_getsetattr"), (246, "kexec_load"), (248, "add_key"),
-    (249, "request_key"), (250, "keyctl"), (251, "ioprio_set"), (252, "ioprio_get"), (253, "inotify_init"),
-    (254, "inotify_add_watch"), (255, "inotify_rm_watch"), (256, "migrate_pages"), (272, "unshare"),
-    (279, "move_pages"), (294, "inotify_init1"), (298, "perf_event_open"),
-    (300, "fanotify_init"), (301, "fanotify_mark"), (303, "name_to_handle_at"), (304, "open_by_handle_at"),
-    (305, "clock_adjtime"), (308, "setns"), (310, "process_vm_readv"), (311, "process_vm_writev"),
-    (312, "kcmp"), (313, "finit_module"), (317, "seccomp"),
-    (320, "kexec_file_load"), (321, "bpf"), (323, "userfaultfd"), (329, "pkey_mprotect"), (330, "pkey_alloc"),
-    (331, "pkey_free"), (333, "io_pgetevents"), (334, "rseq"), (335, "uretprobe"), (425, "io_uring_setup"), (426, "io_uring_enter"), (427, "io_uring_register"), (428, "open_tree"), (429, "move_mount"),
-    (430, "fsopen"), (431, "fsconfig"), (432, "fsmount"), (433, "fspick"), (440, "process_madvise"), (442, "mount_setattr"), (443, "quotactl_fd"), (444, "landlock_create_ruleset"),
-    (445, "landlock_add_rule"), (446, "landlock_restrict_self"), (447, "memfd_secret"), (448, "process_mrelease"),
-    (450, "set_mempolicy_home_node"), (451, "cachestat"), (453, "map_shadow_stack"), 
-    (457, "statmount"), (458, "listmount"), (459, "lsm_get_self_attr"),
+    (101, "ptrace"), (134, "uselib"), (154, "modify_ldt"), (155, "pivot_root"), (156, "_sysctl"), (163, "acct"),
+    (167, "swapon"), (168, "swapoff"), (172, "iopl"), (173, "ioperm"), (174, "create_module"), (175, "init_module"),
+    (176, "delete_module"), (177, "get_kernel_syms"), (178, "query_module"), (179, "quotactl"), (180, "nfsservctl"),
+    (181, "getpmsg"), (182, "putpmsg"), (183, "afs_syscall"), (184, "tuxcall"), (185, "security"), (205, "set_thread_area"),
+    (206, "io_setup"), (207, "io_destroy"), (208, "io_getevents"), (209, "io_submit"), (210, "io_cancel"),
+    (211, "get_thread_area"), (212, "lookup_dcookie"), (214, "epoll_ctl_old"), (215, "epoll_wait_old"),
+    (216, "remap_file_pages"), (236, "vserver"), (246, "kexec_load"), (248, "add_key"), (249, "request_key"), (250, "keyctl"),
+    (253, "inotify_init"), (254, "inotify_add_watch"), (255, "inotify_rm_watch"), (294, "inotify_init1"),
+    (298, "perf_event_open"), (300, "fanotify_init"), (301, "fanotify_mark"), (303, "name_to_handle_at"),
+    (304, "open_by_handle_at"), (308, "setns"), (313, "finit_module"), (317, "seccomp"), (320, "kexec_file_load"), (321, "bpf"),
+    (323, "userfaultfd"), (333, "io_pgetevents"), (334, "rseq"), (335, "uretprobe"), (425, "io_uring_setup"),
+    (426, "io_uring_enter"), (427, "io_uring_register"), (428, "open_tree"), (429, "move_mount"), (430, "fsopen"),
+    (431, "fsconfig"), (432, "fsmount"), (433, "fspick"), (442, "mount_setattr"), (443, "quotactl_fd"),
+    (444, "landlock_create_ruleset"), (445, "landlock_add_rule"), (446, "landlock_restrict_self"), (447, "memfd_secret"),
+    (451, "cachestat"), (453, "map_shadow_stack"), (457, "statmount"), (458, "listmount"), (459, "lsm_get_self_attr"),
     (460, "lsm_set_self_attr"), (461, "lsm_list_modules"), (462, "mseal"), (463, "setxattrat"), (464, "getxattrat"),
     (465, "listxattrat"), (466, "removexattrat"), (467, "open_tree_attr"), (468, "file_getattr"), (469, "file_setattr"),
 ];

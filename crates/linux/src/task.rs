@@ -4,7 +4,7 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 use ::task::{Mutex, Once, Policy, Thread, WaitQueue};
 use abi::errno::Errno;
@@ -15,6 +15,7 @@ use crate::SysResult;
 use crate::cred::{Credentials, Identity};
 use crate::fdtable::FdTable;
 use crate::futex::Waiter;
+use crate::mempolicy::MemoryPolicy;
 use crate::process::Process;
 use crate::schedule::Schedule;
 use crate::sigframe::{AltStack, LastFault};
@@ -98,6 +99,10 @@ pub struct Task {
     pub(crate) restart: Mutex<Option<Restart>>,
     /// `PR_SET_TIMERSLACK`.
     pub(crate) timer_slack: AtomicUsize,
+    /// Where its memory should come from.
+    pub(crate) memory_policy: Mutex<MemoryPolicy>,
+    /// Class and level of its input and output; 0 if they were not set.
+    pub(crate) io_priority: AtomicU32,
     /// CPUs it may run on, as words of 64; empty for all.
     pub(crate) cpus: Mutex<Vec<u64>>,
     /// How it is scheduled.
@@ -120,6 +125,8 @@ pub(crate) struct Inherited {
     pub(crate) stack: AltStack,
     pub(crate) cpus: Vec<u64>,
     pub(crate) schedule: Schedule,
+    pub(crate) memory_policy: MemoryPolicy,
+    pub(crate) io_priority: u32,
 }
 
 impl Task {
@@ -146,6 +153,8 @@ impl Task {
             vfork: Mutex::new(None),
             restart: Mutex::new(None),
             timer_slack: AtomicUsize::new(TIMER_SLACK),
+            memory_policy: Mutex::new(from.memory_policy),
+            io_priority: AtomicU32::new(from.io_priority),
             cpus: Mutex::new(from.cpus),
             schedule: Mutex::new(from.schedule),
             lent: Mutex::new(None),
@@ -272,6 +281,12 @@ impl Task {
     #[must_use]
     pub fn walk<'a>(&self, cred: &'a Cred) -> Walk<'a> {
         self.fs.lock().walk(cred)
+    }
+
+    /// Gives the task a working directory of its own, a copy of one that it shares with others.
+    pub(crate) fn unshare_fs(&self) {
+        let copy = self.fs().fork();
+        *self.fs.lock() = copy;
     }
 
     /// Its users and groups.

@@ -149,8 +149,8 @@ fn robust_with_waiter(protocol: i32) -> Result<()> {
         while word.load(Ordering::SeqCst) & 1 << 31 == 0 {
             thread::yield_now();
         }
-        // SAFETY: the process ends, by a signal.
         if locked == 0 {
+            // SAFETY: the process ends, by a signal.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
         locked
@@ -267,7 +267,7 @@ fn inheritance() -> Result<()> {
                 go.store(true, Ordering::SeqCst);
                 let begin = Instant::now();
                 while !done.load(Ordering::SeqCst) && begin.elapsed() < Duration::from_secs(10) {
-                    std::hint::spin_loop();
+                    std::hint::black_box(&done);
                 }
                 Ok(done.load(Ordering::SeqCst))
             })

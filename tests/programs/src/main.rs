@@ -11,9 +11,10 @@ mod credentials;
 mod events;
 mod exhaust;
 mod files;
+mod futexes;
 mod fuzz;
 mod inet;
-mod futexes;
+mod ipc;
 mod locks;
 mod mappings;
 mod memory;
@@ -54,6 +55,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         credentials::CHECKS,
         time::CHECKS,
         vectors::CHECKS,
+        ipc::CHECKS,
         sockets::CHECKS,
         inet::CHECKS,
         events::CHECKS,

@@ -1,0 +1,77 @@
+//! Priorities of input and output: `ioprio_get(2)`, `ioprio_set(2)`. All file systems are in memory, so that they are only remembered.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+use linux_raw_sys::general as sys;
+
+use crate::{SysResult, Task, process_table as processes};
+
+const WHO_PROCESS: u32 = 1;
+const WHO_GROUP: u32 = 2;
+const WHO_USER: u32 = 3;
+const CLASS_SHIFT: u32 = 13;
+const CLASS_NONE: u32 = 0;
+const CLASS_REAL_TIME: u32 = 1;
+const CLASS_BEST_EFFORT: u32 = 2;
+const CLASS_IDLE: u32 = 3;
+const LEVELS: u32 = 8;
+
+/// The threads that are meant.
+fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> {
+    let processes = match which {
+        WHO_PROCESS => return Ok(processes::find_task(if who == 0 { task.tid() } else { who }).into_iter().collect()),
+        WHO_GROUP => {
+            let group = if who == 0 { processes::relations(task.pid())[2] } else { who };
+            processes::select(|_, node| node.group == group)
+        }
+        WHO_USER => {
+            let user = if who == 0 { task.cred().user.real } else { who.cast_unsigned() };
+            processes::select(|_, node| node.process.credentials().user.real == user)
+        }
+        _ => return Err(Errno::EINVAL),
+    };
+    Ok(processes.iter().flat_map(|process| process.tasks()).collect())
+}
+
+/// What a thread has if nothing was set: best effort, by its nice level.
+fn effective(task: &Task) -> u32 {
+    match task.io_priority.load(Ordering::Relaxed) {
+        0 => CLASS_BEST_EFFORT << CLASS_SHIFT | ((task.schedule().nice + 20) / 5).cast_unsigned(),
+        set => set,
+    }
+}
+
+/// `ioprio_set(2)`
+pub fn sys_ioprio_set(task: &Task, which: u32, who: i32, priority: u32) -> SysResult {
+    let (class, level) = (priority >> CLASS_SHIFT, priority & ((1 << CLASS_SHIFT) - 1));
+    let cred = task.cred();
+    match class {
+        CLASS_REAL_TIME if !cred.privileged() && !cred.capable(sys::CAP_SYS_NICE) => return Err(Errno::EPERM),
+        CLASS_REAL_TIME | CLASS_BEST_EFFORT if level < LEVELS => {}
+        CLASS_IDLE => {}
+        CLASS_NONE if level == 0 => {}
+        _ => return Err(Errno::EINVAL),
+    }
+    let selected = selected(task, which, who)?;
+    if selected.is_empty() {
+        return Err(Errno::ESRCH);
+    }
+    for target in selected {
+        let other = target.cred();
+        let owns = [cred.user.real, cred.user.effective].contains(&other.user.real);
+        if !owns && !cred.capable(sys::CAP_SYS_NICE) {
+            return Err(Errno::EPERM);
+        }
+        target.io_priority.store(priority, Ordering::Relaxed);
+    }
+    Ok(0)
+}
+
+/// `ioprio_get(2)`: of several the one that goes first.
+pub fn sys_ioprio_get(task: &Task, which: u32, who: i32) -> SysResult {
+    let best = selected(task, which, who)?.iter().map(|target| effective(target)).min();
+    best.map(|priority| priority as usize).ok_or(Errno::ESRCH)
+}

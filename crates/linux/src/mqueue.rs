@@ -1,0 +1,313 @@
+//! POSIX message queues: `mq_open(2)` and its relatives (`mq_overview(7)`). Their names are a space of their own, which is mounted nowhere.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use ::task::{Mutex, WaitError, WaitQueue};
+use abi::errno::Errno;
+use fs::poll::{Events, PollTable, Source};
+use fs::{Access, File, FileOps, OpenFlags, Permissions};
+use linux_raw_sys::general as sys;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::itimer::SigEvent;
+use crate::siginfo::{COUNT, SigInfo};
+use crate::time::{TimeSpec, deadline_at};
+use crate::uaccess::{self, UserPtr};
+use crate::{SysResult, Task, process_table, signal};
+
+/// What a queue has if nothing is said, and the most that a caller without `CAP_SYS_RESOURCE` may ask for.
+const DEFAULT_MESSAGES: i64 = 10;
+const DEFAULT_SIZE: i64 = 8192;
+/// The most for anybody.
+const HARD_MESSAGES: i64 = 65_536;
+const HARD_SIZE: i64 = 16 << 20;
+/// The most queues (`/proc/sys/fs/mqueue/queues_max`).
+const MAX_QUEUES: usize = 256;
+/// Priorities are below this.
+const PRIORITIES: u32 = 32_768;
+
+/// `struct mq_attr`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Attributes {
+    flags: i64,
+    most: i64,
+    size: i64,
+    now: i64,
+    reserved: [i64; 4],
+}
+
+/// Who is told when a message comes into the empty queue, once.
+struct Notice {
+    pid: i32,
+    /// The signal and its value; none for `SIGEV_NONE`.
+    signal: Option<(i32, u64)>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By priority, the lowest first; of one priority the oldest first.
+    messages: BTreeMap<u32, alloc::collections::VecDeque<Vec<u8>>>,
+    count: usize,
+    receivers: usize,
+    notice: Option<Notice>,
+}
+
+/// A queue.
+struct Queue {
+    most: usize,
+    size: usize,
+    permissions: Permissions,
+    state: Mutex<State>,
+    filled: WaitQueue,
+    drained: WaitQueue,
+    source: Source,
+}
+
+static QUEUES: Mutex<BTreeMap<Vec<u8>, Arc<Queue>>> = Mutex::new(BTreeMap::new());
+
+/// A descriptor of a queue.
+struct Descriptor(Arc<Queue>);
+
+impl FileOps for Descriptor {
+    fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
+        if let Some(table) = table {
+            table.watch(&self.0.source);
+        }
+        let count = self.0.state.lock().count;
+        let mut events = Events::empty();
+        events.set(Events::READABLE, count > 0);
+        events.set(Events::WRITABLE, count < self.0.most);
+        events
+    }
+}
+
+/// A name as the C library passes it, without the slash.
+fn read_name(addr: usize) -> Result<Vec<u8>, Errno> {
+    let name = uaccess::read_cstr(addr, fs::PATH_MAX)?;
+    if name.is_empty() {
+        return Err(Errno::ENOENT);
+    }
+    if name.contains(&b'/') || matches!(&name[..], b"." | b"..") {
+        return Err(Errno::EACCES);
+    }
+    if name.len() > fs::NAME_MAX { Err(Errno::ENAMETOOLONG) } else { Ok(name) }
+}
+
+fn make(task: &Task, mode: u32, attributes: Option<Attributes>) -> Result<Arc<Queue>, Errno> {
+    let (most, size) = attributes.map_or((DEFAULT_MESSAGES, DEFAULT_SIZE), |given| (given.most, given.size));
+    let cred = task.cred();
+    let allowed = match cred.capable(sys::CAP_SYS_RESOURCE) {
+        true => most <= HARD_MESSAGES && size <= HARD_SIZE,
+        false => most <= DEFAULT_MESSAGES && size <= DEFAULT_SIZE,
+    };
+    if most <= 0 || size <= 0 || !allowed {
+        return Err(Errno::EINVAL);
+    }
+    let mode = mode & 0o777 & !task.fs().umask();
+    let permissions = Permissions { directory: false, mode, uid: cred.user.fs, gid: cred.group.fs };
+    Ok(Arc::new(Queue {
+        most: most as usize,
+        size: size as usize,
+        permissions,
+        state: Mutex::default(),
+        filled: WaitQueue::new(),
+        drained: WaitQueue::new(),
+        source: Source::new(),
+    }))
+}
+
+/// `mq_open(2)`
+pub fn sys_mq_open(task: &Task, name: usize, flags: u32, mode: u32, attributes: UserPtr<Attributes>) -> SysResult {
+    let name = read_name(name)?;
+    let flags = OpenFlags::from_bits_truncate(flags);
+    let attributes = attributes.read_optional()?;
+    let queue = {
+        let mut queues = QUEUES.lock();
+        match queues.get(&name) {
+            Some(_) if flags.contains(OpenFlags::CREAT | OpenFlags::EXCL) => return Err(Errno::EEXIST),
+            Some(queue) => {
+                let mut wanted = if flags.readable() { Access::READ } else { Access::NONE };
+                if flags.writable() {
+                    wanted = wanted.and(Access::WRITE);
+                }
+                task.fs_cred().check_permissions(&queue.permissions, wanted)?;
+                queue.clone()
+            }
+            None if !flags.contains(OpenFlags::CREAT) => return Err(Errno::ENOENT),
+            None if queues.len() >= MAX_QUEUES && !task.cred().capable(sys::CAP_SYS_RESOURCE) => return Err(Errno::ENOSPC),
+            None => {
+                let queue = make(task, mode, attributes)?;
+                queues.insert(name, queue.clone());
+                queue
+            }
+        }
+    };
+    let keep = flags & (OpenFlags::RDWR | OpenFlags::from_bits_retain(sys::O_WRONLY) | OpenFlags::NONBLOCK);
+    task.files().install(File::anonymous("anon_inode:[mqueue]", Arc::new(Descriptor(queue)), keep), true)
+}
+
+/// `mq_unlink(2)`: who has it open keeps it.
+pub fn sys_mq_unlink(task: &Task, name: usize) -> SysResult {
+    let name = read_name(name)?;
+    let mut queues = QUEUES.lock();
+    let queue = queues.get(&name).ok_or(Errno::ENOENT)?;
+    let cred = task.fs_cred();
+    if cred.uid != queue.permissions.uid && !cred.has(sys::CAP_FOWNER) {
+        // The directory of all queues is sticky.
+        return Err(Errno::EACCES);
+    }
+    let queue = queues.remove(&name);
+    drop(queues);
+    drop(queue);
+    Ok(0)
+}
+
+/// The queue of a descriptor that `may` be used so.
+fn open_queue(task: &Task, fd: i32, may: impl Fn(OpenFlags) -> bool) -> Result<(Arc<Queue>, bool), Errno> {
+    let file = task.file_io(fd)?;
+    let queue = file.ops_as::<Descriptor>().ok_or(Errno::EBADF)?.0.clone();
+    if may(file.flags()) { Ok((queue, file.nonblocking())) } else { Err(Errno::EBADF) }
+}
+
+/// An absolute time of the wall clock.
+fn deadline(timeout: UserPtr<TimeSpec>) -> Result<Option<u64>, Errno> {
+    timeout.read_optional()?.map(|time| deadline_at(time, true)).transpose()
+}
+
+/// Does `attempt` until it gives a result.
+fn wait<R>(
+    queue: &WaitQueue,
+    nonblocking: bool,
+    timeout: UserPtr<TimeSpec>,
+    mut attempt: impl FnMut() -> Option<R>,
+) -> Result<R, Errno> {
+    let deadline = deadline(timeout)?;
+    match attempt() {
+        Some(result) => Ok(result),
+        None if nonblocking => Err(Errno::EAGAIN),
+        None => queue.wait_interruptible(deadline, attempt).map_err(|error| match error {
+            WaitError::Interrupted => Errno::ERESTARTSYS,
+            WaitError::TimedOut => Errno::ETIMEDOUT,
+        }),
+    }
+}
+
+/// `mq_timedsend(2)`
+pub fn sys_mq_timedsend(task: &Task, fd: i32, from: usize, len: usize, priority: u32, timeout: UserPtr<TimeSpec>) -> SysResult {
+    if priority >= PRIORITIES {
+        return Err(Errno::EINVAL);
+    }
+    let (queue, nonblocking) = open_queue(task, fd, OpenFlags::writable)?;
+    if len > queue.size {
+        return Err(Errno::EMSGSIZE);
+    }
+    let mut bytes = vec![0; len];
+    uaccess::read_bytes(from, &mut bytes)?;
+    let mut message = Some(bytes);
+    let attempt = || {
+        let mut state = queue.state.lock();
+        if state.count >= queue.most {
+            return None;
+        }
+        state.messages.entry(priority).or_default().extend(message.take());
+        state.count += 1;
+        let tells = state.count == 1 && state.receivers == 0;
+        Some(if tells { state.notice.take() } else { None })
+    };
+    let notice = wait(&queue.drained, nonblocking, timeout, attempt)?;
+    queue.filled.wake_one();
+    queue.source.notify();
+    if let Some(Notice { pid, signal: Some((signo, value)) }) = notice
+        && let Some(process) = process_table::find(pid)
+    {
+        signal::send(&process, SigInfo::message_queue(signo, task.pid(), task.cred().user.real, value));
+    }
+    Ok(0)
+}
+
+/// `mq_timedreceive(2)`
+pub fn sys_mq_timedreceive(
+    task: &Task,
+    fd: i32,
+    to: usize,
+    len: usize,
+    priority: UserPtr<u32>,
+    timeout: UserPtr<TimeSpec>,
+) -> SysResult {
+    let (queue, nonblocking) = open_queue(task, fd, OpenFlags::readable)?;
+    if len < queue.size {
+        return Err(Errno::EMSGSIZE);
+    }
+    let attempt = || {
+        let mut state = queue.state.lock();
+        let mut entry = state.messages.last_entry()?;
+        let found = (*entry.key(), entry.get_mut().pop_front()?);
+        if entry.get().is_empty() {
+            entry.remove();
+        }
+        state.count -= 1;
+        Some(found)
+    };
+    queue.state.lock().receivers += 1;
+    let received = wait(&queue.filled, nonblocking, timeout, attempt);
+    queue.state.lock().receivers -= 1;
+    let (found, bytes) = received?;
+    queue.drained.wake_one();
+    queue.source.notify();
+    uaccess::write_bytes(to, &bytes)?;
+    priority.write_optional(&found)?;
+    Ok(bytes.len())
+}
+
+/// `mq_notify(2)`; without `SIGEV_THREAD`, for which the C library needs a netlink socket.
+pub fn sys_mq_notify(task: &Task, fd: i32, event: UserPtr<SigEvent>) -> SysResult {
+    let event = event.read_optional()?;
+    let (queue, _) = open_queue(task, fd, |_| true)?;
+    let pid = task.pid();
+    let mut state = queue.state.lock();
+    let Some(event) = event else {
+        if state.notice.as_ref().is_some_and(|notice| notice.pid == pid) {
+            state.notice = None;
+        }
+        return Ok(0);
+    };
+    let signal = match event.kind() {
+        sys::SIGEV_NONE => None,
+        sys::SIGEV_SIGNAL if (1..=COUNT).contains(&event.signo()) => Some((event.signo(), event.value())),
+        _ => return Err(Errno::EINVAL),
+    };
+    if state.notice.as_ref().is_some_and(|notice| process_table::find(notice.pid).is_some()) {
+        return Err(Errno::EBUSY);
+    }
+    state.notice = Some(Notice { pid, signal });
+    Ok(0)
+}
+
+/// `mq_getsetattr(2)`: of the attributes only `O_NONBLOCK` can be set.
+pub fn sys_mq_getsetattr(task: &Task, fd: i32, new: UserPtr<Attributes>, old: UserPtr<Attributes>) -> SysResult {
+    let new = new.read_optional()?;
+    let nonblock = i64::from(sys::O_NONBLOCK);
+    if new.is_some_and(|new| new.flags & !nonblock != 0) {
+        return Err(Errno::EINVAL);
+    }
+    let (queue, nonblocking) = open_queue(task, fd, |_| true)?;
+    let before = Attributes {
+        flags: if nonblocking { nonblock } else { 0 },
+        most: queue.most as i64,
+        size: queue.size as i64,
+        now: queue.state.lock().count as i64,
+        reserved: [0; 4],
+    };
+    if let Some(new) = new {
+        let file = task.file_io(fd)?;
+        let mut flags = file.flags();
+        flags.set(OpenFlags::NONBLOCK, new.flags & nonblock != 0);
+        file.set_flags(flags);
+    }
+    old.write_optional(&before)?;
+    Ok(0)
+}

@@ -1,0 +1,229 @@
+//! System V message queues: `msgget(2)`, `msgsnd(2)`, `msgrcv(2)`, `msgctl(2)`.
+
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use ::task::{Mutex, WaitQueue};
+use abi::errno::Errno;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::ipc::{self, IPC_64, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, Owner, READ, Registry, WRITE};
+use crate::uaccess::{self, UserPtr};
+use crate::{SysResult, Task};
+
+/// What does not fit is cut off.
+const MSG_NOERROR: u32 = 0o10_000;
+/// The first message of another type.
+const MSG_EXCEPT: u32 = 0o20_000;
+/// A copy of a message by its place.
+const MSG_COPY: u32 = 0o40_000;
+
+/// Most queues, bytes of a message, and bytes in a queue (Linux' `MSGMNI`, `MSGMAX`, `MSGMNB`).
+const MAX_QUEUES: usize = 32_000;
+const MAX_MESSAGE: usize = 8192;
+const MAX_BYTES: u64 = 16_384;
+
+/// Linux' `struct msqid64_ds`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct QueueInfo {
+    owner: Owner,
+    sent: i64,
+    received: i64,
+    changed: i64,
+    bytes: u64,
+    count: u64,
+    limit: u64,
+    last_sender: i32,
+    last_receiver: i32,
+    unused: [u64; 2],
+}
+
+struct Message {
+    kind: i64,
+    bytes: Vec<u8>,
+}
+
+struct State {
+    info: QueueInfo,
+    messages: VecDeque<Message>,
+    removed: bool,
+}
+
+/// A queue.
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    /// Told when a message came, or the queue is removed.
+    filled: WaitQueue,
+    /// Told when there is more room, or the queue is removed.
+    drained: WaitQueue,
+}
+
+impl Object for Queue {
+    fn owner(&self) -> Owner {
+        self.state.lock().info.owner
+    }
+}
+
+static QUEUES: Registry<Queue> = Registry::new(MAX_QUEUES);
+
+/// `msgget(2)`
+pub fn sys_msgget(task: &Task, key: i32, flags: u32) -> SysResult {
+    let make = |owner| {
+        let info = QueueInfo {
+            owner,
+            sent: 0,
+            received: 0,
+            changed: ipc::now(),
+            bytes: 0,
+            count: 0,
+            limit: MAX_BYTES,
+            last_sender: 0,
+            last_receiver: 0,
+            unused: [0; 2],
+        };
+        let state = State { info, messages: VecDeque::new(), removed: false };
+        Ok(Queue { state: Mutex::new(state), filled: WaitQueue::new(), drained: WaitQueue::new() })
+    };
+    QUEUES.get(key, flags, &task.cred(), |_| Ok(()), make)
+}
+
+/// Does `attempt` until it gives a result, unless that is not wanted.
+fn wait(queue: &WaitQueue, flags: u32, would_wait: Errno, mut attempt: impl FnMut() -> Option<SysResult>) -> SysResult {
+    match attempt() {
+        Some(result) => result,
+        None if flags & IPC_NOWAIT != 0 => Err(would_wait),
+        None => queue.wait_interruptible(None, attempt).map_err(|_| Errno::ERESTARTNOHAND)?,
+    }
+}
+
+/// `msgsnd(2)`
+pub fn sys_msgsnd(task: &Task, id: i32, from: usize, size: usize, flags: u32) -> SysResult {
+    let kind = UserPtr::<i64>::new(from).read()?;
+    if kind < 1 || size > MAX_MESSAGE {
+        return Err(Errno::EINVAL);
+    }
+    let mut bytes = vec![0; size];
+    uaccess::read_bytes(from.wrapping_add(size_of::<i64>()), &mut bytes)?;
+    let queue = QUEUES.find(id)?;
+    let mut message = Some(Message { kind, bytes });
+    let cred = task.cred();
+    let attempt = || {
+        let mut state = queue.state.lock();
+        if state.removed {
+            return Some(Err(Errno::EIDRM));
+        }
+        if let Err(error) = state.info.owner.check(&cred, WRITE) {
+            return Some(Err(error));
+        }
+        let info = &mut state.info;
+        if info.bytes + size as u64 > info.limit || info.count + 1 > info.limit {
+            return None;
+        }
+        info.bytes += size as u64;
+        info.count += 1;
+        (info.sent, info.last_sender) = (ipc::now(), task.pid());
+        state.messages.extend(message.take());
+        Some(Ok(0))
+    };
+    wait(&queue.drained, flags, Errno::EAGAIN, attempt)?;
+    queue.filled.wake_all();
+    Ok(0)
+}
+
+/// Which message is wanted.
+fn choose(messages: &VecDeque<Message>, kind: i64, flags: u32) -> Option<usize> {
+    if flags & MSG_COPY != 0 {
+        return usize::try_from(kind).ok().filter(|&at| at < messages.len());
+    }
+    match kind {
+        0 => (!messages.is_empty()).then_some(0),
+        1.. if flags & MSG_EXCEPT != 0 => messages.iter().position(|message| message.kind != kind),
+        1.. => messages.iter().position(|message| message.kind == kind),
+        _ => {
+            let most = kind.checked_neg().unwrap_or(i64::MAX);
+            let least = messages.iter().map(|message| message.kind).min().filter(|&least| least <= most)?;
+            messages.iter().position(|message| message.kind == least)
+        }
+    }
+}
+
+/// `msgrcv(2)`
+pub fn sys_msgrcv(task: &Task, id: i32, to: usize, size: usize, kind: i64, flags: u32) -> SysResult {
+    if isize::try_from(size).is_err() || flags & MSG_COPY != 0 && flags & (MSG_EXCEPT | IPC_NOWAIT) != IPC_NOWAIT {
+        return Err(Errno::EINVAL);
+    }
+    let queue = QUEUES.find(id)?;
+    let cred = task.cred();
+    let mut received = None;
+    let attempt = || {
+        let mut state = queue.state.lock();
+        if state.removed {
+            return Some(Err(Errno::EIDRM));
+        }
+        if let Err(error) = state.info.owner.check(&cred, READ) {
+            return Some(Err(error));
+        }
+        let at = choose(&state.messages, kind, flags)?;
+        if state.messages[at].bytes.len() > size && flags & MSG_NOERROR == 0 {
+            return Some(Err(Errno::E2BIG));
+        }
+        if flags & MSG_COPY != 0 {
+            let message = &state.messages[at];
+            received = Some(Message { kind: message.kind, bytes: message.bytes.clone() });
+            return Some(Ok(0));
+        }
+        received = state.messages.remove(at);
+        let info = &mut state.info;
+        info.bytes -= received.as_ref().map_or(0, |message| message.bytes.len()) as u64;
+        info.count -= 1;
+        (info.received, info.last_receiver) = (ipc::now(), task.pid());
+        Some(Ok(0))
+    };
+    wait(&queue.filled, flags, Errno::ENOMSG, attempt)?;
+    queue.drained.wake_all();
+    let Some(message) = received else { return Err(Errno::ENOMSG) };
+    let len = message.bytes.len().min(size);
+    UserPtr::<i64>::new(to).write(&message.kind)?;
+    uaccess::write_bytes(to.wrapping_add(size_of::<i64>()), &message.bytes[..len])?;
+    Ok(len)
+}
+
+/// `msgctl(2)`; without the calls that list all queues.
+pub fn sys_msgctl(task: &Task, id: i32, command: u32, arg: UserPtr<QueueInfo>) -> SysResult {
+    let queue = QUEUES.find(id)?;
+    let cred = task.cred();
+    match command & !IPC_64 {
+        IPC_STAT => {
+            let info = queue.state.lock().info;
+            info.owner.check(&cred, READ)?;
+            arg.write(&info)?;
+        }
+        IPC_SET => {
+            let new = arg.read()?;
+            {
+                let mut state = queue.state.lock();
+                state.info.owner.check_owner(&cred)?;
+                if new.limit > MAX_BYTES && !cred.capable(linux_raw_sys::general::CAP_SYS_RESOURCE) {
+                    return Err(Errno::EPERM);
+                }
+                state.info.owner.set(&new.owner);
+                (state.info.limit, state.info.changed) = (new.limit, ipc::now());
+            }
+            queue.drained.wake_all();
+        }
+        IPC_RMID => {
+            {
+                let mut state = queue.state.lock();
+                state.info.owner.check_owner(&cred)?;
+                state.removed = true;
+            }
+            QUEUES.remove(id);
+            queue.filled.wake_all();
+            queue.drained.wake_all();
+        }
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(0)
+}

@@ -1,0 +1,186 @@
+//! Looking into other processes: `process_vm_readv(2)`, `process_vm_writev(2)`, `process_madvise(2)`, `process_mrelease(2)`, `kcmp(2)`.
+
+use alloc::sync::Arc;
+use alloc::vec;
+
+use abi::errno::Errno;
+use linux_raw_sys::general as sys;
+use vm::{AddressSpace, PAGE_SIZE};
+
+use crate::file::{Buffers, IoVec};
+use crate::process::Process;
+use crate::uaccess::{self, UserPtr};
+use crate::{SysResult, Task, pidfd, process_table};
+
+/// The process that a number, of it or of one of its threads, means, if the caller may look into it.
+fn peer(task: &Task, pid: i32) -> Result<(Arc<Process>, Arc<Task>), Errno> {
+    let target = process_table::find_task(pid).ok_or(Errno::ESRCH)?;
+    let process = target.process().clone();
+    check(task, &process)?;
+    Ok((process, target))
+}
+
+fn check(task: &Task, process: &Arc<Process>) -> Result<(), Errno> {
+    let own = Arc::ptr_eq(process, task.process());
+    if own || task.cred().may_trace(&process.credentials(), process.is_dumpable()) { Ok(()) } else { Err(Errno::EPERM) }
+}
+
+/// Where a transfer is in a list of buffers.
+struct Cursor<'a> {
+    buffers: &'a [(usize, usize)],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    fn new(buffers: &'a Buffers) -> Self {
+        Self { buffers: buffers.as_slice(), at: 0 }
+    }
+
+    /// The address and length of what comes next.
+    fn piece(&mut self) -> Option<(usize, usize)> {
+        while let Some(&(addr, len)) = self.buffers.first() {
+            if self.at < len {
+                return Some((addr.wrapping_add(self.at), len - self.at));
+            }
+            (self.buffers, self.at) = (&self.buffers[1..], 0);
+        }
+        None
+    }
+}
+
+/// Copies between the caller's memory and another's, page by page: what was copied before a fault counts.
+fn transfer(space: &AddressSpace, own: &Buffers, theirs: &Buffers, to_them: bool) -> SysResult {
+    let (mut own, mut theirs) = (Cursor::new(own), Cursor::new(theirs));
+    let mut bytes = vec![0; PAGE_SIZE];
+    let mut done = 0;
+    while let (Some((mine, my_len)), Some((other, their_len))) = (own.piece(), theirs.piece()) {
+        let len = my_len.min(their_len).min(PAGE_SIZE - other % PAGE_SIZE);
+        let bytes = &mut bytes[..len];
+        let moved = if to_them {
+            uaccess::read_bytes(mine, bytes).and_then(|()| space.write(other, bytes))
+        } else {
+            space.read(other, bytes).and_then(|()| uaccess::write_bytes(mine, bytes))
+        };
+        match moved {
+            Ok(()) => done += len,
+            Err(_) if done > 0 => break,
+            Err(_) => return Err(Errno::EFAULT),
+        }
+        own.at += len;
+        theirs.at += len;
+    }
+    Ok(done)
+}
+
+fn process_vm(
+    task: &Task,
+    pid: i32,
+    own: (UserPtr<IoVec>, usize),
+    theirs: (UserPtr<IoVec>, usize),
+    flags: usize,
+    to_them: bool,
+) -> SysResult {
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let (own, theirs) = (Buffers::read(own.0, own.1)?, Buffers::read(theirs.0, theirs.1)?);
+    let space = peer(task, pid)?.0.memory()?;
+    transfer(&space, &own, &theirs, to_them)
+}
+
+/// `process_vm_readv(2)`
+pub fn sys_process_vm_readv(
+    task: &Task,
+    pid: i32,
+    own: UserPtr<IoVec>,
+    own_count: usize,
+    theirs: UserPtr<IoVec>,
+    their_count: usize,
+    flags: usize,
+) -> SysResult {
+    process_vm(task, pid, (own, own_count), (theirs, their_count), flags, false)
+}
+
+/// `process_vm_writev(2)`
+pub fn sys_process_vm_writev(
+    task: &Task,
+    pid: i32,
+    own: UserPtr<IoVec>,
+    own_count: usize,
+    theirs: UserPtr<IoVec>,
+    their_count: usize,
+    flags: usize,
+) -> SysResult {
+    process_vm(task, pid, (own, own_count), (theirs, their_count), flags, true)
+}
+
+/// `process_madvise(2)`: advice that needs nothing to be done.
+pub fn sys_process_madvise(task: &Task, fd: i32, ranges: UserPtr<IoVec>, count: usize, advice: u32, flags: u32) -> SysResult {
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let ranges = Buffers::read(ranges, count)?;
+    let (process, _) = pidfd::process_of(task, fd)?;
+    if !matches!(advice, sys::MADV_COLD | sys::MADV_PAGEOUT | sys::MADV_WILLNEED) {
+        return Err(Errno::EINVAL);
+    }
+    check(task, &process)?;
+    if !Arc::ptr_eq(&process, task.process()) && !task.cred().capable(sys::CAP_SYS_NICE) {
+        return Err(Errno::EPERM);
+    }
+    let space = process.memory()?;
+    let mut done = 0;
+    for &(addr, len) in ranges.as_slice() {
+        match space.check_mapped(addr, len) {
+            Ok(()) => done += len,
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+/// `process_mrelease(2)`: a process that ends gives its memory back by itself.
+pub fn sys_process_mrelease(task: &Task, fd: i32, flags: u32) -> SysResult {
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let (process, _) = pidfd::process_of(task, fd)?;
+    if process_table::has_ended(&process) {
+        return Err(Errno::ESRCH);
+    }
+    if process.is_ending() { Ok(0) } else { Err(Errno::EINVAL) }
+}
+
+const KCMP_FILE: u32 = 0;
+const KCMP_VM: u32 = 1;
+const KCMP_FILES: u32 = 2;
+const KCMP_FS: u32 = 3;
+const KCMP_SIGHAND: u32 = 4;
+const KCMP_IO: u32 = 5;
+const KCMP_SYSVSEM: u32 = 6;
+
+fn address<T>(of: &Arc<T>) -> usize {
+    Arc::as_ptr(of).addr()
+}
+
+/// `kcmp(2)`: whether two processes share something; the order of what they do not share is that of its addresses.
+pub fn sys_kcmp(task: &Task, pid1: i32, pid2: i32, kind: u32, index1: u64, index2: u64) -> SysResult {
+    let ((process1, task1), (process2, task2)) = (peer(task, pid1)?, peer(task, pid2)?);
+    let descriptor = |index: u64| i32::try_from(index).map_err(|_| Errno::EBADF);
+    let (one, other) = match kind {
+        KCMP_FILE => (address(&task1.file(descriptor(index1)?)?), address(&task2.file(descriptor(index2)?)?)),
+        KCMP_VM => (address(&process1.memory()?), address(&process2.memory()?)),
+        KCMP_FILES => (address(&task1.files()), address(&task2.files())),
+        KCMP_FS => (address(&task1.fs()), address(&task2.fs())),
+        KCMP_SIGHAND => (address(&process1.actions()), address(&process2.actions())),
+        // One of each for every process.
+        KCMP_IO | KCMP_SYSVSEM => (address(&process1), address(&process2)),
+        _ => return Err(Errno::EINVAL),
+    };
+    Ok(match one.cmp(&other) {
+        core::cmp::Ordering::Equal => 0,
+        core::cmp::Ordering::Less => 1,
+        core::cmp::Ordering::Greater => 2,
+    })
+}

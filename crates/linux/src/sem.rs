@@ -1,0 +1,321 @@
+//! System V semaphores: `semget(2)`, `semop(2)`, `semctl(2)`.
+
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use ::task::{Mutex, WaitError, WaitQueue};
+use abi::errno::Errno;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::ipc::{self, IPC_64, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, Owner, READ, Registry, WRITE};
+use crate::process::Process;
+use crate::time::{TimeSpec, deadline_after};
+use crate::uaccess::UserPtr;
+use crate::{SysResult, Task};
+
+const GETPID: u32 = 11;
+const GETVAL: u32 = 12;
+const GETALL: u32 = 13;
+const GETNCNT: u32 = 14;
+const GETZCNT: u32 = 15;
+const SETVAL: u32 = 16;
+const SETALL: u32 = 17;
+/// An operation is taken back when the process ends.
+const SEM_UNDO: u32 = 0x1000;
+
+/// Most sets, semaphores of one, operations of one call, and the highest value (Linux' `SEMMNI`, `SEMMSL`, `SEMOPM`, `SEMVMX`).
+const MAX_SETS: usize = 32_000;
+const MAX_OF_SET: usize = 32_000;
+const MAX_OPERATIONS: usize = 500;
+const MAX_VALUE: i32 = 32_767;
+
+/// Linux' `struct semid64_ds`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SetInfo {
+    owner: Owner,
+    operated: i64,
+    unused: u64,
+    changed: i64,
+    unused_too: u64,
+    count: u64,
+    unused_last: [u64; 2],
+}
+
+/// `struct sembuf`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Operation {
+    number: u16,
+    change: i16,
+    flags: i16,
+}
+
+impl Operation {
+    fn has(self, flag: u32) -> bool {
+        self.flags as u32 & flag != 0
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Semaphore {
+    value: i32,
+    /// The process that changed it last.
+    pid: i32,
+}
+
+struct State {
+    info: SetInfo,
+    semaphores: Vec<Semaphore>,
+    /// What is added when a process ends, by process.
+    undo: BTreeMap<i32, Vec<i32>>,
+    /// What threads wait for: the semaphore, and whether it is to become zero. By thread.
+    waiting: BTreeMap<i32, (usize, bool)>,
+    removed: bool,
+}
+
+/// Why a call cannot be done now: a semaphore, and whether it has to become zero.
+struct Blocked(usize, bool);
+
+impl State {
+    /// Does all operations, or none.
+    fn operate(&mut self, operations: &[Operation], pid: i32) -> Result<Option<Blocked>, Errno> {
+        let before = self.semaphores.clone();
+        for operation in operations {
+            let number = usize::from(operation.number);
+            let change = i32::from(operation.change);
+            let value = self.semaphores[number].value;
+            let new = value + change;
+            let result = if change == 0 && value != 0 || new < 0 {
+                // `IPC_NOWAIT` counts of the operation that cannot be done.
+                if operation.has(IPC_NOWAIT) { Err(Errno::EAGAIN) } else { Ok(Some(Blocked(number, change == 0))) }
+            } else if new > MAX_VALUE {
+                Err(Errno::ERANGE)
+            } else {
+                self.semaphores[number] = Semaphore { value: new, pid };
+                continue;
+            };
+            self.semaphores = before;
+            return result;
+        }
+        let count = self.semaphores.len();
+        for operation in operations.iter().filter(|operation| operation.has(SEM_UNDO) && operation.change != 0) {
+            let undo = self.undo.entry(pid).or_insert_with(|| vec![0; count]);
+            undo[usize::from(operation.number)] -= i32::from(operation.change);
+        }
+        self.info.operated = ipc::now();
+        Ok(None)
+    }
+}
+
+/// A set of semaphores.
+pub(crate) struct Set {
+    state: Mutex<State>,
+    changed: WaitQueue,
+}
+
+impl Object for Set {
+    fn owner(&self) -> Owner {
+        self.state.lock().info.owner
+    }
+}
+
+static SETS: Registry<Set> = Registry::new(MAX_SETS);
+
+/// `semget(2)`
+pub fn sys_semget(task: &Task, key: i32, count: i32, flags: u32) -> SysResult {
+    let count = usize::try_from(count).ok().filter(|&count| count <= MAX_OF_SET).ok_or(Errno::EINVAL)?;
+    let fits = |set: &Set| if count <= set.state.lock().semaphores.len() { Ok(()) } else { Err(Errno::EINVAL) };
+    let make = |owner| {
+        if count == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let info = SetInfo {
+            owner,
+            operated: 0,
+            unused: 0,
+            changed: ipc::now(),
+            unused_too: 0,
+            count: count as u64,
+            unused_last: [0; 2],
+        };
+        let state = State {
+            info,
+            semaphores: vec![Semaphore::default(); count],
+            undo: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            removed: false,
+        };
+        Ok(Set { state: Mutex::new(state), changed: WaitQueue::new() })
+    };
+    SETS.get(key, flags, &task.cred(), fits, make)
+}
+
+/// `semtimedop(2)`
+pub fn sys_semtimedop(
+    task: &Task,
+    id: i32,
+    operations: UserPtr<Operation>,
+    count: usize,
+    timeout: UserPtr<TimeSpec>,
+) -> SysResult {
+    let deadline = timeout.read_optional()?.map(deadline_after).transpose()?;
+    if count == 0 || id < 0 {
+        return Err(Errno::EINVAL);
+    }
+    if count > MAX_OPERATIONS {
+        return Err(Errno::E2BIG);
+    }
+    let operations = (0..count).map(|i| operations.add(i).read()).collect::<Result<Vec<_>, _>>()?;
+    let set = SETS.find(id)?;
+    {
+        let state = set.state.lock();
+        if operations.iter().any(|operation| usize::from(operation.number) >= state.semaphores.len()) {
+            return Err(Errno::EFBIG);
+        }
+        let changes = operations.iter().any(|operation| operation.change != 0);
+        state.info.owner.check(&task.cred(), if changes { WRITE } else { READ })?;
+    }
+    if operations.iter().any(|operation| operation.has(SEM_UNDO)) {
+        task.process().undoes_semaphores.store(true, Ordering::Relaxed);
+    }
+    let (pid, tid) = (task.pid(), task.tid());
+    let attempt = || {
+        let mut state = set.state.lock();
+        if state.removed {
+            return Some(Err(Errno::EIDRM));
+        }
+        match state.operate(&operations, pid) {
+            Ok(Some(Blocked(number, zero))) => {
+                state.waiting.insert(tid, (number, zero));
+                None
+            }
+            Ok(None) => Some(Ok(())),
+            Err(error) => Some(Err(error)),
+        }
+    };
+    let result = set.changed.wait_interruptible(deadline, attempt);
+    set.state.lock().waiting.remove(&tid);
+    match result {
+        Ok(done) => done?,
+        Err(WaitError::Interrupted) => return Err(Errno::EINTR),
+        Err(_) => return Err(Errno::EAGAIN),
+    }
+    if operations.iter().any(|operation| operation.change != 0) {
+        set.changed.wake_all();
+    }
+    Ok(0)
+}
+
+/// `semop(2)`
+pub fn sys_semop(task: &Task, id: i32, operations: UserPtr<Operation>, count: usize) -> SysResult {
+    sys_semtimedop(task, id, operations, count, UserPtr::new(0))
+}
+
+/// `semctl(2)`; without the calls that list all sets.
+pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -> SysResult {
+    let set = SETS.find(id)?;
+    let cred = task.cred();
+    let command = command & !IPC_64;
+    match command {
+        IPC_STAT => {
+            let info = set.state.lock().info;
+            info.owner.check(&cred, READ)?;
+            UserPtr::<SetInfo>::new(arg).write(&info)?;
+            return Ok(0);
+        }
+        IPC_SET => {
+            let new = UserPtr::<SetInfo>::new(arg).read()?;
+            let mut state = set.state.lock();
+            state.info.owner.check_owner(&cred)?;
+            state.info.owner.set(&new.owner);
+            state.info.changed = ipc::now();
+            return Ok(0);
+        }
+        IPC_RMID => {
+            {
+                let mut state = set.state.lock();
+                state.info.owner.check_owner(&cred)?;
+                state.removed = true;
+            }
+            SETS.remove(id);
+            set.changed.wake_all();
+            return Ok(0);
+        }
+        GETALL | SETALL => return all_values(task, &set, command, UserPtr::new(arg)),
+        GETPID | GETVAL | GETNCNT | GETZCNT | SETVAL => {}
+        _ => return Err(Errno::EINVAL),
+    }
+    let mut state = set.state.lock();
+    state.info.owner.check(&cred, if command == SETVAL { WRITE } else { READ })?;
+    let number = usize::try_from(number).ok().filter(|&number| number < state.semaphores.len()).ok_or(Errno::EINVAL)?;
+    let semaphore = state.semaphores[number];
+    let waiting = |zero: bool| state.waiting.values().filter(|&&waits| waits == (number, zero)).count();
+    Ok(match command {
+        GETPID => semaphore.pid as usize,
+        GETVAL => semaphore.value as usize,
+        GETNCNT => waiting(false),
+        GETZCNT => waiting(true),
+        _ => {
+            let value = i32::try_from(arg as u32).ok().filter(|&value| value <= MAX_VALUE).ok_or(Errno::ERANGE)?;
+            state.semaphores[number] = Semaphore { value, pid: task.pid() };
+            state.undo.values_mut().for_each(|undo| undo[number] = 0);
+            state.info.changed = ipc::now();
+            drop(state);
+            set.changed.wake_all();
+            0
+        }
+    })
+}
+
+fn all_values(task: &Task, set: &Set, command: u32, values: UserPtr<u16>) -> SysResult {
+    let cred = task.cred();
+    let count = set.state.lock().semaphores.len();
+    if command == GETALL {
+        let now: Vec<u16> = {
+            let state = set.state.lock();
+            state.info.owner.check(&cred, READ)?;
+            state.semaphores.iter().map(|semaphore| semaphore.value as u16).collect()
+        };
+        for (i, value) in now.iter().enumerate() {
+            values.add(i).write(value)?;
+        }
+        return Ok(0);
+    }
+    let new = (0..count).map(|i| values.add(i).read()).collect::<Result<Vec<_>, _>>()?;
+    {
+        let mut state = set.state.lock();
+        state.info.owner.check(&cred, WRITE)?;
+        if new.iter().any(|&value| i32::from(value) > MAX_VALUE) {
+            return Err(Errno::ERANGE);
+        }
+        state.semaphores = new.iter().map(|&value| Semaphore { value: value.into(), pid: task.pid() }).collect();
+        state.undo.clear();
+        state.info.changed = ipc::now();
+    }
+    set.changed.wake_all();
+    Ok(0)
+}
+
+/// A process has ended: what it wanted undone is undone, as far as it goes.
+pub(crate) fn process_ends(process: &Process) {
+    if !process.undoes_semaphores.load(Ordering::Relaxed) {
+        return;
+    }
+    for set in SETS.all() {
+        let changed = {
+            let mut state = set.state.lock();
+            let undo = state.undo.remove(&process.pid());
+            for (semaphore, change) in state.semaphores.iter_mut().zip(undo.iter().flatten()).filter(|(_, change)| **change != 0)
+            {
+                *semaphore = Semaphore { value: (semaphore.value + change).clamp(0, MAX_VALUE), pid: process.pid() };
+            }
+            undo.is_some()
+        };
+        if changed {
+            set.changed.wake_all();
+        }
+    }
+}
