@@ -285,13 +285,10 @@ pub fn sys_clone3(task: &Task, regs: &mut UserRegs, args: usize, size: usize) ->
     let mut bytes = [0; size_of::<CloneArgs>()];
     crate::uaccess::read_bytes(args, &mut bytes[..size])?;
     let args = CloneArgs::read_from_bytes(&bytes).map_err(|_| Errno::EINVAL)?;
-    // Handlers back to their defaults is what a program that asks for it can do by itself; everything else is in the low half.
-    let high = args.flags >> 32;
+    let high = args.flags & !u64::from(u32::MAX);
     if args.flags as u32 & (sys::CLONE_THREAD | sys::CLONE_PARENT) != 0 && args.exit_signal != 0 {
         return Err(Errno::EINVAL);
     }
-    if high != 0 || args.flags & u64::from(sys::CSIGNAL) != 0 || (args.stack == 0) != (args.stack_size == 0) {
-    let high = args.flags & !u64::from(u32::MAX);
     if high & !CLEAR_SIGHAND != 0 || args.flags & u64::from(sys::CSIGNAL) != 0 || (args.stack == 0) != (args.stack_size == 0) {
         return Err(Errno::EINVAL);
     }
