@@ -30,6 +30,7 @@ pub(crate) fn make() -> Result<FsContext> {
     hang(&context, proc, b"/proc", "proc")?;
     hang(&context, linux::sysfs::new(), b"/sys", "sysfs")?;
     hang(&context, devfs::filesystem(), b"/dev", "devtmpfs")?;
+    hang(&context, fs::tty::pty::filesystem(), b"/dev/pts", "devpts")?;
     Ok(context)
 }
 

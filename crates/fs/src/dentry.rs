@@ -1,10 +1,10 @@
 //! Names in the tree. A [`Dentry`] is a name that somebody uses at the moment: an open file, a working directory, a mount, or
 //! the parent of one. Names that nobody uses exist in the file systems only.
 
-use crate::dcache;
 use crate::mount::Mount;
 use crate::names::NameMap;
 use crate::{FileOps, FileType, Inode, Metadata, OpenFlags, Result};
+use crate::{dcache, inotify};
 use abi::errno::Errno;
 use alloc::format;
 use alloc::sync::{Arc, Weak};
@@ -183,10 +183,14 @@ impl Dentry {
 
 impl Drop for Dentry {
     fn drop(&mut self) {
+        if self.place.get_mut().removed {
+            inotify::released(&self.inode);
+        }
         // A chain of parents that only this dentry kept is taken down in a loop: recursion would need stack for every level.
         let mut next = self.place.get_mut().parent.take();
         while let Some(mut dentry) = next.and_then(Arc::into_inner) {
             next = dentry.place.get_mut().parent.take();
+            // `dentry` goes here, without a parent.
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::ioctl::Request;
 use crate::poll::{Events, PollTable};
-use crate::{DirEntry, FileType, Inode, Metadata, Path, Result, lock};
+use crate::{DirEntry, FileType, Inode, Metadata, Path, Result, inotify, lock};
 use abi::errno::Errno;
 use alloc::sync::Arc;
 use core::any::Any;
@@ -312,6 +312,13 @@ impl File {
         self.locked.store(true, Ordering::Relaxed);
     }
 
+    /// Tells who watches the file of a transfer.
+    fn note(&self, transferred: &Result<usize>, what: u32) {
+        if transferred.is_ok_and(|n| n > 0) {
+            inotify::happened(self.path.dentry(), what);
+        }
+    }
+
     fn require(&self, granted: bool) -> Result<()> {
         if granted { Ok(()) } else { Err(Errno::EBADF) }
     }
@@ -325,7 +332,9 @@ impl File {
         if buf.is_empty() && self.inode().kind() != FileType::Directory {
             return Ok(0);
         }
-        self.ops.read(self, buf)
+        let result = self.ops.read(self, buf);
+        self.note(&result, sys::IN_ACCESS);
+        result
     }
 
     /// Writes at the opening's position. An empty buffer writes nothing, except that it is a message to a socket.
@@ -337,7 +346,9 @@ impl File {
         if buf.is_empty() && self.inode().kind() != FileType::Socket {
             return Ok(0);
         }
-        self.ops.write(self, buf)
+        let result = self.ops.write(self, buf);
+        self.note(&result, sys::IN_MODIFY);
+        result
     }
 
     /// Reads at an offset.
@@ -346,7 +357,9 @@ impl File {
     /// As [`File::read`]; `ESPIPE` where there are no offsets.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.require(self.flags().readable())?;
-        self.ops.read_at(self, offset, buf)
+        let result = self.ops.read_at(self, offset, buf);
+        self.note(&result, sys::IN_ACCESS);
+        result
     }
 
     /// Writes at an offset (behind the end if opened with `O_APPEND`, as Linux does).
@@ -355,7 +368,9 @@ impl File {
     /// As [`File::write`]; `ESPIPE` where there are no offsets.
     pub fn write_at(&self, offset: u64, buf: &[u8]) -> Result<usize> {
         self.require(self.flags().writable())?;
-        self.ops.write_at(self, offset, buf)
+        let result = self.ops.write_at(self, offset, buf);
+        self.note(&result, sys::IN_MODIFY);
+        result
     }
 
     /// Writes behind the end (`RWF_APPEND`), and moves the position there if asked. What has no end is written as ever.
@@ -368,6 +383,7 @@ impl File {
             return self.write(buf);
         }
         let (at, n) = self.inode().append(buf)?;
+        inotify::happened(self.path.dentry(), sys::IN_MODIFY);
         if moves {
             self.with_offset(|offset| *offset = at + n as u64);
         }
@@ -409,7 +425,9 @@ impl File {
     /// # Errors
     /// `ENOTDIR` for anything else.
     pub fn readdir(&self, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
-        self.ops.readdir(self, emit)
+        self.ops.readdir(self, emit)?;
+        inotify::happened(self.path.dentry(), sys::IN_ACCESS);
+        Ok(())
     }
 
     /// Runs `f` on the position, alone.
@@ -424,6 +442,11 @@ impl Drop for File {
             lock::release_opening(self);
         }
         self.ops.closed(self);
+        let flags = self.flags();
+        if !flags.contains(OpenFlags::PATH) {
+            let event = if flags.writable() { sys::IN_CLOSE_WRITE } else { sys::IN_CLOSE_NOWRITE };
+            inotify::happened(self.path.dentry(), event);
+        }
     }
 }
 

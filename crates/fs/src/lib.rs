@@ -21,6 +21,7 @@ pub mod epoll;
 pub mod eventfd;
 mod file;
 mod inode;
+pub mod inotify;
 pub mod ioctl;
 pub mod lock;
 pub mod mount;

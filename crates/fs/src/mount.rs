@@ -1,6 +1,6 @@
 //! Mounts: which file system hangs where.
 
-use crate::{Dentry, FileType, Inode, Metadata, Path, Result, StatFs, dcache};
+use crate::{Dentry, FileType, Inode, Metadata, Path, Result, StatFs, dcache, inotify};
 use abi::errno::Errno;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -190,7 +190,11 @@ pub fn unmount(at: &Path, detach: bool) -> Result<()> {
     let here = |m: &&Arc<Mount>| m.point.as_ref().is_some_and(|p| Arc::ptr_eq(p.dentry(), point.dentry()));
     covered = core::mem::replace(&mut *point.dentry().cover.lock(), mounts.iter().rev().find(here).cloned());
     point.dentry().mounts.fetch_sub(1, Ordering::Release);
+    let shown_elsewhere = mounts.iter().any(|m| Arc::ptr_eq(&m.fs, &removed.fs));
     drop(mounts);
+    if !shown_elsewhere {
+        inotify::unmounted(removed.root.inode().metadata().dev);
+    }
     drop((removed, covered));
     dcache::clear();
     Ok(())

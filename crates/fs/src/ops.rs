@@ -5,12 +5,12 @@ use crate::file::{FileOps, OpenFlags};
 use crate::path::{LookupFlags, Parent, Walk, Walker};
 use crate::{
     Access, Cred, Dentry, File, FileType, Metadata, NewInode, NewKind, Path, RenameFlags, Result, SetAttr, Timestamp, dcache,
-    devfs, mount, pipe,
+    devfs, inotify, mount, pipe,
 };
 use abi::errno::Errno;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
-use linux_raw_sys::general::{CAP_CHOWN, CAP_FSETID, CAP_MKNOD, S_ISGID, S_ISUID, S_ISVTX};
+use linux_raw_sys::general::{self as sys, CAP_CHOWN, CAP_FSETID, CAP_MKNOD, S_ISGID, S_ISUID, S_ISVTX};
 use task::Mutex;
 
 /// Held by every rename, before the directories' locks: only a rename locks two of them, and only a rename changes who is above whom.
@@ -83,7 +83,10 @@ fn find_or_make(dir: &Path, name: &[u8], cred: &Cred, new: &NewInode<'_>) -> Res
         Err(Errno::ENOENT) => {
             may_create(dir, cred)?;
             let inode = parent.inode().create(name, new)?;
-            Ok((parent.adopt(&mut names, name, inode), true))
+            let made = parent.adopt(&mut names, name, inode);
+            drop(names);
+            inotify::entry_changed(parent.inode(), sys::IN_CREATE, name, made.kind());
+            Ok((made, true))
         }
         found => found.map(|dentry| (dentry, false)),
     }
@@ -105,6 +108,14 @@ fn open_unnamed(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Re
 /// # Errors
 /// Those of `open(2)`.
 pub fn open_path(path: &Path, flags: OpenFlags, cred: &Cred, created: bool) -> Result<Arc<File>> {
+    let file = open_quietly(path, flags, cred, created)?;
+    if !flags.contains(OpenFlags::PATH) {
+        inotify::happened_at(path, sys::IN_OPEN);
+    }
+    Ok(file)
+}
+
+fn open_quietly(path: &Path, flags: OpenFlags, cred: &Cred, created: bool) -> Result<Arc<File>> {
     let inode = path.inode();
     let kind = path.dentry().kind();
     if flags.contains(OpenFlags::DIRECTORY) && kind != FileType::Directory {
@@ -140,6 +151,7 @@ pub fn open_path(path: &Path, flags: OpenFlags, cred: &Cred, created: bool) -> R
     }
     if truncate {
         inode.truncate(0)?;
+        inotify::happened_at(path, sys::IN_MODIFY);
     }
     let ops = match inode.clone().open(flags)? {
         Some(ops) => ops,
@@ -223,6 +235,7 @@ pub fn make(walk: &Walk<'_>, name: &[u8], kind: NewKind<'_>, mode: u32) -> Resul
             Err(e) => Err(*e),
         }
     }?;
+    inotify::entry_changed(parent.inode(), sys::IN_CREATE, &name, made.kind());
     Ok(Path::new(dir.mount().clone(), made))
 }
 
@@ -257,6 +270,9 @@ pub fn link(old: &Path, walk: &Walk<'_>, name: &[u8]) -> Result<()> {
     may_create(&dir, walk.cred)?;
     let inode = old.inode();
     dir.inode().link(&name, inode)?;
+    drop(names);
+    inotify::links_changed(inode);
+    inotify::entry_changed(dir.inode(), sys::IN_CREATE, &name, meta.kind);
     Ok(())
 }
 
@@ -297,6 +313,10 @@ pub fn remove(walk: &Walk<'_>, name: &[u8], dir_wanted: bool) -> Result<()> {
     names.remove(&name);
     victim.set_removed();
     drop(names);
+    if !is_dir {
+        inotify::links_changed(victim.inode());
+    }
+    inotify::entry_changed(dir.inode(), sys::IN_DELETE, &name, meta.kind);
     drop(dcache::forget(dir.dentry(), &name));
     Ok(())
 }
@@ -411,6 +431,13 @@ pub fn rename(from: &Walk<'_>, old: &[u8], to: &Walk<'_>, new: &[u8], flags: Ren
         names.insert((&*target.name).into(), &moved);
     }
     drop((names, other_names));
+    let (from, to) = (source_dir.inode(), target_dir.inode());
+    inotify::moved(moved.inode(), (from, &source.name), (to, &target.name));
+    match replaced {
+        Some(swapped) if exchange => inotify::moved(swapped.inode(), (to, &target.name), (from, &source.name)),
+        Some(gone) => inotify::links_changed(gone.inode()),
+        None => {}
+    }
     drop(dcache::forget(source_dir, &source.name));
     drop(dcache::forget(target_dir, &target.name));
     Ok(())
@@ -430,7 +457,9 @@ pub fn chmod(path: &Path, mode: u32, cred: &Cred) -> Result<()> {
     if !cred.in_group(meta.gid) && !cred.has(CAP_FSETID) {
         mode &= !S_ISGID;
     }
-    path.inode().set_attr(&SetAttr { mode: Some(mode), ..SetAttr::default() })
+    path.inode().set_attr(&SetAttr { mode: Some(mode), ..SetAttr::default() })?;
+    inotify::happened_at(path, sys::IN_ATTRIB);
+    Ok(())
 }
 
 /// Changes owner and group (`chown(2)`); takes set-id bits away.
@@ -451,7 +480,9 @@ pub fn chown(path: &Path, uid: Option<u32>, gid: Option<u32>, cred: &Cred) -> Re
         let sgid = if meta.mode & 0o010 != 0 { S_ISGID } else { 0 };
         mode = Some(meta.mode & !(S_ISUID | sgid));
     }
-    path.inode().set_attr(&SetAttr { uid, gid, mode, ..SetAttr::default() })
+    path.inode().set_attr(&SetAttr { uid, gid, mode, ..SetAttr::default() })?;
+    inotify::happened_at(path, sys::IN_ATTRIB);
+    Ok(())
 }
 
 /// A time that `utimensat(2)` sets.
@@ -486,7 +517,15 @@ pub fn set_times(path: &Path, atime: NewTime, mtime: NewTime, cred: &Cred) -> Re
         NewTime::Now => Some(Timestamp::now()),
         NewTime::At(t) => Some(t),
     };
-    path.inode().set_attr(&SetAttr { atime: time(atime), mtime: time(mtime), ..SetAttr::default() })
+    path.inode().set_attr(&SetAttr { atime: time(atime), mtime: time(mtime), ..SetAttr::default() })?;
+    // One of the two alone looks like what sets it.
+    let event = match (atime, mtime) {
+        (NewTime::Omit, _) => sys::IN_MODIFY,
+        (_, NewTime::Omit) => sys::IN_ACCESS,
+        _ => sys::IN_ATTRIB,
+    };
+    inotify::happened_at(path, event);
+    Ok(())
 }
 
 /// Sets a file's size by name (`truncate(2)`).
@@ -501,5 +540,7 @@ pub fn truncate(path: &Path, size: u64, cred: &Cred) -> Result<()> {
     }
     cred.check(&path.metadata(), Access::WRITE)?;
     path.require_writable()?;
-    path.inode().truncate(size)
+    path.inode().truncate(size)?;
+    inotify::happened_at(path, sys::IN_MODIFY);
+    Ok(())
 }

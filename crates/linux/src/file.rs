@@ -544,7 +544,9 @@ pub fn sys_ftruncate(task: &Task, fd: i32, size: i64) -> SysResult {
     if !file.flags().writable() || file.inode().kind() != FileType::Regular {
         return Err(Errno::EINVAL);
     }
-    file.inode().truncate(size).map(|()| 0)
+    file.inode().truncate(size)?;
+    fs::inotify::happened_at(file.path(), sys::IN_MODIFY);
+    Ok(0)
 }
 
 /// `fallocate(2)`
@@ -555,7 +557,11 @@ pub fn sys_fallocate(task: &Task, fd: i32, mode: u32, offset: i64, len: i64) -> 
         return Err(Errno::EBADF);
     }
     match file.inode().kind() {
-        FileType::Regular => file.inode().fallocate(mode, offset, len).map(|()| 0),
+        FileType::Regular => {
+            file.inode().fallocate(mode, offset, len)?;
+            fs::inotify::happened_at(file.path(), sys::IN_MODIFY);
+            Ok(0)
+        }
         FileType::Fifo => Err(Errno::ESPIPE),
         FileType::Directory => Err(Errno::EISDIR),
         _ => Err(Errno::ENODEV),

@@ -6,7 +6,7 @@
 //!
 //! | file | calls |
 //! |---|---|
-//! | `file`, `path`, `stat`, `dirent`, `pipe`, `splice`, `poll`, `ioctl`, `mount` | files |
+//! | `file`, `path`, `stat`, `dirent`, `pipe`, `splice`, `poll`, `inotify`, `ioctl`, `mount` | files |
 //! | `sem`, `msg`, `mqueue` | System V semaphores and message queues (`ipc` has what they share), POSIX message queues |
 //! | `peer` | other processes' memory, and what they share |
 //! | `mempolicy`, `ioprio`, `timex` | what is checked and has little effect |
@@ -50,6 +50,8 @@ pub mod futex;
 pub mod futex2;
 #[cfg(target_os = "none")]
 mod futex_pi;
+#[cfg(target_os = "none")]
+pub mod inotify;
 #[cfg(target_os = "none")]
 pub mod ioctl;
 #[cfg(target_os = "none")]

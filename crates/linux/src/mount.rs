@@ -16,7 +16,7 @@ use task::Once;
 const PROPAGATION: u32 = sys::MS_PRIVATE | sys::MS_SHARED | sys::MS_SLAVE | sys::MS_UNBINDABLE;
 
 /// The types of file systems there are; none needs a device.
-pub(crate) const TYPES: [&str; 5] = ["sysfs", "tmpfs", "proc", "devtmpfs", "ramfs"];
+pub(crate) const TYPES: [&str; 6] = ["sysfs", "tmpfs", "proc", "devtmpfs", "devpts", "ramfs"];
 
 /// A file system of a type, with the options of `mount(2)`'s last argument.
 fn file_system(kind: &[u8], options: &str) -> Result<Arc<dyn FileSystem>, Errno> {
@@ -26,6 +26,7 @@ fn file_system(kind: &[u8], options: &str) -> Result<Arc<dyn FileSystem>, Errno>
         b"proc" => PROC.call_once(proc::new).clone(),
         b"sysfs" => SYS.call_once(sysfs::new).clone(),
         b"devtmpfs" => devfs::filesystem(),
+        b"devpts" => fs::tty::pty::filesystem(),
         b"tmpfs" | b"ramfs" => ram_file_system(kind == b"tmpfs", options)?,
         _ => return Err(Errno::ENODEV),
     })

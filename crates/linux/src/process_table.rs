@@ -345,4 +345,11 @@ impl JobControl for Jobs {
     fn session_of(&self, group: u32) -> Option<u32> {
         TABLE.lock().session_of(group.cast_signed()).map(i32::cast_unsigned)
     }
+
+    fn owner(&self) -> (u32, u32) {
+        crate::current_task().map_or((0, 0), |task| {
+            let cred = task.fs_cred();
+            (cred.uid, cred.gid)
+        })
+    }
 }

@@ -12,9 +12,9 @@ use guard::user::{Answer, QuickCall, UserRegs};
 use crate::uaccess::Argument;
 use crate::{SysResult, Task, trace};
 use crate::{
-    capability, clone, cred, dirent, exec, file, futex, futex2, ioctl, ioprio, itimer, limits, mempolicy, mm, mount, mqueue, msg,
-    path, peer, pidfd, pipe, poll, prctl, process, sched, sem, shm, signal, signalfd, sigwait, socket, sockmsg, splice, stat,
-    sys, time, timerfd, timex, wait,
+    capability, clone, cred, dirent, exec, file, futex, futex2, inotify, ioctl, ioprio, itimer, limits, mempolicy, mm, mount,
+    mqueue, msg, path, peer, pidfd, pipe, poll, prctl, process, sched, sem, shm, signal, signalfd, sigwait, socket, sockmsg,
+    splice, stat, sys, time, timerfd, timex, wait,
 };
 
 /// What an argument is, for tracing.
@@ -375,7 +375,7 @@ calls! {
     161 chroot(Str) = [path::sys_chroot];
     162 sync() = [file::sys_sync]; // stub: all files are in memory
     164 settimeofday(Ptr, Ptr) = [time::sys_settimeofday]; // partial: EPERM: the clock is the supervisor's
-    165 mount(Str, Str, Str, Hex, Ptr) = [mount::sys_mount]; // partial: proc, sysfs, tmpfs, devtmpfs, bind and remount; no propagation
+    165 mount(Str, Str, Str, Hex, Ptr) = [mount::sys_mount]; // partial: proc, sysfs, tmpfs, devtmpfs, devpts, bind and remount; no propagation
     166 umount2(Str, Hex) = [mount::sys_umount2]; // partial: no MNT_EXPIRE
     169 reboot(Hex, Hex, Hex, Ptr) = [sys::sys_reboot]; // partial: power off, restart and Ctrl-Alt-Del
     170 sethostname(Ptr, Num) = [sys::sys_sethostname];
@@ -431,6 +431,9 @@ calls! {
     247 waitid(Num, Int, Ptr, Hex, Ptr) = [wait::sys_waitid];
     251 ioprio_set(Num, Int, Hex) = [ioprio::sys_ioprio_set]; // partial: only remembered
     252 ioprio_get(Num, Int) = [ioprio::sys_ioprio_get];
+    253 inotify_init() = [inotify::sys_inotify_init];
+    254 inotify_add_watch(Fd, Str, Hex) = [inotify::sys_inotify_add_watch];
+    255 inotify_rm_watch(Fd, Int) = [inotify::sys_inotify_rm_watch];
     256 migrate_pages(Int, Num, Ptr, Ptr) = [mempolicy::sys_migrate_pages]; // partial: one node
     257 openat(Fd, Str, Hex, Oct) = [path::sys_openat];
     258 mkdirat(Fd, Str, Oct) = [path::sys_mkdirat];
@@ -469,6 +472,7 @@ calls! {
     291 epoll_create1(Hex) = [poll::sys_epoll_create1];
     292 dup3(Fd, Fd, Hex) = [file::sys_dup3];
     293 pipe2(Ptr, Hex) = [pipe::sys_pipe2];
+    294 inotify_init1(Hex) = [inotify::sys_inotify_init1];
     295 preadv(Fd, Ptr, Num, Int) = [file::sys_preadv];
     296 pwritev(Fd, Ptr, Num, Int) = [file::sys_pwritev];
     297 rt_tgsigqueueinfo(Int, Int, Sig, Ptr) = [signal::sys_rt_tgsigqueueinfo];
@@ -524,7 +528,6 @@ pub static MISSING: &[(u16, &str)] = &[
     (206, "io_setup"), (207, "io_destroy"), (208, "io_getevents"), (209, "io_submit"), (210, "io_cancel"),
     (211, "get_thread_area"), (212, "lookup_dcookie"), (214, "epoll_ctl_old"), (215, "epoll_wait_old"),
     (216, "remap_file_pages"), (236, "vserver"), (246, "kexec_load"), (248, "add_key"), (249, "request_key"), (250, "keyctl"),
-    (253, "inotify_init"), (254, "inotify_add_watch"), (255, "inotify_rm_watch"), (294, "inotify_init1"),
     (298, "perf_event_open"), (300, "fanotify_init"), (301, "fanotify_mark"), (303, "name_to_handle_at"),
     (304, "open_by_handle_at"), (308, "setns"), (313, "finit_module"), (317, "seccomp"), (320, "kexec_file_load"), (321, "bpf"),
     (323, "userfaultfd"), (333, "io_pgetevents"), (334, "rseq"), (335, "uretprobe"), (425, "io_uring_setup"),

@@ -20,6 +20,7 @@ mod mappings;
 mod memory;
 mod pressure;
 mod processes;
+mod ptys;
 mod quiet;
 mod scheduling;
 mod signals;
@@ -30,6 +31,7 @@ mod splicing;
 mod threads;
 mod time;
 mod vectors;
+mod watching;
 
 use std::process::ExitCode;
 
@@ -50,6 +52,8 @@ fn checks() -> Vec<(&'static str, Check)> {
         mappings::CHECKS,
         files::CHECKS,
         splicing::CHECKS,
+        watching::CHECKS,
+        ptys::CHECKS,
         pressure::CHECKS,
         processes::CHECKS,
         credentials::CHECKS,

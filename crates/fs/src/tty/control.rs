@@ -1,5 +1,6 @@
 //! What `ioctl(2)` does with a terminal: `ioctl_tty(2)`.
 
+use super::pty::PacketStatus;
 use super::{Termios, Termios2, Tty, WinSize, job};
 use crate::Result;
 use crate::ioctl::Request;
@@ -47,11 +48,17 @@ impl Tty {
             }
             ioctl::TIOCOUTQ => request.write(&0i32)?,
             ioctl::TCFLSH => match u32::try_from(request.arg).map_err(|_| Errno::EINVAL)? {
-                sys::TCIFLUSH | sys::TCIOFLUSH => {
+                which @ (sys::TCIFLUSH | sys::TCOFLUSH | sys::TCIOFLUSH) => {
                     self.check_foreground(sys::SIGTTOU)?;
-                    self.flush_input();
+                    if which != sys::TCOFLUSH {
+                        self.flush_input();
+                        self.line.status(PacketStatus::FLUSH_READ);
+                    }
+                    if which != sys::TCIFLUSH {
+                        self.line.discard();
+                        self.line.status(PacketStatus::FLUSH_WRITE);
+                    }
                 }
-                sys::TCOFLUSH => {}
                 _ => return Err(Errno::EINVAL),
             },
             // Argument 0 asks for a break, which no line here can send; any other, for what is written to have left.
@@ -89,9 +96,10 @@ impl Tty {
         if drain {
             self.drain()?;
         }
-        let (mode_changed, restarted) = {
+        let (mode_changed, restarted, news) = {
             let mut state = self.state.lock();
             let old = core::mem::replace(&mut state.termios, termios);
+            let news = packet_news(&old, &termios);
             if flush {
                 state.input.flush();
             }
@@ -104,9 +112,12 @@ impl Tty {
             if restarted {
                 state.stopped = false;
             }
-            (mode_changed, restarted)
+            (mode_changed, restarted, news)
         };
         self.line.configure(&termios);
+        if !news.is_empty() {
+            self.line.status(news);
+        }
         if restarted {
             self.writable.notify();
         }
@@ -122,10 +133,12 @@ impl Tty {
         let character = match u32::try_from(action).map_err(|_| Errno::EINVAL)? {
             sys::TCOOFF => {
                 self.state.lock().stopped = true;
+                self.line.status(PacketStatus::STOP);
                 return Ok(());
             }
             sys::TCOON => {
                 self.state.lock().stopped = false;
+                self.line.status(PacketStatus::START);
                 self.writable.notify();
                 return Ok(());
             }
@@ -139,4 +152,20 @@ impl Tty {
         }
         Ok(())
     }
+}
+
+/// What packet mode tells of a change of the settings.
+fn packet_news(old: &Termios, new: &Termios) -> PacketStatus {
+    /// Whether the customary characters, Ctrl-S and Ctrl-Q, stop and start output.
+    fn stops(termios: &Termios) -> bool {
+        termios.input(sys::IXON) && termios.is(sys::VSTOP, 0x13) && termios.is(sys::VSTART, 0x11)
+    }
+    let mut news = PacketStatus::empty();
+    if stops(old) != stops(new) {
+        news |= if stops(new) { PacketStatus::DO_STOP } else { PacketStatus::NO_STOP };
+    }
+    if old.local(sys::EXTPROC) || new.local(sys::EXTPROC) {
+        news |= PacketStatus::IOCTL;
+    }
+    news
 }

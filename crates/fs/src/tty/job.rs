@@ -44,6 +44,11 @@ pub trait JobControl: Send + Sync {
 
     /// The session a group is in; `None` if there is no such group.
     fn session_of(&self, group: u32) -> Option<u32>;
+
+    /// The caller's user and group: who owns a terminal that it makes.
+    fn owner(&self) -> (u32, u32) {
+        (0, 0)
+    }
 }
 
 static JOB_CONTROL: Once<Arc<dyn JobControl>> = Once::new();
@@ -59,6 +64,11 @@ pub(super) fn hook() -> Option<&'static Arc<dyn JobControl>> {
 
 pub(super) fn caller() -> Option<Process> {
     hook()?.caller()
+}
+
+/// Who owns what the caller makes; root in a kernel thread.
+pub(super) fn owner() -> (u32, u32) {
+    hook().map_or((0, 0), |hook| hook.owner())
 }
 
 /// The controlling terminal of each session that has one.
@@ -116,7 +126,7 @@ impl Tty {
             return Err(Errno::ENOTTY);
         }
         if process.is_leader() {
-            leader_exits(process.session);
+            release(process.session);
         }
         Ok(())
     }
@@ -184,17 +194,28 @@ impl Tty {
         if let Some(session) = jobs.session {
             hook.signal_process(session, sys::SIGHUP);
             hook.signal_process(session, sys::SIGCONT);
-            leader_exits(session);
+            release(session);
         }
     }
 }
 
-/// A session's leader ends: its controlling terminal is free again, and the foreground group hears `SIGHUP` and `SIGCONT`.
+/// A session's leader ends: its controlling terminal is free again, and the foreground group hears `SIGHUP` and `SIGCONT`. Openings of a
+/// pseudo-terminal end with it, so that its master sees the end.
 pub fn leader_exits(session: u32) {
-    let Some(tty) = CONTROLLING.lock().remove(&session) else { return };
+    if let Some(tty) = release(session)
+        && tty.line.hangs_up_with_session()
+    {
+        tty.kill_openings();
+    }
+}
+
+/// Takes a session its controlling terminal, tells the foreground group, and returns the terminal.
+fn release(session: u32) -> Option<Arc<Tty>> {
+    let tty = CONTROLLING.lock().remove(&session)?;
     let jobs = core::mem::take(&mut *tty.jobs.lock());
     if let (Some(hook), Some(group)) = (hook(), jobs.foreground) {
         hook.signal_group(group, sys::SIGHUP);
         hook.signal_group(group, sys::SIGCONT);
     }
+    Some(tty)
 }

@@ -8,6 +8,7 @@ mod control;
 pub mod input;
 pub mod job;
 mod output;
+pub mod pty;
 mod termios;
 
 pub use job::{JobControl, Process, controlling, leader_exits, set_job_control};
@@ -26,6 +27,7 @@ use input::Input;
 use job::Jobs;
 use linux_raw_sys::general as sys;
 use output::Output;
+use pty::PacketStatus;
 use task::{Mutex, Once};
 
 struct State {
@@ -143,8 +145,13 @@ impl Tty {
             }
             (effects, state.termios)
         };
-        if effects.stopped == Some(false) {
-            self.writable.notify();
+        match effects.stopped {
+            Some(true) => self.line.status(PacketStatus::STOP),
+            Some(false) => {
+                self.line.status(PacketStatus::START);
+                self.writable.notify();
+            }
+            None => {}
         }
         if !effects.echo.is_empty() {
             self.out.lock().echo(&*self.line, &effects.echo, &termios);
@@ -160,13 +167,19 @@ impl Tty {
 
     /// The line is gone: readers see the end of file, writers `EIO`, the session `SIGHUP`. Openings made later work again.
     pub fn hang_up(&self) {
+        self.kill_openings();
+        self.signal_hangup();
+    }
+
+    /// Makes the openings there are useless: end of file for readers, `EIO` for writers.
+    fn kill_openings(&self) {
         {
             let mut state = self.state.lock();
             state.generation += 1;
             state.input.flush();
             state.stopped = false;
         }
-        self.signal_hangup();
+        self.line.all_closed();
         self.readable.notify();
         self.writable.notify();
         self.after_read();
@@ -184,11 +197,18 @@ impl Tty {
             }
             state.generation
         };
+        self.line.opened()?;
         if !flags.contains(OpenFlags::NOCTTY) && flags.readable() {
             // A session leader without a terminal gets this one, if it is free; otherwise nothing happens.
             let _ = self.set_controlling(false);
         }
         Ok(Arc::new(TtyFile { tty: self.clone(), generation }))
+    }
+
+    /// Whether input would be taken now.
+    fn takes_input(&self) -> bool {
+        let state = self.state.lock();
+        state.input.room(state.canonical()) > 0
     }
 
     /// After bytes were read: lets a driver that holds input back go on.
@@ -243,6 +263,14 @@ impl TtyFile {
         let canonical = state.canonical();
         let ready = if canonical { state.input.has_line() } else { state.input.available(false) >= least };
         ready.then(|| state.input.read(buf, canonical))
+    }
+}
+
+impl Drop for TtyFile {
+    fn drop(&mut self) {
+        if !self.hung_up(&self.tty.state.lock()) {
+            self.tty.line.closed();
+        }
     }
 }
 
@@ -451,11 +479,12 @@ impl CharDevice for ConsoleDevice {
     }
 }
 
-/// Registers `/dev/tty` and `/dev/console`. Called once, at start-up.
+/// Registers `/dev/tty`, `/dev/console` and `/dev/ptmx`. Called once, at start-up.
 ///
 /// # Errors
 /// `EEXIST` when called twice.
 pub fn register_standard() -> Result<()> {
     devfs::register("tty", Arc::new(CurrentTty))?;
-    devfs::register("console", Arc::new(ConsoleDevice)).map(drop)
+    devfs::register("console", Arc::new(ConsoleDevice))?;
+    pty::register()
 }

@@ -1,5 +1,6 @@
 //! The line discipline's way out: what a program's bytes become on the line (`OPOST`), and the terminal's driver.
 
+use super::pty::PacketStatus;
 use super::termios::Termios;
 use crate::Result;
 use crate::poll::PollTable;
@@ -36,6 +37,33 @@ pub trait Line: Send + Sync {
 
     /// There is room again for input that was held back.
     fn resume(&self) {}
+
+    /// Somebody opens the terminal.
+    ///
+    /// # Errors
+    /// `EIO` if that cannot be now.
+    fn opened(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// An opening is over.
+    fn closed(&self) {}
+
+    /// All openings are, by a hang-up.
+    fn all_closed(&self) {}
+
+    /// Whether the openings end when the leader of the session ends, as those of pseudo-terminals do.
+    fn hangs_up_with_session(&self) -> bool {
+        false
+    }
+
+    /// Throws away what was written and has not left.
+    fn discard(&self) {}
+
+    /// Something happened that packet mode tells.
+    fn status(&self, what: PacketStatus) {
+        let _ = what;
+    }
 
     /// The settings changed: speed and character size may have.
     fn configure(&self, termios: &Termios) {

@@ -1,0 +1,532 @@
+//! Pseudo-terminals: `pty(7)`, `/dev/ptmx` and the file system `devpts`.
+//!
+//! A pair is a [`Tty`], the slave, whose line is a buffer that the master reads; what the master writes arrives at the slave as if typed.
+//! The slave is thus a terminal like any other: line editing, signals and job control are the same code. The pair's number is free again
+//! when the master is closed; the slave is hung up then.
+
+use super::{Line, Termios, Tty, job};
+use crate::devfs::{self, CharDevice};
+use crate::file::{FileOps, OpenFlags};
+use crate::ioctl::Request;
+use crate::mount::{self, FileSystem, new_anonymous_device};
+use crate::pipe::take;
+use crate::poll::{Events, PollTable, Source};
+use crate::{DeviceId, DirEntry, File, FileType, Inode, Metadata, Path, Result, SetAttr, StatFs, Timestamp};
+use abi::errno::Errno;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use linux_raw_sys::{general as sys, ioctl};
+use task::{Mutex, Once};
+
+/// What a slave writes and its master has not read, at most.
+const CAPACITY: usize = 16_384;
+/// How many pairs there may be.
+const MAX_PAIRS: u32 = 4096;
+/// The majors of slaves, of which each has 256 minors, and the master's number.
+const SLAVE_MAJOR: u32 = 136;
+const MASTER: DeviceId = DeviceId::new(5, 2);
+const DEVPTS_MAGIC: u64 = 0x1cd1;
+
+bitflags::bitflags! {
+    /// What happened at the slave, as packet mode tells the master (`TIOCPKT(2const)`).
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct PacketStatus: u8 {
+        /// Input was thrown away.
+        const FLUSH_READ = sys::TIOCPKT_FLUSHREAD as u8;
+        /// Output was thrown away.
+        const FLUSH_WRITE = sys::TIOCPKT_FLUSHWRITE as u8;
+        /// Output was stopped.
+        const STOP = sys::TIOCPKT_STOP as u8;
+        /// Output goes on.
+        const START = sys::TIOCPKT_START as u8;
+        /// The stop and start characters do not stop any more.
+        const NO_STOP = sys::TIOCPKT_NOSTOP as u8;
+        /// They do again.
+        const DO_STOP = sys::TIOCPKT_DOSTOP as u8;
+        /// The settings of a terminal with `EXTPROC` changed.
+        const IOCTL = sys::TIOCPKT_IOCTL as u8;
+    }
+}
+
+struct State {
+    /// On its way to the master.
+    data: VecDeque<u8>,
+    /// `TIOCSPTLCK`: the slave cannot be opened yet.
+    locked: bool,
+    /// The master is closed.
+    gone: bool,
+    /// Openings of the slave, and whether there ever was one.
+    openings: usize,
+    opened: bool,
+    packets: bool,
+    status: PacketStatus,
+}
+
+/// The line between the two.
+struct Wire {
+    number: u32,
+    state: Mutex<State>,
+    /// Notified when the master has more to read, or has nothing to wait for any more.
+    readable: Source,
+    /// Notified when the slave takes input again.
+    resumed: Source,
+    /// Notified when the slave can write again.
+    room: Source,
+}
+
+impl Wire {
+    fn has_news(state: &State) -> bool {
+        !state.data.is_empty() || (state.packets && !state.status.is_empty())
+    }
+
+    /// No opening of the slave is left, after there was one.
+    fn is_left(state: &State) -> bool {
+        state.opened && state.openings == 0
+    }
+}
+
+impl Line for Wire {
+    fn write(&self, bytes: &[u8]) -> usize {
+        let n = {
+            let mut state = self.state.lock();
+            if state.gone {
+                return bytes.len();
+            }
+            let n = bytes.len().min(CAPACITY.saturating_sub(state.data.len()));
+            state.data.extend(&bytes[..n]);
+            n
+        };
+        if n > 0 {
+            self.readable.notify_of(Events::READABLE);
+        }
+        n
+    }
+
+    fn wait_writable(&self) -> Result<()> {
+        self.room.wait(|| {
+            let state = self.state.lock();
+            (state.gone || state.data.len() < CAPACITY).then_some(())
+        })
+    }
+
+    fn writable(&self, table: Option<&mut PollTable>) -> bool {
+        if let Some(table) = table {
+            table.watch(&self.room);
+        }
+        let state = self.state.lock();
+        state.gone || state.data.len() < CAPACITY
+    }
+
+    fn resume(&self) {
+        self.resumed.notify();
+    }
+
+    fn opened(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.locked || state.gone {
+            return Err(Errno::EIO);
+        }
+        state.openings += 1;
+        state.opened = true;
+        Ok(())
+    }
+
+    fn closed(&self) {
+        {
+            let mut state = self.state.lock();
+            state.openings = state.openings.saturating_sub(1);
+        }
+        self.readable.notify();
+    }
+
+    fn all_closed(&self) {
+        self.state.lock().openings = 0;
+        self.readable.notify();
+        self.room.notify();
+    }
+
+    fn hangs_up_with_session(&self) -> bool {
+        true
+    }
+
+    fn discard(&self) {
+        self.state.lock().data.clear();
+        self.room.notify();
+    }
+
+    fn status(&self, what: PacketStatus) {
+        {
+            let mut state = self.state.lock();
+            if !state.packets {
+                return;
+            }
+            // A change takes back the one before.
+            for pair in [PacketStatus::STOP | PacketStatus::START, PacketStatus::NO_STOP | PacketStatus::DO_STOP] {
+                if what.intersects(pair) {
+                    state.status.remove(pair);
+                }
+            }
+            state.status |= what;
+        }
+        self.readable.notify();
+    }
+}
+
+/// The pairs there are, by number.
+struct Pairs {
+    fs: Arc<DevPts>,
+    slaves: Mutex<BTreeMap<u32, Arc<Slave>>>,
+}
+
+fn pairs() -> &'static Pairs {
+    static PAIRS: Once<Pairs> = Once::new();
+    PAIRS.call_once(|| Pairs {
+        fs: Arc::new(DevPts { root: Arc::new(Root { dev: new_anonymous_device() }) }),
+        slaves: Mutex::new(BTreeMap::new()),
+    })
+}
+
+/// The file system of `/dev/pts`, the same wherever it is mounted.
+#[must_use]
+pub fn filesystem() -> Arc<DevPts> {
+    pairs().fs.clone()
+}
+
+/// The slave's node, while its master lives.
+struct Slave {
+    tty: Arc<Tty>,
+    wire: Arc<Wire>,
+    attr: Mutex<Metadata>,
+}
+
+impl Slave {
+    /// A new pair, with the lowest free number.
+    fn allocate() -> Result<Arc<Self>> {
+        let mut slaves = pairs().slaves.lock();
+        let number = (0..MAX_PAIRS).find(|n| !slaves.contains_key(n)).ok_or(Errno::ENOSPC)?;
+        let wire = Arc::new(Wire {
+            number,
+            state: Mutex::new(State {
+                data: VecDeque::new(),
+                locked: true,
+                gone: false,
+                openings: 0,
+                opened: false,
+                packets: false,
+                status: PacketStatus::empty(),
+            }),
+            readable: Source::new(),
+            resumed: Source::new(),
+            room: Source::new(),
+        });
+        let id = DeviceId::new(SLAVE_MAJOR + number / 256, number % 256);
+        let tty = Tty::new(&format!("pts/{number}"), id, wire.clone(), Termios::default());
+        let mut meta = Metadata::generated(pairs().fs.root.dev, u64::from(number) + 3, FileType::Char, 0o620);
+        (meta.uid, meta.gid) = job::owner();
+        meta.rdev = id.encode();
+        meta.blksize = 1024;
+        let slave = Arc::new(Self { tty, wire, attr: Mutex::new(meta) });
+        slaves.insert(number, slave.clone());
+        Ok(slave)
+    }
+}
+
+impl Inode for Slave {
+    fn metadata(&self) -> Metadata {
+        *self.attr.lock()
+    }
+
+    fn kind(&self) -> FileType {
+        FileType::Char
+    }
+
+    fn set_attr(&self, change: &SetAttr) -> Result<()> {
+        let mut attr = self.attr.lock();
+        attr.mode = change.mode.unwrap_or(attr.mode);
+        attr.uid = change.uid.unwrap_or(attr.uid);
+        attr.gid = change.gid.unwrap_or(attr.gid);
+        attr.atime = change.atime.unwrap_or(attr.atime);
+        attr.mtime = change.mtime.unwrap_or(attr.mtime);
+        attr.ctime = Timestamp::now();
+        Ok(())
+    }
+
+    fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Option<Arc<dyn FileOps>>> {
+        self.tty.open(flags).map(Some)
+    }
+
+    fn device(&self) -> Option<DeviceId> {
+        Some(self.tty.id())
+    }
+}
+
+/// The opening of `/dev/ptmx`: the master's side of a pair.
+struct Master {
+    slave: Arc<Slave>,
+}
+
+impl Master {
+    fn wire(&self) -> &Wire {
+        &self.slave.wire
+    }
+
+    /// What a read finds. With packet mode a byte in front tells whether it is data or news of the slave.
+    fn try_read(&self, buf: &mut [u8], nonblocking: bool) -> Option<Result<usize>> {
+        let mut state = self.wire().state.lock();
+        if !Wire::has_news(&state) {
+            if Wire::is_left(&state) {
+                return Some(Err(Errno::EIO));
+            }
+            return nonblocking.then_some(Err(Errno::EAGAIN));
+        }
+        if !state.packets {
+            return Some(Ok(take(&mut state.data, buf)));
+        }
+        if !state.status.is_empty() {
+            buf[0] = core::mem::take(&mut state.status).bits();
+            return Some(Ok(1));
+        }
+        buf[0] = sys::TIOCPKT_DATA as u8;
+        Some(Ok(1 + take(&mut state.data, &mut buf[1..])))
+    }
+
+    /// An opening of the slave, as `TIOCGPTPEER` gives it.
+    fn open_peer(&self, flags: OpenFlags) -> Result<Arc<File>> {
+        let name = format!("{}", self.wire().number);
+        let here = |m: &&Arc<mount::Mount>| m.fs().name() == "devpts";
+        let path = match mount::list().iter().find(here) {
+            Some(mount) => Path::new(mount.clone(), mount.root().find(name.as_bytes())?),
+            None => Path::unnamed(self.slave.clone(), &format!("/dev/pts/{name}")),
+        };
+        let opened = self.slave.tty.open(flags)?;
+        Ok(File::new(path, opened, flags))
+    }
+}
+
+impl FileOps for Master {
+    fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
+        let nonblocking = file.nonblocking();
+        let n = match self.try_read(buf, nonblocking) {
+            Some(result) => result?,
+            None => self.wire().readable.wait(|| self.try_read(buf, false))??,
+        };
+        self.wire().room.notify_of(Events::WRITABLE);
+        Ok(n)
+    }
+
+    fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            let n = self.slave.tty.input(&buf[done..]);
+            done += n;
+            if n > 0 {
+                continue;
+            }
+            let waited = match file.nonblocking() {
+                true => Err(Errno::EAGAIN),
+                false => self.wire().resumed.wait(|| self.slave.tty.takes_input().then_some(())),
+            };
+            match waited {
+                Err(_) if done > 0 => break,
+                waited => waited?,
+            }
+        }
+        Ok(done)
+    }
+
+    fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
+        let wire = self.wire();
+        if let Some(table) = table {
+            table.watch(&wire.readable);
+            table.watch(&wire.resumed);
+        }
+        let mut events = Events::empty();
+        events.set(Events::WRITABLE, self.slave.tty.takes_input());
+        let state = wire.state.lock();
+        events.set(Events::READABLE, Wire::has_news(&state));
+        events.set(Events::PRI, state.packets && !state.status.is_empty());
+        events.set(Events::HUP, Wire::is_left(&state));
+        events
+    }
+
+    fn ioctl(&self, _: &File, request: &Request<'_>) -> Result<usize> {
+        let wire = self.wire();
+        let switch = |set: fn(&mut State, bool)| -> Result<()> {
+            let on = request.read::<i32>()? != 0;
+            set(&mut wire.state.lock(), on);
+            Ok(())
+        };
+        match request.command {
+            ioctl::TIOCGPTN => request.write(&wire.number)?,
+            ioctl::TIOCSPTLCK => switch(|state, on| state.locked = on)?,
+            ioctl::TIOCGPTLCK => request.write(&i32::from(wire.state.lock().locked))?,
+            ioctl::TIOCPKT => switch(|state, on| {
+                state.packets = on;
+                state.status = PacketStatus::empty();
+            })?,
+            ioctl::TIOCGPKT => request.write(&i32::from(wire.state.lock().packets))?,
+            ioctl::TIOCGPTPEER => {
+                let flags = OpenFlags::from_bits_truncate(u32::try_from(request.arg).map_err(|_| Errno::EINVAL)?);
+                let file = self.open_peer(flags)?;
+                return request.caller.install(file, flags.contains(OpenFlags::CLOEXEC));
+            }
+            ioctl::TIOCSIG => {
+                let signal = u32::try_from(request.arg).ok().filter(|s| (1..=64).contains(s)).ok_or(Errno::EINVAL)?;
+                self.slave.tty.signal_foreground(signal);
+            }
+            ioctl::FIONREAD => {
+                let n = wire.state.lock().data.len();
+                request.write(&i32::try_from(n).unwrap_or(i32::MAX))?;
+            }
+            ioctl::TIOCOUTQ => request.write(&0i32)?,
+            ioctl::TCFLSH => match u32::try_from(request.arg).map_err(|_| Errno::EINVAL)? {
+                sys::TCIFLUSH => wire.discard(),
+                sys::TCOFLUSH => self.slave.tty.flush_input(),
+                sys::TCIOFLUSH => {
+                    wire.discard();
+                    self.slave.tty.flush_input();
+                }
+                _ => return Err(Errno::EINVAL),
+            },
+            // The master is in the foreground of nothing: it is asked about the slave's.
+            ioctl::TIOCGPGRP => request.write(&self.slave.tty.foreground().map_or(0, u32::cast_signed))?,
+            ioctl::TIOCGSID => request.write(&self.slave.tty.session().ok_or(Errno::ENOTTY)?.cast_signed())?,
+            ioctl::TIOCSCTTY | ioctl::TIOCNOTTY => return Err(Errno::ENOTTY),
+            _ => return self.slave.tty.control(request),
+        }
+        Ok(0)
+    }
+}
+
+impl Drop for Master {
+    fn drop(&mut self) {
+        let wire = self.wire();
+        wire.state.lock().gone = true;
+        let node = pairs().slaves.lock().remove(&wire.number);
+        drop(node);
+        self.slave.tty.hang_up();
+        wire.room.notify();
+    }
+}
+
+/// `/dev/ptmx`: every opening makes a pair.
+struct Multiplexer;
+
+impl CharDevice for Multiplexer {
+    fn open(self: Arc<Self>, _: OpenFlags) -> Result<Arc<dyn FileOps>> {
+        Ok(Arc::new(Master { slave: Slave::allocate()? }))
+    }
+
+    fn id(&self) -> Option<DeviceId> {
+        Some(MASTER)
+    }
+
+    fn mode(&self) -> u32 {
+        0o666
+    }
+}
+
+/// Registers `/dev/ptmx` and the directory that `devpts` is mounted on. Called once, at start-up.
+///
+/// # Errors
+/// `EEXIST` when called twice.
+pub fn register() -> Result<()> {
+    devfs::register("ptmx", Arc::new(Multiplexer))?;
+    devfs::directory("pts", 0o755)
+}
+
+/// The file system of slaves' nodes.
+pub struct DevPts {
+    root: Arc<Root>,
+}
+
+impl FileSystem for DevPts {
+    fn name(&self) -> &'static str {
+        "devpts"
+    }
+
+    fn root(&self) -> Arc<dyn Inode> {
+        self.root.clone()
+    }
+
+    fn statfs(&self) -> StatFs {
+        StatFs { magic: DEVPTS_MAGIC, block_size: 4096, ..StatFs::default() }
+    }
+
+    fn options(&self) -> String {
+        ",mode=620,ptmxmode=666".into()
+    }
+}
+
+/// Its directory: `ptmx`, and a node for every pair whose master is open.
+struct Root {
+    dev: u64,
+}
+
+const PTMX: &[u8] = b"ptmx";
+
+impl Inode for Root {
+    fn metadata(&self) -> Metadata {
+        Metadata::generated(self.dev, 1, FileType::Directory, 0o755)
+    }
+
+    fn kind(&self) -> FileType {
+        FileType::Directory
+    }
+
+    fn names_are_stable(&self) -> bool {
+        false
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
+        if name == PTMX {
+            return Ok(Arc::new(PtmxNode { dev: self.dev }));
+        }
+        let number = core::str::from_utf8(name).ok().and_then(|n| n.parse::<u32>().ok()).ok_or(Errno::ENOENT)?;
+        if format!("{number}").as_bytes() != name {
+            return Err(Errno::ENOENT);
+        }
+        let slave = pairs().slaves.lock().get(&number).cloned();
+        Ok(slave.ok_or(Errno::ENOENT)?)
+    }
+
+    fn readdir(&self, cursor: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        let slaves: Vec<u32> = pairs().slaves.lock().keys().copied().collect();
+        if cursor < 1 && !emit(DirEntry { name: PTMX, ino: 2, kind: FileType::Char, next: 1 }) {
+            return Ok(());
+        }
+        for number in slaves {
+            let next = u64::from(number) + 2;
+            let name = format!("{number}");
+            let entry = DirEntry { name: name.as_bytes(), ino: u64::from(number) + 3, kind: FileType::Char, next };
+            if next > cursor && !emit(entry) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `/dev/pts/ptmx`, the same as `/dev/ptmx`.
+struct PtmxNode {
+    dev: u64,
+}
+
+impl Inode for PtmxNode {
+    fn metadata(&self) -> Metadata {
+        let mut meta = Metadata::generated(self.dev, 2, FileType::Char, 0o666);
+        meta.rdev = MASTER.encode();
+        meta
+    }
+
+    fn kind(&self) -> FileType {
+        FileType::Char
+    }
+
+    fn device(&self) -> Option<DeviceId> {
+        Some(MASTER)
+    }
+}

@@ -1,0 +1,105 @@
+//! Watches: what they report, in which order, and when they end.
+
+use abi::errno::Errno;
+use fs::inotify::{InotifyFile, MAX_QUEUED, inotify};
+use fs::mount;
+use fs::path::LookupFlags;
+use fs::ramfs::RamFs;
+use fs::{Cred, File, FsContext, NewKind, OpenFlags, Path, RenameFlags, ops};
+use linux_raw_sys::general::*;
+use std::sync::Arc;
+
+fn tree() -> FsContext {
+    FsContext::new(mount::mount_root(RamFs::new("rootfs", None, 0o755), "rootfs"))
+}
+
+fn lookup(context: &FsContext, name: &str) -> Path {
+    context.walk(&Cred::root()).lookup(name.as_bytes(), LookupFlags::empty()).unwrap()
+}
+
+fn open(context: &FsContext, name: &str, flags: OpenFlags) -> Arc<File> {
+    ops::open(&context.walk(&Cred::root()), name.as_bytes(), flags, 0o644).unwrap()
+}
+
+fn watch(group: &File, path: &Path, mask: u32) -> Result<i32, Errno> {
+    group.ops_as::<InotifyFile>().unwrap().group().add(path.inode(), mask)
+}
+
+/// What there is to read: descriptor, mask, cookie, name.
+fn events(group: &File) -> Vec<(i32, u32, u32, String)> {
+    let mut buf = vec![0; 1 << 20];
+    let n = group.read(&mut buf).unwrap_or(0);
+    let mut rest = &buf[..n];
+    let mut events = Vec::new();
+    while let Some((header, behind)) = rest.split_first_chunk::<16>() {
+        let word = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().unwrap());
+        let (name, behind) = behind.split_at(word(12) as usize);
+        let name = name.iter().copied().take_while(|&b| b != 0).collect();
+        events.push((word(0).cast_signed(), word(4), word(8), String::from_utf8(name).unwrap()));
+        rest = behind;
+    }
+    events
+}
+
+#[test]
+fn marks_end_with_their_file_and_their_group() {
+    let context = tree();
+    let group = inotify(OpenFlags::NONBLOCK);
+    let file = open(&context, "/file", OpenFlags::RDWR | OpenFlags::CREAT);
+    let wd = watch(&group, file.path(), IN_ATTRIB | IN_DELETE_SELF).unwrap();
+    ops::remove(&context.walk(&Cred::root()), b"/file", false).unwrap();
+    assert_eq!(events(&group), [(wd, IN_ATTRIB, 0, String::new())]);
+    drop(file);
+    assert_eq!(events(&group), [(wd, IN_DELETE_SELF, 0, String::new()), (wd, IN_IGNORED, 0, String::new())]);
+    let root = lookup(&context, "/");
+    watch(&group, &root, IN_CREATE).unwrap();
+    drop(group);
+    open(&context, "/other", OpenFlags::RDWR | OpenFlags::CREAT);
+}
+
+#[test]
+fn moves_have_two_halves() {
+    let context = tree();
+    let cred = Cred::root();
+    let walk = context.walk(&cred);
+    for name in [&b"/a"[..], b"/b", b"/a/dir"] {
+        ops::make(&walk, name, NewKind::Directory, 0o755).unwrap();
+    }
+    let group = inotify(OpenFlags::NONBLOCK);
+    let a = watch(&group, &lookup(&context, "/a"), IN_MOVE).unwrap();
+    let b = watch(&group, &lookup(&context, "/b"), IN_MOVE).unwrap();
+    ops::rename(&walk, b"/a/dir", &walk, b"/b/moved", RenameFlags::empty()).unwrap();
+    let found = events(&group);
+    let cookie = found[0].2;
+    assert_ne!(cookie, 0);
+    let expected = [(a, IN_MOVED_FROM | IN_ISDIR, cookie, "dir".into()), (b, IN_MOVED_TO | IN_ISDIR, cookie, "moved".into())];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_full_queue_says_so_once() {
+    let context = tree();
+    let group = inotify(OpenFlags::NONBLOCK);
+    watch(&group, &lookup(&context, "/"), IN_OPEN).unwrap();
+    open(&context, "/a", OpenFlags::RDWR | OpenFlags::CREAT);
+    open(&context, "/b", OpenFlags::RDWR | OpenFlags::CREAT);
+    for n in 0..MAX_QUEUED + 10 {
+        open(&context, if n % 2 == 0 { "/a" } else { "/b" }, OpenFlags::RDONLY);
+    }
+    let found = events(&group);
+    assert_eq!(found.len(), MAX_QUEUED + 1);
+    assert_eq!(found[MAX_QUEUED], (-1, IN_Q_OVERFLOW, 0, String::new()));
+    assert_eq!(group.read(&mut [0; 64]), Err(Errno::EAGAIN));
+}
+
+#[test]
+fn an_unmounted_file_system_ends_its_marks() {
+    let context = tree();
+    let cred = Cred::root();
+    ops::make(&context.walk(&cred), b"/mnt", NewKind::Directory, 0o755).unwrap();
+    mount::mount(RamFs::new("tmpfs", None, 0o755), &lookup(&context, "/mnt"), "tmpfs", 0).unwrap();
+    let group = inotify(OpenFlags::NONBLOCK);
+    let wd = watch(&group, &lookup(&context, "/mnt"), IN_CREATE).unwrap();
+    mount::unmount(&lookup(&context, "/mnt"), true).unwrap();
+    assert_eq!(events(&group), [(wd, IN_UNMOUNT, 0, String::new()), (wd, IN_IGNORED, 0, String::new())]);
+}

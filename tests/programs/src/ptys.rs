@@ -1,0 +1,155 @@
+//! Pseudo-terminals as shells, `script` and terminal programs use them.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::mem::zeroed;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, Stdio};
+use std::ptr::null_mut;
+
+use anyhow::{Result, ensure};
+
+use crate::{Check, checked};
+
+pub const CHECKS: &[(&str, Check)] = &[
+    ("ptys-carry-lines", carry_lines),
+    ("ptys-have-names", have_names),
+    ("ptys-control-a-session", control_a_session),
+    ("ptys-hang-up", hang_up),
+    ("ptys-tell-window-sizes", tell_window_sizes),
+];
+
+/// A master and its slave.
+fn pair() -> Result<(File, File)> {
+    let (mut master, mut slave) = (-1, -1);
+    // SAFETY: both descriptors are stored in valid places; the rest may be null.
+    checked(unsafe { libc::openpty(&mut master, &mut slave, null_mut(), null_mut(), null_mut()) })?;
+    for fd in [master, slave] {
+        // SAFETY: the call takes numbers only.
+        checked(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) })?;
+    }
+    // SAFETY: the descriptors are new and nobody else's.
+    Ok(unsafe { (File::from_raw_fd(master), File::from_raw_fd(slave)) })
+}
+
+fn read(file: &mut File) -> io::Result<String> {
+    let mut buf = [0; 4096];
+    let n = file.read(&mut buf)?;
+    Ok(String::from_utf8_lossy(&buf[..n]).into_owned())
+}
+
+/// Everything until the slave's side is closed.
+fn read_to_end(master: &mut File) -> Result<String> {
+    let mut text = String::new();
+    loop {
+        match read(master) {
+            Ok(more) => text.push_str(&more),
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => return Ok(text),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn carry_lines() -> Result<()> {
+    let (mut master, mut slave) = pair()?;
+    master.write_all(b"typed\n")?;
+    ensure!(read(&mut slave)? == "typed\n", "the slave reads something else");
+    ensure!(read(&mut master)? == "typed\r\n", "the echo is something else");
+    slave.write_all(b"shown\n")?;
+    ensure!(read(&mut master)? == "shown\r\n", "the master reads something else");
+    // A mistake mended, and the end of input.
+    master.write_all(b"oopx\x7fs\n\x04")?;
+    ensure!(read(&mut slave)? == "oops\n", "the erased character is there");
+    ensure!(read(&mut slave)?.is_empty(), "Ctrl-D is no end of file");
+    drop(slave);
+    let rest = read_to_end(&mut master)?;
+    ensure!(rest.starts_with("oopx"), "the master reads {rest:?}");
+    Ok(())
+}
+
+fn name_of(fd: RawFd) -> Result<String> {
+    let mut name = [0u8; 64];
+    // SAFETY: the buffer's size is given.
+    let error = unsafe { libc::ttyname_r(fd, name.as_mut_ptr().cast(), name.len()) };
+    ensure!(error == 0, "ttyname: error {error}");
+    Ok(String::from_utf8(name.into_iter().take_while(|&b| b != 0).collect())?)
+}
+
+fn have_names() -> Result<()> {
+    let (master, slave) = pair()?;
+    let name = name_of(slave.as_raw_fd())?;
+    ensure!(name.starts_with("/dev/pts/"), "the slave is {name}");
+    // SAFETY: the descriptor is open.
+    ensure!(unsafe { libc::isatty(slave.as_raw_fd()) } == 1, "the slave is no terminal");
+    ensure!(std::fs::exists(&name)?, "{name} is not there");
+    let listed = std::fs::read_dir("/dev/pts")?.filter_map(Result::ok).any(|e| e.path().to_str() == Some(&name));
+    ensure!(listed, "/dev/pts does not list {name}");
+    drop((master, slave));
+    ensure!(!std::fs::exists(&name)?, "{name} is still there");
+    Ok(())
+}
+
+/// Runs a shell command in a session of its own on the slave.
+fn session(slave: File, script: &str) -> Result<std::process::Child> {
+    let copy = |slave: &File| slave.try_clone().map(|f| Stdio::from(OwnedFd::from(f)));
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", script]).stdin(copy(&slave)?).stdout(copy(&slave)?).stderr(copy(&slave)?);
+    // SAFETY: the two calls may be made between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            checked(libc::setsid())?;
+            checked(libc::ioctl(0, libc::TIOCSCTTY, 0)).map(drop)
+        });
+    }
+    Ok(command.spawn()?)
+}
+
+fn control_a_session() -> Result<()> {
+    let (mut master, slave) = pair()?;
+    let mut child = session(slave, "echo ready > /dev/tty; read line; echo got $line")?;
+    ensure!(read(&mut master)? == "ready\r\n", "/dev/tty leads elsewhere");
+    master.write_all(b"a word\n")?;
+    let text = read_to_end(&mut master)?;
+    ensure!(text == "a word\r\ngot a word\r\n", "the session printed {text:?}");
+    ensure!(child.wait()?.success(), "the shell failed");
+    // Ctrl-C reaches who is in the foreground.
+    let (mut master, slave) = pair()?;
+    let mut child = session(slave, "echo ready; exec cat")?;
+    ensure!(read(&mut master)? == "ready\r\n", "the shell says something else");
+    master.write_all(b"\x03")?;
+    let status = child.wait()?;
+    ensure!(status.signal() == Some(libc::SIGINT), "Ctrl-C ended it with {status}");
+    Ok(())
+}
+
+fn hang_up() -> Result<()> {
+    let (mut master, slave) = pair()?;
+    let mut child = session(slave, "echo ready; exec cat")?;
+    ensure!(read(&mut master)? == "ready\r\n", "the shell says something else");
+    drop(master);
+    let status = child.wait()?;
+    ensure!(status.signal() == Some(libc::SIGHUP), "the master's end ended it with {status}");
+    // Without a session there is no signal: the slave reads the end, and cannot be written.
+    let (master, mut slave) = pair()?;
+    drop(master);
+    ensure!(read(&mut slave)?.is_empty(), "a slave without master does not end");
+    ensure!(slave.write_all(b"x").is_err_and(|e| e.raw_os_error() == Some(libc::EIO)), "it can be written");
+    Ok(())
+}
+
+fn tell_window_sizes() -> Result<()> {
+    let (mut master, slave) = pair()?;
+    let script = "trap 'stty size; exit' WINCH; echo ready; while :; do sleep 0.05; done";
+    let mut child = session(slave, script)?;
+    ensure!(read(&mut master)? == "ready\r\n", "the shell says something else");
+    // SAFETY: all zeroes is a valid size.
+    let mut size: libc::winsize = unsafe { zeroed() };
+    (size.ws_row, size.ws_col) = (33, 99);
+    // SAFETY: the argument is a valid structure.
+    checked(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCSWINSZ, &size) })?;
+    let text = read_to_end(&mut master)?;
+    ensure!(text.contains("33 99"), "the session printed {text:?}");
+    child.wait()?;
+    Ok(())
+}
