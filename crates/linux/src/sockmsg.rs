@@ -69,6 +69,8 @@ fn wait_of(timeout: Wait, flags: u32) -> Wait {
 struct Beside {
     rights: Option<Rights>,
     credentials: Option<Ucred>,
+    /// Level, kind and bytes of what is the protocol's.
+    other: Vec<(u32, u32, Vec<u8>)>,
 }
 
 /// Checks who a sender says it is.
@@ -112,7 +114,7 @@ fn read_control(task: &Task, addr: usize, len: usize) -> Result<Beside, Errno> {
                 beside.credentials = Some(who);
             }
             (consts::SOL_SOCKET, _) => return Err(Errno::EINVAL),
-            _ => {}
+            (level, kind) => beside.other.push((level, kind, data.to_vec())),
         }
         rest = rest.get(len.next_multiple_of(8)..).unwrap_or_default();
     }
@@ -136,8 +138,8 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
     let message_flags = Flags::from_bits_truncate(flags);
     let address = if to.addr == 0 { None } else { Some(read_address(to.addr, to.len)?) };
     let mut once = |data: &[u8]| {
-        let beside = core::mem::take(&mut beside);
-        let plain = Outgoing { rights: beside.rights, credentials: beside.credentials, ..Outgoing::plain(data) };
+        let Beside { rights, credentials, other } = core::mem::take(&mut beside);
+        let plain = Outgoing { rights, credentials, beside: other, ..Outgoing::plain(data) };
         match &address {
             Some(to) => {
                 with_caller(task, |caller| protocol.send(Outgoing { to: Some((caller, to)), ..plain }, message_flags, wait))

@@ -136,13 +136,15 @@ pub struct Outgoing<'a> {
     pub rights: Option<Rights>,
     /// Who the sender says it is (`SCM_CREDENTIALS`), checked.
     pub credentials: Option<Ucred>,
+    /// What else it says of the message: level, kind and bytes of control messages of levels below that of all sockets.
+    pub beside: Vec<(u32, u32, Vec<u8>)>,
 }
 
 impl<'a> Outgoing<'a> {
     /// Bytes for the connected peer and nothing else.
     #[must_use]
     pub const fn plain(data: &'a [u8]) -> Self {
-        Self { data, to: None, rights: None, credentials: None }
+        Self { data, to: None, rights: None, credentials: None, beside: Vec::new() }
     }
 }
 

@@ -87,7 +87,7 @@ pub fn udp(v6: bool) -> String {
     const UNCONNECTED: u8 = 7;
     let mut text = header(v6, " ref pointer drops");
     let sockets: Vec<Arc<udp::Udp>> = udp::ALL.lock().values().filter_map(Weak::upgrade).collect();
-    let of_family = sockets.iter().filter(|socket| (socket.common.family == super::Family::V6) == v6);
+    let of_family = sockets.iter().filter(|socket| (socket.common.family == super::Family::V6) == v6 && !socket.is_lite());
     for (number, socket) in of_family.filter(|socket| socket.addresses().0.port() != 0).enumerate() {
         let addresses = socket.addresses();
         let state = if addresses.1.is_some() { ESTABLISHED } else { UNCONNECTED };

@@ -57,12 +57,14 @@ impl Family {
 pub fn socket(family: u32, kind: Kind, protocol: i32) -> Result<Socket> {
     const TCP: i32 = net::IPPROTO_TCP as i32;
     const UDP: i32 = net::IPPROTO_UDP as i32;
+    const UDP_LITE: i32 = net::IPPROTO_UDPLITE as i32;
     const ICMP: i32 = net::IPPROTO_ICMP as i32;
     const ICMP6: i32 = net::IPPROTO_ICMPV6 as i32;
     let family = if family == net::AF_INET { Family::V4 } else { Family::V6 };
     match (kind, protocol) {
         (Kind::Stream, 0 | TCP) => Ok(tcp::Tcp::new(family).into_socket()),
-        (Kind::Datagram, 0 | UDP) => Ok(udp::Udp::new(family).into_socket()),
+        (Kind::Datagram, 0 | UDP) => Ok(udp::Udp::new(family, UDP as u8).into_socket()),
+        (Kind::Datagram, UDP_LITE) => Ok(udp::Udp::new(family, UDP_LITE as u8).into_socket()),
         (Kind::Datagram, ICMP | ICMP6) => Err(Errno::EACCES),
         (Kind::Seqpacket, _) => Err(Errno::ESOCKTNOSUPPORT),
         _ => Err(Errno::EPROTONOSUPPORT),

@@ -17,7 +17,10 @@ pub(super) const IPV6: u32 = net::IPPROTO_IPV6 as u32;
 pub(super) const TCP: u32 = net::IPPROTO_TCP as u32;
 pub(super) const UDP: u32 = net::IPPROTO_UDP as u32;
 
+const UDP_LITE: u32 = net::IPPROTO_UDPLITE as u32;
 const UDP_CORK: u32 = 1;
+/// How much of a datagram a checksum covers, sent and received.
+const LITE_COVERAGE: [u32; 2] = [10, 11];
 const UDP_NO_CHECK6_TX: u32 = 101;
 const IP_RECVFRAGSIZE: u32 = 25;
 const IPV6_RECVFRAGSIZE: u32 = 77;
@@ -33,7 +36,7 @@ const fn switch(level: u32, option: u32, first: i32) -> Known {
     (level, option, first, SWITCH.0, SWITCH.1)
 }
 
-const KNOWN: [Known; 55] = [
+const KNOWN: [Known; 57] = [
     (IP, net::IP_TOS, 0, 0, 255),
     (IP, net::IP_TTL, 64, 1, 255),
     switch(IP, net::IP_RECVOPTS, 0),
@@ -87,6 +90,8 @@ const KNOWN: [Known; 55] = [
     (TCP, net::TCP_FASTOPEN, 0, 0, i32::MAX),
     switch(TCP, net::TCP_FASTOPEN_CONNECT, 0),
     (TCP, net::TCP_NOTSENT_LOWAT, 0, i32::MIN, i32::MAX),
+    (UDP_LITE, LITE_COVERAGE[0], 0, 0, 65_535),
+    (UDP_LITE, LITE_COVERAGE[1], 0, 0, 65_535),
     switch(UDP, UDP_CORK, 0),
     switch(UDP, UDP_NO_CHECK6_TX, 0),
 ];
@@ -172,7 +177,7 @@ fn has_level(common: &Common, level: u32, tcp: bool) -> bool {
         IP => true,
         IPV6 => common.family == Family::V6,
         TCP => tcp,
-        UDP => !tcp,
+        UDP | UDP_LITE => !tcp,
         _ => false,
     }
 }

@@ -196,3 +196,101 @@ pub(super) fn share(from: SocketAddr, to: SocketAddr, count: usize) -> usize {
     }
     ((hash ^ hash >> 32) % count.max(1) as u64) as usize
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::{Ipv4Addr, Ipv6Addr};
+    use proptest::prelude::*;
+
+    struct Fake(Sharing);
+
+    impl Bound for Fake {
+        fn sharing(&self) -> Sharing {
+            self.0
+        }
+    }
+
+    const ALONE: Sharing = Sharing { address: false, listens: false, port: None };
+
+    fn scope() -> impl Strategy<Value = Scope> {
+        let addresses: Vec<IpAddr> = vec![
+            Ipv4Addr::UNSPECIFIED.into(),
+            Ipv4Addr::LOCALHOST.into(),
+            Ipv4Addr::new(127, 0, 0, 2).into(),
+            Ipv6Addr::UNSPECIFIED.into(),
+            Ipv6Addr::LOCALHOST.into(),
+        ];
+        (proptest::sample::select(addresses), any::<bool>()).prop_map(|(ip, only_v6)| Scope::new(ip, only_v6))
+    }
+
+    fn sharing() -> impl Strategy<Value = Sharing> {
+        let port = proptest::option::of(0..2u32);
+        (any::<bool>(), any::<bool>(), port).prop_map(|(address, listens, port)| Sharing { address, listens, port })
+    }
+
+    proptest! {
+        #[test]
+        fn scopes_overlap_if_an_address_fits_both(a in scope(), b in scope()) {
+            let addresses: [IpAddr; 4] =
+                [Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(127, 0, 0, 2).into(), Ipv6Addr::LOCALHOST.into(), Ipv4Addr::new(127, 0, 0, 9).into()];
+            let common = addresses.iter().any(|ip| a.fits(*ip).is_some() && b.fits(*ip).is_some());
+            prop_assert_eq!(a.overlaps(b), common);
+        }
+
+        #[test]
+        fn binding_keeps_the_rules_and_dropping_frees(binds in proptest::collection::vec((scope(), sharing(), 0..3u16), 1..20)) {
+            let table: &'static Table<Fake> = Box::leak(Box::new(Table::new()));
+            let mut bound: Vec<(Arc<Fake>, Place<Fake>, Scope)> = Vec::new();
+            for (scope, sharing, port) in binds {
+                let socket = Arc::new(Fake(sharing));
+                let refused = port != 0 && bound.iter().any(|(other, place, taken)| {
+                    place.address.port() == port && taken.overlaps(scope) && !sharing.suits(other.0)
+                });
+                match table.bind(&socket, scope, port) {
+                    Ok(place) => {
+                        prop_assert!(!refused);
+                        prop_assert!(port != 0 || EPHEMERAL.contains(&place.address.port()));
+                        bound.push((socket, place, scope));
+                    }
+                    Err(error) => prop_assert!(refused && error == Errno::EADDRINUSE),
+                }
+            }
+            bound.clear();
+            prop_assert!(table.ports.lock().is_empty());
+        }
+    }
+
+    #[test]
+    fn the_best_fit_is_found_and_all_of_it() {
+        static TABLE: Table<Fake> = Table::new();
+        let shared = Sharing { port: Some(0), ..ALONE };
+        let sockets: Vec<Arc<Fake>> = (0..4).map(|_| Arc::new(Fake(shared))).collect();
+        let scopes = [
+            Scope::new(Ipv6Addr::UNSPECIFIED.into(), false),
+            Scope::new(Ipv4Addr::UNSPECIFIED.into(), false),
+            Scope::new(Ipv4Addr::LOCALHOST.into(), false),
+            Scope::new(Ipv4Addr::LOCALHOST.into(), false),
+        ];
+        let _places: Vec<_> = sockets.iter().zip(scopes).map(|(s, scope)| TABLE.bind(s, scope, 80).unwrap()).collect();
+        let best = |ip: IpAddr| -> Vec<usize> {
+            let found = TABLE.best(SocketAddr::new(ip, 80), |_, fit| Some(fit));
+            found.iter().map(|socket| sockets.iter().position(|s| Arc::ptr_eq(s, socket)).unwrap()).collect()
+        };
+        assert_eq!(best(Ipv4Addr::LOCALHOST.into()), [2, 3]);
+        assert_eq!(best(Ipv4Addr::new(127, 0, 0, 2).into()), [1]);
+        assert_eq!(best(Ipv6Addr::LOCALHOST.into()), [0]);
+        assert!(TABLE.best(SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 81), |_, fit| Some(fit)).is_empty());
+    }
+
+    #[test]
+    fn connections_are_spread_evenly() {
+        let mut counts = [0; 4];
+        let to = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80);
+        for port in EPHEMERAL {
+            counts[share(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port), to, counts.len())] += 1;
+        }
+        let fair = EPHEMERAL.count() / counts.len();
+        assert!(counts.iter().all(|count| (fair / 2..fair * 2).contains(count)), "{counts:?}");
+    }
+}

@@ -1,4 +1,4 @@
-//! UDP sockets: queues of datagrams.
+//! UDP sockets: queues of datagrams. UDP-Lite is the same with ports of its own: without packets there is no checksum to cover less.
 
 use super::options::{IP, IPV6};
 use super::table::{Bound, Place, Scope, Sharing, Table, share};
@@ -29,6 +29,8 @@ pub struct Datagram {
     pub from: SocketAddr,
     /// Where it goes.
     pub to: SocketAddr,
+    /// The protocol: UDP's number, or UDP-Lite's.
+    pub protocol: u8,
     /// The interface it goes out, and comes in.
     pub interface: u32,
     /// The time to live, or hop limit.
@@ -47,7 +49,13 @@ struct Queue {
     closed: bool,
 }
 
-pub(super) static PORTS: Table<Udp> = Table::new();
+static PORTS: Table<Udp> = Table::new();
+static LITE_PORTS: Table<Udp> = Table::new();
+
+/// The ports of UDP or, by its number, of UDP-Lite.
+fn ports(protocol: u8) -> &'static Table<Udp> {
+    if u32::from(protocol) == net::IPPROTO_UDPLITE as u32 { &LITE_PORTS } else { &PORTS }
+}
 
 /// Every socket, for listings.
 pub(super) static ALL: Mutex<BTreeMap<u64, Weak<Udp>>> = Mutex::new(BTreeMap::new());
@@ -59,7 +67,7 @@ pub(super) static ALL: Mutex<BTreeMap<u64, Weak<Udp>>> = Mutex::new(BTreeMap::ne
 pub fn deliver(datagram: Datagram) -> Result<()> {
     let group = datagram.to.ip();
     if group.is_multicast() {
-        let members = PORTS.at_port(datagram.to.port());
+        let members = ports(datagram.protocol).at_port(datagram.to.port());
         for member in members.iter().filter(|socket| socket.common.options.in_group(group)) {
             member.take(datagram.clone());
         }
@@ -70,7 +78,7 @@ pub fn deliver(datagram: Datagram) -> Result<()> {
         Some(peer) if peer == datagram.from => Some((true, fit)),
         Some(_) => None,
     };
-    let receivers = PORTS.best(datagram.to, score);
+    let receivers = ports(datagram.protocol).best(datagram.to, score);
     let shared = |socket: &Arc<Udp>| socket.port.options.switch(net::SO_REUSEPORT);
     let receiver = match &receivers[..] {
         [] => return Err(Errno::ECONNREFUSED),
@@ -80,6 +88,13 @@ pub fn deliver(datagram: Datagram) -> Result<()> {
     };
     receiver.take(datagram);
     Ok(())
+}
+
+/// What goes into a datagram's header.
+struct Sends {
+    hops: i32,
+    class: i32,
+    source: Option<IpAddr>,
 }
 
 #[derive(Default)]
@@ -92,6 +107,7 @@ struct State {
 /// A socket.
 pub struct Udp {
     pub(super) common: Common,
+    protocol: u8,
     port: port::Port<Queue>,
     options: Arc<Options>,
     state: Mutex<State>,
@@ -112,12 +128,13 @@ impl Bound for Udp {
 }
 
 impl Udp {
-    pub(super) fn new(family: Family) -> Arc<Self> {
+    pub(super) fn new(family: Family, protocol: u8) -> Arc<Self> {
         let common = Common::new(family);
         let id = common.id;
         let options = Arc::new(Options::default());
         let socket = Arc::new_cyclic(|this| Self {
             common,
+            protocol,
             port: port::Port::new(options.clone()),
             options,
             state: Mutex::default(),
@@ -132,6 +149,10 @@ impl Udp {
     pub(super) fn into_socket(self: Arc<Self>) -> Socket {
         let options = self.options.clone();
         Socket::new(self, options)
+    }
+
+    pub(super) fn is_lite(&self) -> bool {
+        i32::from(self.protocol) == net::IPPROTO_UDPLITE as i32
     }
 
     /// Its own address and the peer's.
@@ -168,7 +189,7 @@ impl Udp {
     }
 
     fn place(&self, scope: Scope, port: u16) -> Result<Place<Self>> {
-        PORTS.bind(&self.this.upgrade().ok_or(Errno::EINVAL)?, scope, port)
+        ports(self.protocol).bind(&self.this.upgrade().ok_or(Errno::EINVAL)?, scope, port)
     }
 
     /// The address datagrams go out from, with a port; an interface's own address if the socket has none.
@@ -209,6 +230,53 @@ impl Udp {
             return Err(Errno::EACCES);
         }
         Ok(to)
+    }
+
+    /// What a datagram is sent with: as the options say, unless the message says otherwise.
+    ///
+    /// # Errors
+    /// `EINVAL` for what makes no sense, or an address that is not this host's.
+    fn sends(&self, to: SocketAddr, beside: &[(u32, u32, Vec<u8>)]) -> Result<Sends> {
+        let options = &self.common.options;
+        let (hops, class) = match (to.ip().is_multicast(), to.is_ipv4()) {
+            (false, true) => ((IP, net::IP_TTL), (IP, net::IP_TOS)),
+            (true, true) => ((IP, net::IP_MULTICAST_TTL), (IP, net::IP_TOS)),
+            (false, false) => ((IPV6, net::IPV6_UNICAST_HOPS), (IPV6, net::IPV6_TCLASS)),
+            (true, false) => ((IPV6, net::IPV6_MULTICAST_HOPS), (IPV6, net::IPV6_TCLASS)),
+        };
+        let chosen = |(level, option)| options.number(level, option);
+        let mut sends = Sends { hops: chosen(hops), class: chosen(class), source: None };
+        for (level, kind, bytes) in beside {
+            let number = match (bytes.first_chunk(), &bytes[..]) {
+                (Some(word), _) => i32::from_ne_bytes(*word),
+                (None, [byte]) if *level == IP => i32::from(*byte),
+                _ => return Err(Errno::EINVAL),
+            };
+            let ip = |at: usize, len: usize| -> Result<IpAddr> {
+                let octets = bytes.get(at..at + len).ok_or(Errno::EINVAL)?;
+                let v4 = octets.first_chunk::<4>().map(|octets| IpAddr::from(*octets));
+                octets.first_chunk::<16>().map(|octets| IpAddr::from(*octets).to_canonical()).or(v4).ok_or(Errno::EINVAL)
+            };
+            match (*level, *kind) {
+                (IP, net::IP_TTL) | (IPV6, net::IPV6_HOPLIMIT) => sends.hops = number,
+                (IP, net::IP_TOS) | (IPV6, net::IPV6_TCLASS) => sends.class = number,
+                // The address to send from stands behind the interface, or before it.
+                (IP, net::IP_PKTINFO) => sends.source = Some(ip(4, 4)?),
+                (IPV6, net::IPV6_PKTINFO) => sends.source = Some(ip(0, 16)?),
+                _ => return Err(Errno::EINVAL),
+            }
+        }
+        // "As it is chosen."
+        if sends.hops == -1 {
+            sends.hops = chosen(hops);
+        }
+        if sends.class == -1 {
+            sends.class = chosen(class);
+        }
+        sends.source = sends.source.filter(|ip| !ip.is_unspecified());
+        let known = sends.source.is_none_or(network::is_local);
+        let fits = |number: i32| (0..=255).contains(&number);
+        if known && fits(sends.hops) && fits(sends.class) { Ok(sends) } else { Err(Errno::EINVAL) }
     }
 
     fn receive_datagram(&self, flags: Flags, wait: Wait) -> Result<Option<Datagram>> {
@@ -336,7 +404,7 @@ impl Protocol for Udp {
     }
 
     fn number(&self) -> i32 {
-        net::IPPROTO_UDP as i32
+        i32::from(self.protocol)
     }
 
     fn listening(&self) -> bool {
@@ -370,7 +438,7 @@ impl Protocol for Udp {
         if let Some(place) = &mut self.state.lock().place
             && place.address.ip().is_unspecified()
         {
-            PORTS.narrow(place, route.source);
+            ports(self.protocol).narrow(place, route.source);
         }
         *self.peer.lock() = Some(to);
         Ok(())
@@ -422,20 +490,24 @@ impl Protocol for Udp {
         if self.port.is_shut(SENDING) {
             return Err(Errno::EPIPE);
         }
+        let sends = self.sends(to, &message.beside)?;
         let route = self.route(to)?;
-        let from = self.source(&route)?;
+        let mut from = self.source(&route)?;
+        if let Some(ip) = sends.source {
+            from.set_ip(ip);
+        }
         if from.is_ipv4() != to.is_ipv4() {
             return Err(Errno::ENETUNREACH);
         }
-        let options = &self.common.options;
-        let (hops, class) = match (to.ip().is_multicast(), to.is_ipv4()) {
-            (false, true) => (options.number(IP, net::IP_TTL), options.number(IP, net::IP_TOS)),
-            (true, true) => (options.number(IP, net::IP_MULTICAST_TTL), options.number(IP, net::IP_TOS)),
-            (false, false) => (options.number(IPV6, net::IPV6_UNICAST_HOPS), options.number(IPV6, net::IPV6_TCLASS)),
-            (true, false) => (options.number(IPV6, net::IPV6_MULTICAST_HOPS), options.number(IPV6, net::IPV6_TCLASS)),
+        let datagram = Datagram {
+            from,
+            to,
+            protocol: self.protocol,
+            interface: route.interface,
+            ttl: sends.hops as u8,
+            tos: sends.class as u8,
+            data: message.data.to_vec(),
         };
-        let datagram =
-            Datagram { from, to, interface: route.interface, ttl: hops as u8, tos: class as u8, data: message.data.to_vec() };
         match network::current().transmit(datagram) {
             // It has gone out; that nobody was there is told by the next call, to one who talks to somebody.
             Err(error) if peer == Some(to) => {

@@ -10,6 +10,7 @@ mod observe;
 mod partitions;
 mod programs;
 mod scheduler;
+mod servers;
 mod terminal;
 
 use super::Place::{AnyMachine, SkerryMachine};
@@ -24,6 +25,7 @@ pub fn tests() -> Vec<Test> {
         Test { name: "machine/debian", place: SkerryMachine, run: debian::programs },
         Test { name: "machine/development", place: SkerryMachine, run: debian::development },
         Test { name: "machine/fuzz", place: SkerryMachine, run: fuzz::run },
+        Test { name: "machine/servers", place: SkerryMachine, run: servers::run },
         Test { name: "machine/terminal", place: AnyMachine, run: terminal::run },
         Test { name: "machine/busybox", place: AnyMachine, run: busybox::run },
         Test { name: "machine/programs", place: AnyMachine, run: programs::run },
