@@ -155,7 +155,7 @@ impl Dentry {
     /// `ENOENT`, `ENOTDIR`.
     #[inline]
     pub fn find(self: &Arc<Self>, name: &[u8]) -> Result<Arc<Self>> {
-        match dcache::find(self, name) {
+        match self.recall(name) {
             Some(child) => Ok(child),
             None => self.find_below(name),
         }
@@ -167,11 +167,23 @@ impl Dentry {
         let displaced;
         let mut names = self.lock();
         let child = self.child(&mut names, name)?;
-        // With the directory locked, so that whoever removes the name clears the entry later.
-        displaced = self.inode.names_are_stable().then(|| dcache::remember(self, name, &child));
+        displaced = self.remember(&names, name, &child);
         drop(names);
         drop(displaced);
         Ok(child)
+    }
+
+    /// An entry that was used lately, without the directory's lock.
+    #[inline]
+    pub(crate) fn recall(self: &Arc<Self>, name: &[u8]) -> Option<Arc<Self>> {
+        dcache::find(self, name)
+    }
+
+    /// Notes that an entry was used, with the directory locked, so that whoever removes the name clears that later. The caller drops the
+    /// result, which gave way, after the guard.
+    #[must_use]
+    pub(crate) fn remember(self: &Arc<Self>, _: &Children, name: &[u8], child: &Arc<Self>) -> Option<Arc<Self>> {
+        if self.inode.names_are_stable() { dcache::remember(self, name, child) } else { None }
     }
 
     /// Whether this is the entry `name` of `parent` at the moment.

@@ -78,8 +78,19 @@ fn open_or_create(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> 
 
 fn find_or_make(dir: &Path, name: &[u8], cred: &Cred, new: &NewInode<'_>) -> Result<(Arc<Dentry>, bool)> {
     let parent = dir.dentry();
+    // Without the directory's lock, if it was used lately.
+    if let Some(known) = parent.recall(name) {
+        return Ok((known, false));
+    }
+    let displaced;
     let mut names = parent.lock();
     match parent.child(&mut names, name) {
+        Ok(found) => {
+            displaced = parent.remember(&names, name, &found);
+            drop(names);
+            drop(displaced);
+            Ok((found, false))
+        }
         Err(Errno::ENOENT) => {
             may_create(dir, cred)?;
             let inode = parent.inode().create(name, new)?;
@@ -88,7 +99,7 @@ fn find_or_make(dir: &Path, name: &[u8], cred: &Cred, new: &NewInode<'_>) -> Res
             inotify::entry_changed(parent.inode(), sys::IN_CREATE, name, made.kind());
             Ok((made, true))
         }
-        found => found.map(|dentry| (dentry, false)),
+        Err(e) => Err(e),
     }
 }
 

@@ -91,6 +91,8 @@ pub struct Process {
     /// Processor time of threads that have ended, and of children waited for.
     ended_ns: AtomicU64,
     pub(crate) children_ns: AtomicU64,
+    /// Its parent's number; changed under the lock of the table of processes.
+    pub(crate) parent: AtomicI32,
     /// The signal it gets when its parent ends.
     pub(crate) parent_death_signal: AtomicI32,
     /// `PR_SET_DUMPABLE`: whether others of the same user may look into it.
@@ -143,6 +145,7 @@ impl Process {
             name: Mutex::default(),
             ended_ns: AtomicU64::new(0),
             children_ns: AtomicU64::new(0),
+            parent: AtomicI32::new(0),
             parent_death_signal: AtomicI32::new(0),
             dumpable: AtomicI32::new(1),
             undoes_semaphores: AtomicBool::new(false),
@@ -632,8 +635,7 @@ pub fn sys_gettid(task: &Task) -> SysResult {
 
 /// `getppid(2)`
 pub fn sys_getppid(task: &Task) -> SysResult {
-    let [_, parent, ..] = processes::relations(task.pid());
-    Ok(parent as usize)
+    Ok(task.process().parent.load(Ordering::Relaxed) as usize)
 }
 
 /// `set_tid_address(2)`
@@ -683,7 +685,7 @@ pub fn sys_setpgid(task: &Task, pid: i32, group: i32) -> SysResult {
     let session = table.node(own).map(|node| node.session).ok_or(Errno::ESRCH)?;
     let node = table.node(pid).ok_or(Errno::ESRCH)?;
     if pid != own {
-        if node.parent != own {
+        if node.parent() != own {
             return Err(Errno::ESRCH);
         }
         if node.session != session {

@@ -3,6 +3,7 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 
 use ::task::Mutex;
 use abi::errno::Errno;
@@ -20,7 +21,6 @@ const FIRST_RECYCLED: i32 = 300;
 /// A process and its relations.
 pub(crate) struct Node {
     pub(crate) process: Arc<Process>,
-    pub(crate) parent: i32,
     pub(crate) children: Vec<i32>,
     pub(crate) group: i32,
     pub(crate) session: i32,
@@ -33,6 +33,12 @@ pub(crate) struct Node {
     pub(crate) has_run_exec: bool,
     /// Descendants whose parents end become its children (`PR_SET_CHILD_SUBREAPER`).
     pub(crate) subreaper: bool,
+}
+
+impl Node {
+    pub(crate) fn parent(&self) -> i32 {
+        self.process.parent.load(Ordering::Relaxed)
+    }
 }
 
 /// All processes and threads.
@@ -87,7 +93,7 @@ impl Table {
             .nodes
             .values()
             .filter(|n| n.group == group && n.ended.is_none())
-            .any(|n| self.nodes.get(&n.parent).is_some_and(|parent| parent.group != group && parent.session == n.session))
+            .any(|n| self.nodes.get(&n.parent()).is_some_and(|parent| parent.group != group && parent.session == n.session))
     }
 
     fn has_stopped(&self, group: i32) -> bool {
@@ -101,7 +107,7 @@ impl Table {
             if node.subreaper && node.ended.is_none() {
                 return pid;
             }
-            pid = node.parent;
+            pid = node.parent();
         }
         1
     }
@@ -109,7 +115,7 @@ impl Table {
     /// Takes a process that has ended out of the table.
     pub(crate) fn reap(&mut self, pid: i32) -> Option<Node> {
         let node = self.nodes.remove(&pid)?;
-        if let Some(parent) = self.nodes.get_mut(&node.parent) {
+        if let Some(parent) = self.nodes.get_mut(&node.parent()) {
             parent.children.retain(|&child| child != pid);
         }
         Some(node)
@@ -141,9 +147,9 @@ pub(crate) fn add_process(parent: i32, process: Arc<Process>) {
         node.children.push(pid);
         (group, session) = (node.group, node.session);
     }
+    process.parent.store(parent, Ordering::Relaxed);
     let node = Node {
         process,
-        parent,
         children: Vec::new(),
         group,
         session,
@@ -225,7 +231,7 @@ pub fn thread_count() -> usize {
 
 /// A process's number, parent, group and session; zeros for what is not there.
 pub(crate) fn relations(pid: i32) -> [i32; 4] {
-    TABLE.lock().nodes.get(&pid).map_or([pid, 0, 0, 0], |n| [pid, n.parent, n.group, n.session])
+    TABLE.lock().nodes.get(&pid).map_or([pid, 0, 0, 0], |n| [pid, n.parent(), n.group, n.session])
 }
 
 /// Remembers for the parent that a process was stopped by a signal, or (`None`) goes on. Returns the parent.
@@ -234,7 +240,7 @@ pub(crate) fn note_stop(pid: i32, signal: Option<i32>) -> Option<Arc<Process>> {
     let node = table.nodes.get_mut(&pid)?;
     node.stop_report = signal;
     node.continue_report = signal.is_none();
-    let parent = node.parent;
+    let parent = node.parent();
     table.nodes.get(&parent).map(|n| n.process.clone())
 }
 
@@ -278,7 +284,7 @@ pub(crate) fn end(process: &Process, status: i32) -> Aftermath {
     let table = &mut *table;
     let Some(node) = table.nodes.get_mut(&pid) else { return aftermath };
     node.ended = Some(status);
-    let (parent, own_group) = (node.parent, node.group);
+    let (parent, own_group) = (node.parent(), node.group);
     let children = core::mem::take(&mut node.children);
     let mut groups: Vec<i32> = children.iter().filter_map(|child| table.nodes.get(child)).map(|n| n.group).collect();
     groups.push(own_group);
@@ -289,7 +295,7 @@ pub(crate) fn end(process: &Process, status: i32) -> Aftermath {
     let heir_waits = heirs_process.as_ref().is_some_and(|heir| !heir.actions().reaps_children());
     for &child in &children {
         let Some(node) = table.nodes.get_mut(&child) else { continue };
-        node.parent = heir;
+        node.process.parent.store(heir, Ordering::Relaxed);
         aftermath.bereaved.push(node.process.clone());
         if node.ended.is_some() {
             aftermath.inherited_by.clone_from(&heirs_process);
