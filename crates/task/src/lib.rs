@@ -15,6 +15,8 @@ mod fifo;
 mod host;
 #[cfg(target_os = "none")]
 mod kernel;
+#[cfg(any(test, target_os = "none"))]
+mod polling;
 mod wait;
 
 #[cfg(not(target_os = "none"))]

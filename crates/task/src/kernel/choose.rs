@@ -10,6 +10,7 @@ use guard::cpu::CpuId;
 use guard::timer::{self, now_ns};
 
 use super::cpu::{Cpu, IDLE, LOADED, shared};
+use super::idle;
 use super::observe;
 use super::slot::{self, CPU_WORDS, Slot};
 use super::switch::Why;
@@ -102,7 +103,7 @@ impl Cpu {
         if core::ptr::eq(prev, self.idle()) {
             IDLE.remove(self.id.0 as usize);
             self.shared.counters.idle_ns.add(ran);
-            self.usual_idle_ns.set((self.usual_idle_ns.get() * 7 + ran.min(1 << 30)) / 8);
+            self.polling.set(self.polling.get().after(ran <= idle::poll_ns()));
         }
         self.pass_to(next, now);
         next.set_cpu(self.id);

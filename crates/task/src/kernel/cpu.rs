@@ -17,6 +17,7 @@ use super::observe;
 use super::slot::{self, CPU_WORDS, RUNNING, Slot};
 use super::thread::{Thread, UserSpace, fresh_slot};
 use crate::fifo::Fifo;
+use crate::polling::Polling;
 
 /// Waiting threads that a run queue has room for at first.
 const FIRST_ROOM: usize = 64;
@@ -56,8 +57,8 @@ pub(super) struct Cpu {
     pub(super) loaded: Cell<bool>,
     /// The CPU whose load it compared with its own last.
     pub(super) compared: Cell<u32>,
-    /// How long it was idle at a time lately, in nanoseconds.
-    pub(super) usual_idle_ns: Cell<u64>,
+    /// Whether it polls when it has nothing to do.
+    pub(super) polling: Cell<Polling>,
 }
 
 pub(super) static CPUS: CpuLocal<Cpu> = CpuLocal::new(|cpu| Cpu {
@@ -77,7 +78,7 @@ pub(super) static CPUS: CpuLocal<Cpu> = CpuLocal::new(|cpu| Cpu {
     armed: Cell::new(u64::MAX),
     loaded: Cell::new(false),
     compared: Cell::new(0),
-    usual_idle_ns: Cell::new(1 << 30),
+    polling: Cell::new(Polling::new()),
 });
 
 fn empty_queue(cpu: CpuId) -> RunQueue {

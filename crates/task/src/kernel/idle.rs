@@ -9,9 +9,15 @@ use super::cpu::{CPUS, LOADED, Shared, adopt, shared};
 use super::switch::{Why, reschedule};
 use super::wake;
 
-/// How long an idle CPU polls before it sleeps, and how short it must usually be idle to do so at all: about what it costs to send an
-/// interrupt and to be woken by it.
+/// How long an idle CPU polls before it sleeps: about what it costs to send an interrupt and to be woken by it. In a guest both are the
+/// hypervisor's work, and the halted CPU's thread has to be scheduled (Linux' `haltpoll` takes as long).
 const POLL_NS: u64 = 20_000;
+const POLL_IN_GUEST_NS: u64 = 200_000;
+
+/// See [`POLL_NS`].
+pub(super) fn poll_ns() -> u64 {
+    if cpu::is_guest() { POLL_IN_GUEST_NS } else { POLL_NS }
+}
 
 /// Runs threads on this CPU from now on. The first CPU comes here when the system is set up, each further one when it is
 /// started.
@@ -28,7 +34,7 @@ pub fn start_cpu() -> ! {
         ask_for_work(me);
         // Pages are zeroed ahead until somebody is woken.
         while nothing_came(shared) && guard::mem::idle_step() {}
-        if super::cpu_count() > 1 && CPUS.with(|c| c.usual_idle_ns.get()) < POLL_NS {
+        if super::cpu_count() > 1 && CPUS.with(|c| c.polling.get().is_on()) {
             poll(shared);
         }
         shared.counters.sleeps.add(1);
@@ -81,6 +87,6 @@ fn poll(shared: &Shared) {
     shared.notice.0.swap(wake::POLL, Ordering::SeqCst);
     if shared.inbox.is_empty() && !shared.recheck.load(Ordering::SeqCst) {
         // Interrupts are on; a thread that one of them wakes is switched to at its end, and leaves another notice behind.
-        cpu::idle_poll(POLL_NS, || shared.notice.0.load(Ordering::Acquire) != wake::POLL);
+        cpu::idle_poll(poll_ns(), || shared.notice.0.load(Ordering::Acquire) != wake::POLL);
     }
 }

@@ -1,0 +1,68 @@
+//! When an idle CPU polls before it sleeps: while that ends its idle times, and no longer.
+
+/// Most short idle times after which polling is tried again that did not help.
+const MOST: u32 = 1024;
+
+/// What a CPU has learnt of its idle times.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Polling {
+    on: bool,
+    /// Idle times in a row that were short although it did not poll.
+    short: u32,
+    /// So many of them make it try.
+    enough: u32,
+}
+
+impl Polling {
+    pub(crate) const fn new() -> Self {
+        Self { on: false, short: 0, enough: 1 }
+    }
+
+    /// Whether to poll the next time.
+    pub(crate) fn is_on(self) -> bool {
+        self.on
+    }
+
+    /// The CPU was idle; `short` if no longer than it polls. Polling that does not end short idle times may itself be what makes them
+    /// long: in a guest, the CPU that has work may wait for the processor this one polls on. So it is tried more and more seldom.
+    #[must_use]
+    pub(crate) fn after(self, short: bool) -> Self {
+        match (self.on, short) {
+            (true, true) => Self { enough: 1, ..self },
+            (true, false) => Self { on: false, short: 0, enough: (self.enough * 2).min(MOST) },
+            (false, true) => Self { on: self.short + 1 >= self.enough, short: self.short + 1, ..self },
+            (false, false) => Self { short: 0, ..self },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn polls(times: u32, mut short: impl FnMut(bool) -> bool) -> u32 {
+        let mut polling = Polling::new();
+        (0..times)
+            .map(|_| {
+                let on = polling.is_on();
+                polling = polling.after(short(on));
+                u32::from(on)
+            })
+            .sum()
+    }
+
+    #[test]
+    fn it_polls_while_that_helps() {
+        assert_eq!(polls(1000, |_| true), 999);
+    }
+
+    #[test]
+    fn it_does_not_poll_when_work_comes_seldom() {
+        assert_eq!(polls(1000, |_| false), 0);
+    }
+
+    #[test]
+    fn it_gives_up_what_does_not_help() {
+        assert!(polls(100_000, |on| !on) < 120);
+    }
+}
