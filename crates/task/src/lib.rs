@@ -17,6 +17,8 @@ mod host;
 mod kernel;
 #[cfg(any(test, target_os = "none"))]
 mod polling;
+#[cfg(any(test, target_os = "none"))]
+mod runtime;
 mod wait;
 
 #[cfg(not(target_os = "none"))]

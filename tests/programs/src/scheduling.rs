@@ -476,7 +476,10 @@ fn soak() -> Result<()> {
         [(libc::SCHED_OTHER, 0), (libc::SCHED_BATCH, 0), (libc::SCHED_IDLE, 0), (libc::SCHED_RR, 1), (libc::SCHED_FIFO, 2)];
     let permits = Permits(AtomicU32::new(0));
     let work = |n: usize| -> Result<()> {
+        let mut ran = own_time();
         for round in 0..ROUNDS {
+            let before = std::mem::replace(&mut ran, own_time());
+            ensure!(ran >= before, "the thread's time went back from {before:?} to {ran:?}");
             let (policy, priority) = policies[(n + round as usize) % policies.len()];
             set_scheduler(0, policy, priority).map_err(|e| anyhow::anyhow!("policy {policy}: error {e}"))?;
             match (n as u64 + round) % 5 {

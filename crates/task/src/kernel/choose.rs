@@ -109,13 +109,10 @@ impl Cpu {
         next.set_cpu(self.id);
     }
 
-    /// Counts the current thread's time, and makes another one the current one.
+    /// Makes another thread the current one.
     #[inline]
     fn pass_to(&self, next: &'static Slot, now: u64) {
-        let since = self.since.replace(now);
-        if let Some(own) = &*self.own.borrow() {
-            own.thread.add_time(now.saturating_sub(since));
-        }
+        self.since.set(now);
         self.shared.since.store(now, Ordering::Relaxed);
         self.shared.counters.switches.add(1);
         self.current.set(Some(next));

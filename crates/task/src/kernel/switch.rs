@@ -116,12 +116,15 @@ impl Cpu {
         (!core::ptr::eq(prev, next)).then(|| self.depart(prev, next))
     }
 
-    /// Takes what the current thread has with it.
+    /// Takes what the current thread has with it, and accounts its time.
     #[inline(always)]
     fn depart(&self, prev: &'static Slot, next: &'static Slot) -> Departure {
         let mut own = self.own.take();
-        if let Some(fpu) = own.as_mut().and_then(|own| own.fpu.as_mut()) {
-            fpu.save();
+        if let Some(own) = &mut own {
+            own.thread.run_time.end(self.since.get());
+            if let Some(fpu) = &mut own.fpu {
+                fpu.save();
+            }
         }
         Departure { prev, next, own }
     }
@@ -130,6 +133,7 @@ impl Cpu {
     #[inline(always)]
     fn settle(&self, own: Option<Box<Own>>) {
         if let Some(own) = own.as_deref() {
+            own.thread.run_time.begin(self.since.get());
             if let Some(user) = &own.user {
                 user.activate();
             }

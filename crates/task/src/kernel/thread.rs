@@ -15,9 +15,10 @@ use guard::fpu::UserFpu;
 use guard::stack::KernelStack;
 use lfmutex::{Mutex, Once};
 
-use super::cpu::{CPUS, Own, shared};
+use super::cpu::{CPUS, Own};
 use super::slot::{self, Job, Slot};
 use super::{now_ns, observe, switch, wake};
+use crate::runtime::RunTime;
 use crate::{NoMemory, WaitQueue};
 
 /// What is made current on a CPU before a thread's user code runs there.
@@ -34,7 +35,7 @@ pub struct Thread {
     interrupted: AtomicBool,
     dead: AtomicBool,
     joined: WaitQueue,
-    ran_ns: AtomicU64,
+    pub(super) run_time: RunTime,
     ext: Once<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -48,7 +49,7 @@ impl Thread {
             interrupted: AtomicBool::new(false),
             dead: AtomicBool::new(false),
             joined: WaitQueue::new(),
-            ran_ns: AtomicU64::new(0),
+            run_time: RunTime::default(),
             ext: Once::new(),
         })
     }
@@ -138,16 +139,7 @@ impl Thread {
     /// Time it has run on CPUs, in nanoseconds.
     #[must_use]
     pub fn cpu_time_ns(&self) -> u64 {
-        let ran = self.ran_ns.load(Ordering::Relaxed);
-        if self.is_dead() || !self.slot.on_cpu() {
-            return ran;
-        }
-        ran + now_ns().saturating_sub(shared(self.slot.cpu()).since.load(Ordering::Relaxed))
-    }
-
-    /// By the CPU it runs on.
-    pub(super) fn add_time(&self, ns: u64) {
-        self.ran_ns.store(self.ran_ns.load(Ordering::Relaxed) + ns, Ordering::Relaxed);
+        self.run_time.read(now_ns)
     }
 
     /// Does something to the slot if the thread still lives there, and tells the CPU that has it.
@@ -310,7 +302,10 @@ fn run(number: usize) -> ! {
         let job = slot.job.lock().take();
         if let Some(Job { thread, body }) = job {
             let own = Box::new(Own { thread, user: None, fpu: None });
-            CPUS.with(|c| *c.own.borrow_mut() = Some(own));
+            CPUS.with(|c| {
+                own.thread.run_time.begin(now_ns());
+                *c.own.borrow_mut() = Some(own);
+            });
             make_room();
             body();
             end(slot);
@@ -342,7 +337,10 @@ fn end(slot: &'static Slot) {
     observe::ends(slot);
     thread.dead.store(true, Ordering::Release);
     thread.joined.wake_all();
-    let own = CPUS.with(|c| c.own.take());
+    let own = CPUS.with(|c| {
+        thread.run_time.end(now_ns());
+        c.own.take()
+    });
     drop((own, thread));
     FREE.lock().push(slot.number());
 }

@@ -35,18 +35,24 @@ pub(super) const REALTIME: u32 = 5;
 
 /// Gives a thread its permit. Callable anywhere.
 pub(super) fn unpark(slot: &'static Slot) {
-    let Err(mut state) = slot.state.compare_exchange(PARKED, RUNNING, Ordering::AcqRel, Ordering::Acquire) else {
-        return make_runnable(slot);
-    };
+    let slept = slot.state.compare_exchange(PARKED, RUNNING, Ordering::AcqRel, Ordering::Acquire).is_ok() || notify(slot);
+    if slept {
+        make_runnable(slot);
+    }
+}
+
+/// The same if it did not sleep a moment ago. True if it did by now, and is to be queued.
+#[inline(never)]
+fn notify(slot: &Slot) -> bool {
+    let mut state = slot.state.load(Ordering::Acquire);
     loop {
         let next = match state {
             RUNNING => NOTIFIED,
             PARKED => RUNNING,
-            _ => return,
+            _ => return false,
         };
         match slot.state.compare_exchange(state, next, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(PARKED) => return make_runnable(slot),
-            Ok(_) => return,
+            Ok(_) => return state == PARKED,
             Err(now) => state = now,
         }
     }

@@ -1,0 +1,79 @@
+//! How long a thread has run: one word, so that whoever reads it sees it whole, wherever the thread is and goes meanwhile.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// It has a CPU: the rest of the word is when it would have begun had it had one ever since. Otherwise the word is how long it has run.
+const RUNS: u64 = 1 << 63;
+
+/// In nanoseconds of a clock that does not go back. Changed by the CPU that the thread is on.
+#[derive(Default)]
+pub(crate) struct RunTime(AtomicU64);
+
+impl RunTime {
+    /// The thread gets a CPU; it had none.
+    #[inline]
+    pub(crate) fn begin(&self, now_ns: u64) {
+        self.0.store(RUNS | now_ns.saturating_sub(self.0.load(Ordering::Relaxed)), Ordering::Release);
+    }
+
+    /// It gives it up.
+    #[inline]
+    pub(crate) fn end(&self, now_ns: u64) {
+        self.0.store(at(self.0.load(Ordering::Relaxed), now_ns), Ordering::Release);
+    }
+
+    /// How long it has run. Never less than before.
+    pub(crate) fn read(&self, now_ns: impl Fn() -> u64) -> u64 {
+        loop {
+            let word = self.0.load(Ordering::Acquire);
+            let now = now_ns();
+            // Otherwise it was switched from or to in between, and `now` is not a time of this word.
+            if self.0.load(Ordering::Acquire) == word {
+                return at(word, now);
+            }
+        }
+    }
+}
+
+fn at(word: u64, now_ns: u64) -> u64 {
+    if word & RUNS == 0 { word } else { now_ns.saturating_sub(word & !RUNS) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn only_time_on_a_cpu_counts() {
+        let time = RunTime::default();
+        assert_eq!(time.read(|| 500), 0);
+        time.begin(1000);
+        assert_eq!(time.read(|| 1300), 300);
+        time.end(1400);
+        assert_eq!(time.read(|| 9000), 400);
+        time.begin(9000);
+        assert_eq!(time.read(|| 9001), 401);
+    }
+
+    #[test]
+    fn it_never_goes_back() {
+        let (time, clock, over) = (RunTime::default(), AtomicU64::new(1), AtomicBool::new(false));
+        let tick = || clock.fetch_add(1, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..100_000 {
+                    time.begin(tick());
+                    time.end(tick());
+                }
+                over.store(true, Ordering::SeqCst);
+            });
+            let mut last = 0;
+            while !over.load(Ordering::SeqCst) {
+                let now = time.read(tick);
+                assert!(now >= last, "{now} after {last}");
+                last = now;
+            }
+        });
+    }
+}
