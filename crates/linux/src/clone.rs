@@ -115,6 +115,8 @@ fn new_process(task: &Task, request: &Request, pid: i32) -> Result<Arc<Process>,
         limits: *old.limits.lock(),
         owner: task.cred(),
         image: old.image.lock().clone(),
+        oom_adjustment: old.oom_adjustment.load(Ordering::Relaxed),
+        persona: old.persona.load(Ordering::Relaxed),
         traced: old.is_traced(),
     };
     Ok(Process::new(new))
@@ -146,6 +148,9 @@ fn do_clone(task: &Task, regs: &UserRegs, request: &Request) -> SysResult {
     };
     if request.has(sys::CLONE_CHILD_CLEARTID) {
         child.clear_tid.store(request.child_tid, Ordering::Relaxed);
+    }
+    if !request.has(sys::CLONE_VM) {
+        *child.rseq.lock() = *task.rseq.lock();
     }
     let vfork = request.has(sys::CLONE_VFORK).then(Arc::<Completion>::default);
     child.vfork.lock().clone_from(&vfork);

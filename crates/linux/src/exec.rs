@@ -6,7 +6,7 @@
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU8, Ordering};
 
 use abi::errno::Errno;
 use fs::{Access as FileAccess, File, FileType, OpenFlags};
@@ -23,7 +23,7 @@ use crate::process_table as processes;
 use crate::sigframe::AltStack;
 use crate::stack::{self, Strings};
 use crate::uaccess::{self, UserPtr};
-use crate::{SysResult, Task, run};
+use crate::{SysResult, Task, rseq, run, vdso};
 
 /// The longest single argument.
 const MAX_STRING: usize = 32 * PAGE_SIZE;
@@ -33,6 +33,10 @@ const MAX_STRINGS: usize = 2 << 20;
 const MAX_SCRIPTS: usize = 5;
 /// Where relocatable programs go, as on Linux: two thirds up.
 const PROGRAM_BASE: usize = USER_END / 3 * 2;
+/// The vDSO is above the stack, at one of so many places.
+const VDSO_BITS: u32 = 9;
+/// What that takes at most.
+const VDSO_ROOM: usize = ((1 << VDSO_BITS) + 1) * PAGE_SIZE + vdso::LEN;
 /// Room kept between the stack and what is mapped below it.
 const STACK_GAP: usize = 16 << 20;
 /// The most a stack takes of the address space.
@@ -62,11 +66,33 @@ impl Loaded {
     }
 }
 
-/// Random pages, below `2^bits`, as bytes.
-fn random_offset(bits: u32) -> usize {
-    let mut bytes = [0; 8];
-    guard::random::fill(&mut bytes);
-    (usize::from_ne_bytes(bytes) & ((1 << bits) - 1)) * PAGE_SIZE
+/// `/proc/sys/kernel/randomize_va_space`: 0, programs are where they always are; 1, all is at random addresses but the heap, which
+/// follows the program; 2, the heap too.
+pub(crate) static RANDOMIZE: AtomicU8 = AtomicU8::new(2);
+
+/// What of a program is at random addresses.
+#[derive(Clone, Copy)]
+struct Layout {
+    random: bool,
+    heap: bool,
+}
+
+impl Layout {
+    fn of(task: &Task) -> Self {
+        let setting = RANDOMIZE.load(Ordering::Relaxed);
+        let random = setting > 0 && task.process().persona.load(Ordering::Relaxed) & crate::sys::ADDR_NO_RANDOMIZE == 0;
+        Self { random, heap: random && setting > 1 }
+    }
+
+    /// Random pages, below `2^bits`, as bytes; none if nothing is to be random.
+    fn offset(self, bits: u32) -> usize {
+        if !self.random {
+            return 0;
+        }
+        let mut bytes = [0; 8];
+        guard::random::fill(&mut bytes);
+        (usize::from_ne_bytes(bytes) & ((1 << bits) - 1)) * PAGE_SIZE
+    }
 }
 
 /// The arguments that an array of pointers in user memory names.
@@ -230,35 +256,42 @@ pub(crate) fn load(
 
     let limits = *task.process().limits.lock();
     let stack_limit = usize::try_from(limits[STACK][0]).unwrap_or(usize::MAX).min(MAX_STACK);
-    let stack_top = USER_END - PAGE_SIZE - random_offset(22);
-    let top = page_down(stack_top - stack_limit.max(FIRST_STACK) - STACK_GAP - random_offset(16));
+    let layout = if secure { Layout { random: true, heap: true } } else { Layout::of(task) };
+    let stack_top = USER_END - VDSO_ROOM - layout.offset(22);
+    let top = page_down(stack_top - stack_limit.max(FIRST_STACK) - STACK_GAP - layout.offset(28));
     let space = AddressSpace::new(top).ok_or(Errno::ENOMEM)?;
     crate::limits::apply_memory_limits(&limits, &space);
 
     let base = if program.relocatable {
         let align = program.align.min(2 << 20);
-        ((PROGRAM_BASE + random_offset(28)) & !(align - 1)) - (program.span().start & !(align - 1))
+        ((PROGRAM_BASE + layout.offset(28)) & !(align - 1)) - (program.span().start & !(align - 1))
     } else {
         0
     };
     map(&space, &file, &program, base)?;
-    space.set_heap(base + program.span().end + random_offset(13));
+    let heap_gap = if layout.heap { layout.offset(13) } else { 0 };
+    space.set_heap(base + program.span().end + heap_gap);
     let program_entry = base + program.entry;
     let (entry, interpreter_base) = match &interpreter {
         None => (program_entry, 0),
         Some((file, interpreter)) => {
             let span = interpreter.span();
-            let at = if interpreter.relocatable { top - span.len() - random_offset(10) - span.start } else { 0 };
+            let at = if interpreter.relocatable { top - span.len() - layout.offset(10) - span.start } else { 0 };
             map(&space, file, interpreter, at)?;
             (at + interpreter.entry, at)
         }
     };
+
+    let vdso = vdso::map(&space, stack_top + PAGE_SIZE + layout.offset(VDSO_BITS))?;
 
     let mut random = [0; 16];
     guard::random::fill(&mut random);
     let cpu = guard::cpu::brand();
     let headers = if program.headers == 0 { 0 } else { base + program.headers };
     let aux = [
+        (auxvec::AT_RSEQ_FEATURE_SIZE, rseq::FEATURES),
+        (auxvec::AT_RSEQ_ALIGN, u64::from(rseq::SIZE)),
+        (auxvec::AT_SYSINFO_EHDR, vdso as u64),
         (auxvec::AT_HWCAP, u64::from(cpu.hwcap())),
         (auxvec::AT_PAGESZ, PAGE_SIZE as u64),
         (auxvec::AT_CLKTCK, 100),
@@ -297,6 +330,7 @@ pub(crate) fn take_over(task: &Task, loaded: Loaded) {
     crate::futex::leaves_memory(task);
     task.locks_released.store(false, Ordering::SeqCst);
     task.clear_tid.store(0, Ordering::Relaxed);
+    rseq::forget(task);
     task.thread().set_user(Some(loaded.space.clone()));
     process.replace_space(loaded.space);
     *process.image.lock() = loaded.image;

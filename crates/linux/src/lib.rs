@@ -11,10 +11,11 @@
 //! | `peer` | other processes' memory, and what they share |
 //! | `mempolicy`, `ioprio`, `timex` | what is checked and has little effect |
 //! | `socket`, `sockmsg` | sockets, and what is sent and received through them |
-//! | `mm` | memory |
+//! | `mm`, `shm`, `membarrier` | memory; `vdso` is what programs find in theirs |
 //! | `clone`, `exec`, `wait`, `process`, `pidfd` | processes and threads: beginning, changing, ending, groups and sessions |
 //! | `signal`, `sigwait`, `signalfd` | signals; `sigframe` is what a handler finds on its stack |
 //! | `futex`, `futex_pi`, `futex2` | sleeping on words of memory |
+//! | `rseq` | sequences of instructions that begin again when interrupted; `section` describes one |
 //! | `time`, `itimer`, `timerfd` | clocks, sleeping, timers |
 //! | `sched`, `sys`, `limits` | processors, the machine, what a process may use of it |
 //! | `cred`, `capability`, `prctl` | users, capabilities, settings of a process; `credentials` has the rules |
@@ -26,6 +27,7 @@ extern crate alloc;
 // What needs no kernel below it; tested on the host.
 pub mod credentials;
 pub mod elf;
+pub mod section;
 pub mod sigframe;
 pub mod siginfo;
 pub mod stack;
@@ -63,6 +65,8 @@ pub mod itimer;
 #[cfg(target_os = "none")]
 pub mod limits;
 #[cfg(target_os = "none")]
+pub mod membarrier;
+#[cfg(target_os = "none")]
 pub mod mempolicy;
 #[cfg(target_os = "none")]
 pub mod mm;
@@ -72,6 +76,8 @@ pub mod mount;
 pub mod mqueue;
 #[cfg(target_os = "none")]
 pub mod msg;
+#[cfg(target_os = "none")]
+mod oom;
 #[cfg(target_os = "none")]
 pub mod path;
 #[cfg(target_os = "none")]
@@ -90,6 +96,8 @@ pub mod proc;
 pub mod process;
 #[cfg(target_os = "none")]
 pub mod process_table;
+#[cfg(target_os = "none")]
+pub mod rseq;
 #[cfg(target_os = "none")]
 pub mod run;
 #[cfg(target_os = "none")]
@@ -136,6 +144,8 @@ pub mod timex;
 pub mod trace;
 #[cfg(target_os = "none")]
 pub mod uaccess;
+#[cfg(target_os = "none")]
+mod vdso;
 #[cfg(target_os = "none")]
 pub mod wait;
 

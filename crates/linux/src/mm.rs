@@ -1,6 +1,7 @@
 //! Memory: `mmap(2)` and its relatives.
 
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU8, Ordering};
 
 use abi::errno::Errno;
 use fs::FileType;
@@ -39,6 +40,15 @@ fn file_object(task: &Task, fd: i32, shared: bool, prot: Prot) -> Result<Arc<Obj
     Ok(Object::file(file.backing()?, writable && !sealed, file.path().to_bytes(None), meta.dev, meta.ino))
 }
 
+/// `/proc/sys/vm/overcommit_memory`: 0, a program may not ask at once for more than the machine has; 1, for whatever it likes.
+pub(crate) static OVERCOMMIT: AtomicU8 = AtomicU8::new(0);
+
+/// Whether a program may ask for so much memory of its own.
+fn may_commit(len: usize) -> Result<(), Errno> {
+    let obvious = || (len / PAGE_SIZE) as u64 > guard::mem::stats().total;
+    if OVERCOMMIT.load(Ordering::Relaxed) == 0 && obvious() { Err(Errno::ENOMEM) } else { Ok(()) }
+}
+
 /// `mmap(2)`
 pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd: i32, offset: u64) -> SysResult {
     if len == 0 || !offset.is_multiple_of(PAGE_SIZE as u64) {
@@ -55,6 +65,9 @@ pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd:
     }
     if page_up(len).is_none() || offset.checked_add(len as u64).is_none() {
         return Err(Errno::EOVERFLOW);
+    }
+    if !shared && prot.contains(Prot::WRITE) && flags & sys::MAP_NORESERVE == 0 {
+        may_commit(len)?;
     }
     let mut area = AreaFlags::empty();
     area.set(AreaFlags::SHARED, shared);
@@ -114,6 +127,9 @@ pub fn sys_mremap(task: &Task, old: usize, old_len: usize, new_len: usize, flags
     if flags & !known != 0 || (moves && !has(sys::MREMAP_MAYMOVE)) || (keep && old_len != new_len) {
         return Err(Errno::EINVAL);
     }
+    if new_len > old_len {
+        may_commit(new_len - old_len)?;
+    }
     let to = has(sys::MREMAP_FIXED).then_some(new);
     space(task)?.mremap(old, old_len, new_len, Remap { may_move: has(sys::MREMAP_MAYMOVE), to, keep })
 }
@@ -123,7 +139,7 @@ pub fn sys_brk(task: &Task, end: usize) -> SysResult {
     let limit = task.process().limits.lock()[crate::limits::DATA][0];
     let space = space(task)?;
     let now = space.brk(0);
-    if end > now && (end - now) as u64 > limit {
+    if end > now && ((end - now) as u64 > limit || may_commit(end - now).is_err()) {
         return Ok(now);
     }
     Ok(space.brk(end))
@@ -238,39 +254,5 @@ pub fn sys_mlockall(task: &Task, flags: u32) -> SysResult {
 /// `munlockall(2)`
 pub fn sys_munlockall(task: &Task) -> SysResult {
     space(task)?.unlock_all();
-    Ok(0)
-}
-
-/// The kinds of barriers that are announced before they are asked for.
-const PRIVATE: u32 = 1;
-const SYNC_CORE: u32 = 2;
-
-/// `membarrier(2)`: barriers are shootdowns that drop nothing of importance.
-pub fn sys_membarrier(task: &Task, command: u32, flags: u32, _cpu: u32) -> SysResult {
-    use sys::membarrier_cmd as cmd;
-    const QUERY: u32 = cmd::MEMBARRIER_CMD_QUERY as u32;
-    const EXPEDITED: u32 = cmd::MEMBARRIER_CMD_PRIVATE_EXPEDITED as u32;
-    const EXPECT: u32 = cmd::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED as u32;
-    const CORE: u32 = cmd::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE as u32;
-    const EXPECT_CORE: u32 = cmd::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE as u32;
-    if flags != 0 {
-        return Err(Errno::EINVAL);
-    }
-    let space = space(task)?;
-    let barrier = |kind: u32| {
-        if !space.expects_barriers(kind) {
-            return Err(Errno::EPERM);
-        }
-        space.barrier();
-        Ok(0)
-    };
-    match command {
-        QUERY => return Ok((EXPEDITED | EXPECT | CORE | EXPECT_CORE) as usize),
-        EXPECT => space.expect_barriers(PRIVATE),
-        EXPECT_CORE => space.expect_barriers(SYNC_CORE),
-        EXPEDITED => return barrier(PRIVATE),
-        CORE => return barrier(SYNC_CORE),
-        _ => return Err(Errno::EINVAL),
-    }
     Ok(0)
 }

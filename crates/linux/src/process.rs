@@ -19,7 +19,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use ::task::{Condvar, Mutex, WaitQueue};
 use abi::errno::Errno;
@@ -87,6 +87,10 @@ pub struct Process {
     pub(crate) limits: Mutex<Limits>,
     owner: Mutex<Arc<Credentials>>,
     pub(crate) image: Mutex<Image>,
+    /// `/proc/<pid>/oom_score_adj`.
+    pub(crate) oom_adjustment: AtomicI32,
+    /// `personality(2)`.
+    pub(crate) persona: AtomicU32,
     name: Mutex<String>,
     /// Processor time of threads that have ended, and of children waited for.
     ended_ns: AtomicU64,
@@ -115,6 +119,8 @@ pub(crate) struct NewProcess {
     pub(crate) limits: Limits,
     pub(crate) owner: Arc<Credentials>,
     pub(crate) image: Image,
+    pub(crate) oom_adjustment: i32,
+    pub(crate) persona: u32,
     pub(crate) traced: bool,
 }
 
@@ -142,6 +148,8 @@ impl Process {
             limits: Mutex::new(new.limits),
             owner: Mutex::new(new.owner),
             image: Mutex::new(new.image),
+            oom_adjustment: AtomicI32::new(new.oom_adjustment),
+            persona: AtomicU32::new(new.persona),
             name: Mutex::default(),
             ended_ns: AtomicU64::new(0),
             children_ns: AtomicU64::new(0),
@@ -573,6 +581,7 @@ pub(crate) fn leave(task: &Arc<Task>) {
 fn finish(process: &Arc<Process>) {
     let space = process.space.lock().take();
     drop(space);
+    crate::oom::given_back(process);
     itimer::process_ends(process);
     crate::sem::process_ends(process);
     let status = *process.status.lock().get_or_insert(process.last_status.load(Ordering::Relaxed));

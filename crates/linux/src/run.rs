@@ -11,7 +11,7 @@ use vm::{Access, AddressSpace, FaultError};
 use crate::process;
 use crate::sigframe::LastFault;
 use crate::siginfo::SigInfo;
-use crate::{Task, current_task, signal, table};
+use crate::{Task, current_task, oom, rseq, signal, table};
 
 /// Bits of a page fault's error code, as handlers see it.
 const PRESENT: u64 = 1;
@@ -26,8 +26,9 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
     let thread = task.thread().clone();
     // Whatever was sent before the thread could be interrupted is looked at first.
     thread.interrupt();
+    rseq::begin(task);
     let mut interrupted = None;
-    let mut quick = Quick { calls: &[], context: &**task, stop: thread.interrupt_flag() };
+    let mut quick = Quick { calls: &[], context: &**task, stop: thread.attention() };
     loop {
         if interrupted.is_some() || thread.interrupted() {
             if signal::attend(task, &mut regs, interrupted.take()) {
@@ -37,6 +38,10 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
             // nobody asks on the way of a call.
             task.process().follow_recording();
             quick.calls = if task.process().is_watched() { &[] } else { &table::QUICK };
+        }
+        if thread.take_moved() {
+            rseq::resume(task, &mut regs);
+            continue;
         }
         match user::enter(&mut regs, &quick) {
             Trap::Syscall => {
@@ -51,7 +56,14 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
                     }
                 };
             }
-            Trap::PageFault { addr, write, exec, present } => page_fault(task, &regs, addr, write, exec, present),
+            Trap::PageFault { addr, write, exec, present } => {
+                thread.take_left();
+                page_fault(task, &regs, addr, write, exec, present);
+                // Others may have run here while the page was fetched.
+                if thread.take_left() {
+                    thread.mark_moved();
+                }
+            }
             Trap::Exception { vector, code } => exception(task, &regs, vector, code),
             Trap::Interrupt => {}
         }
@@ -95,22 +107,13 @@ fn page_fault(task: &Arc<Task>, regs: &UserRegs, addr: usize, write: bool, exec:
         FaultError::NotMapped => (sys::SIGSEGV, sys::SEGV_MAPERR),
         FaultError::Forbidden => (sys::SIGSEGV, sys::SEGV_ACCERR),
         FaultError::BehindEnd => (sys::SIGBUS, sys::BUS_ADRERR),
-        FaultError::NoMemory => return out_of_memory(task),
+        FaultError::NoMemory => return oom::make_room(task),
     };
     let bits = [(present, PRESENT), (write, WRITE), (exec, EXEC)];
     let err = bits.iter().filter(|b| b.0).fold(USER, |all, b| all | b.1);
     let fault = LastFault { trapno: PAGE_FAULT, err, cr2: addr as u64 };
     log::debug!("{} faults at {:#x}: {error:?} {access:?} of {addr:#x}", task.tid(), regs.rip);
     signal::force(task, SigInfo::fault(signo as i32, code as i32, addr as u64), fault);
-}
-
-/// Memory is short: whoever needs it now ends.
-#[cold]
-fn out_of_memory(task: &Task) {
-    let process = task.process();
-    let resident = process.space().map_or(0, |space| space.stats().resident >> 10);
-    process::log_end(process, sys::SIGKILL as i32, format_args!("out of memory; it has {resident} KiB"));
-    process.kill(sys::SIGKILL as i32);
 }
 
 fn exception(task: &Arc<Task>, regs: &UserRegs, vector: u8, code: u64) {
@@ -136,8 +139,8 @@ pub(crate) fn kernel_fault(addr: usize, write: bool) -> bool {
     match handle_fault(&space, addr, if write { Access::Write } else { Access::Read }) {
         Ok(()) => true,
         Err(FaultError::NoMemory) => {
-            out_of_memory(&task);
-            false
+            oom::make_room(&task);
+            !task.must_end()
         }
         Err(_) => false,
     }

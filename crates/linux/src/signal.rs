@@ -17,7 +17,7 @@ use crate::siginfo::{
     COUNT, Default as DefaultAction, FIRST_REAL_TIME, STOPPING, SYNCHRONOUS, SigInfo, SigSet, UNBLOCKABLE, bit, default_action,
 };
 use crate::uaccess::{self, UserPtr};
-use crate::{SysResult, Task};
+use crate::{SysResult, Task, rseq};
 
 const SIG_DFL: u64 = 0;
 const SIG_IGN: u64 = 1;
@@ -299,6 +299,7 @@ pub(crate) fn attend(task: &Arc<Task>, regs: &mut UserRegs, mut interrupted: Opt
                 if action.has(sys::SA_RESETHAND) {
                     actions.set(signo, Action { handler: SIG_DFL, ..action });
                 }
+                rseq::resume(task, regs);
                 if handle(task, regs, &info, &action).is_err() {
                     process::log_end(process, SIGSEGV, format_args!("no room for the frame of {}", crate::siginfo::name(signo)));
                     process.kill(SIGSEGV);

@@ -80,6 +80,8 @@ pub fn spawn_init(program: &Program, context: Arc<FsContext>, stdio: [Arc<File>;
         limits: crate::limits::default_limits(),
         owner: cred.clone(),
         image: Image::default(),
+        oom_adjustment: 0,
+        persona: 0,
         traced: guard::role::cmdline_has("trace"),
     });
     let inherited = Inherited {

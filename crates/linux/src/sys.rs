@@ -218,12 +218,20 @@ pub fn sys_arch_prctl(task: &Task, code: u32, addr: u64) -> SysResult {
     Ok(0)
 }
 
-/// `personality(2)`: there is one.
-pub fn sys_personality(_: &Task, persona: u32) -> SysResult {
+/// A bit of the personality: the next programs are where they always are.
+pub(crate) const ADDR_NO_RANDOMIZE: u32 = 0x004_0000;
+
+/// `personality(2)`: there is one, and what it says of addresses.
+pub fn sys_personality(task: &Task, persona: u32) -> SysResult {
     const QUERY: u32 = u32::MAX;
-    /// Address space layout is not randomised: accepted, as the layout is no promise.
-    const ADDR_NO_RANDOMIZE: u32 = 0x004_0000;
-    if persona == QUERY || persona & !ADDR_NO_RANDOMIZE == 0 { Ok(0) } else { Err(Errno::EINVAL) }
+    let own = &task.process().persona;
+    if persona == QUERY {
+        return Ok(own.load(Ordering::Relaxed) as usize);
+    }
+    if persona & !ADDR_NO_RANDOMIZE != 0 {
+        return Err(Errno::EINVAL);
+    }
+    Ok(own.swap(persona, Ordering::Relaxed) as usize)
 }
 
 /// `syslog(2)`: the kernel's log is the supervisor's to read; sizes are answered, contents are empty.

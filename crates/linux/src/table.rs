@@ -12,9 +12,9 @@ use guard::user::{Answer, QuickCall, UserRegs};
 use crate::uaccess::Argument;
 use crate::{SysResult, Task, trace};
 use crate::{
-    capability, clone, cred, dirent, exec, file, futex, futex2, inotify, ioctl, ioprio, itimer, limits, mempolicy, mm, mount,
-    mqueue, msg, path, peer, pidfd, pipe, poll, prctl, process, sched, sem, shm, signal, signalfd, sigwait, socket, sockmsg,
-    splice, stat, sys, time, timerfd, timex, wait,
+    capability, clone, cred, dirent, exec, file, futex, futex2, inotify, ioctl, ioprio, itimer, limits, membarrier, mempolicy,
+    mm, mount, mqueue, msg, path, peer, pidfd, pipe, poll, prctl, process, rseq, sched, sem, shm, signal, signalfd, sigwait,
+    socket, sockmsg, splice, stat, sys, time, timerfd, timex, wait,
 };
 
 /// What an argument is, for tracing.
@@ -491,7 +491,7 @@ calls! {
     318 getrandom(Ptr, Num, Hex) = [sys::sys_getrandom];
     319 memfd_create(Str, Hex) = [file::sys_memfd_create]; // partial: no MFD_HUGETLB
     322 execveat(Fd, Str, Ptr, Ptr, Hex) = [regs exec::sys_execveat];
-    324 membarrier(Num, Hex, Num) = [mm::sys_membarrier]; // partial: private expedited barriers, without those of rseq
+    324 membarrier(Num, Hex, Int) = [membarrier::sys_membarrier];
     325 mlock2(Ptr, Num, Hex) = [mm::sys_mlock2];
     326 copy_file_range(Fd, Ptr, Fd, Ptr, Num, Hex) = [splice::sys_copy_file_range];
     327 preadv2(Fd, Ptr, Num, Int, Num, Hex) = [file::sys_preadv2];
@@ -500,6 +500,7 @@ calls! {
     330 pkey_alloc(Hex, Hex) = [mempolicy::sys_pkey_alloc]; // partial: ENOSPC: no keys, as on a processor without them
     331 pkey_free(Int) = [mempolicy::sys_pkey_free]; // partial: no keys, as on a processor without them
     332 statx(Fd, Str, Hex, Hex, Ptr) = [stat::sys_statx];
+    334 rseq(Ptr, Num, Hex, Hex) = [rseq::sys_rseq];
     424 pidfd_send_signal(Fd, Sig, Ptr, Hex) = [pidfd::sys_pidfd_send_signal]; // partial: no descriptors of /proc/PID
     434 pidfd_open(Int, Hex) = [pidfd::sys_pidfd_open]; // partial: no PIDFD_THREAD
     435 clone3(Ptr, Num) = [regs clone::sys_clone3]; // partial: namespaces are EPERM; no CLONE_INTO_CGROUP
@@ -530,7 +531,7 @@ pub static MISSING: &[(u16, &str)] = &[
     (216, "remap_file_pages"), (236, "vserver"), (246, "kexec_load"), (248, "add_key"), (249, "request_key"), (250, "keyctl"),
     (298, "perf_event_open"), (300, "fanotify_init"), (301, "fanotify_mark"), (303, "name_to_handle_at"),
     (304, "open_by_handle_at"), (308, "setns"), (313, "finit_module"), (317, "seccomp"), (320, "kexec_file_load"), (321, "bpf"),
-    (323, "userfaultfd"), (333, "io_pgetevents"), (334, "rseq"), (335, "uretprobe"), (425, "io_uring_setup"),
+    (323, "userfaultfd"), (333, "io_pgetevents"), (335, "uretprobe"), (425, "io_uring_setup"),
     (426, "io_uring_enter"), (427, "io_uring_register"), (428, "open_tree"), (429, "move_mount"), (430, "fsopen"),
     (431, "fsconfig"), (432, "fsmount"), (433, "fspick"), (442, "mount_setattr"), (443, "quotactl_fd"),
     (444, "landlock_create_ruleset"), (445, "landlock_add_rule"), (446, "landlock_restrict_self"), (447, "memfd_secret"),

@@ -17,6 +17,7 @@ use crate::fdtable::FdTable;
 use crate::futex::Waiter;
 use crate::mempolicy::MemoryPolicy;
 use crate::process::Process;
+use crate::rseq::Registration;
 use crate::schedule::Schedule;
 use crate::sigframe::{AltStack, LastFault};
 use crate::siginfo::{SigSet, UNBLOCKABLE};
@@ -97,6 +98,8 @@ pub struct Task {
     /// Who waits for this thread to leave its parent's memory (`vfork(2)`).
     pub(crate) vfork: Mutex<Option<Arc<Completion>>>,
     pub(crate) restart: Mutex<Option<Restart>>,
+    /// `rseq(2)`.
+    pub(crate) rseq: Mutex<Registration>,
     /// `PR_SET_TIMERSLACK`.
     pub(crate) timer_slack: AtomicUsize,
     /// Where its memory should come from.
@@ -152,6 +155,7 @@ impl Task {
             robust: AtomicUsize::new(0),
             vfork: Mutex::new(None),
             restart: Mutex::new(None),
+            rseq: Mutex::default(),
             timer_slack: AtomicUsize::new(TIMER_SLACK),
             memory_policy: Mutex::new(from.memory_policy),
             io_priority: AtomicU32::new(from.io_priority),

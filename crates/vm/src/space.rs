@@ -593,10 +593,10 @@ impl AddressSpace {
         self.barriers.fetch_or(kind, Ordering::Relaxed);
     }
 
-    /// Whether barriers of a kind were announced.
+    /// What kinds of barriers were announced.
     #[must_use]
-    pub fn expects_barriers(&self, kind: u32) -> bool {
-        self.barriers.load(Ordering::Relaxed) & kind != 0
+    pub fn expected_barriers(&self) -> u32 {
+        self.barriers.load(Ordering::Relaxed)
     }
 
     /// All threads of the space pass a full barrier, those in user mode an instruction barrier too, before this returns.

@@ -2,18 +2,18 @@
 //! before. Not one of the ordinary checks: on other systems it would take other programs with it.
 
 use std::fs::File;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::process::ExitCode;
 use std::{fs, ptr};
 
 use anyhow::{Context, Result, ensure};
-use libc::{MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE, pid_t};
+use libc::{MAP_ANONYMOUS, MAP_NORESERVE, MAP_PRIVATE, PROT_READ, PROT_WRITE, pid_t};
 
 use crate::checked;
 
 const PAGE: usize = 4096;
 /// Rounds before the first look: until the kernel's own pools are as full as they get.
-const WARM_UP: usize = 2;
+const WARM_UP: usize = 4;
 const ROUNDS: usize = 3;
 /// What the kernel's pools may hold more or less than at the first look, in KiB for each processor.
 const SLACK: u64 = 256;
@@ -35,6 +35,7 @@ pub fn run(processes: &str) -> ExitCode {
 
 fn exhaust(processes: u64) -> Result<String> {
     let mut looks = Vec::with_capacity(WARM_UP + ROUNDS);
+    the_heaviest_ends().context("one that takes all beside one that takes little")?;
     for _ in 0..WARM_UP + ROUNDS {
         in_children(processes, touch_until_killed, Some(libc::SIGKILL)).context("touching pages")?;
         in_children(processes, fill_a_file, None).context("filling files")?;
@@ -42,7 +43,8 @@ fn exhaust(processes: u64) -> Result<String> {
         looks.push(Free::now()?);
     }
     let (first, last) = (&looks[WARM_UP - 1], &looks[WARM_UP + ROUNDS - 1]);
-    ensure!(last.pages <= first.pages, "{} KiB of pages before, {} after", first.pages, last.pages);
+    let pages: Vec<u64> = looks.iter().map(|look| look.pages).collect();
+    ensure!(last.pages <= first.pages, "KiB of pages from round to round: {pages:?}");
     let slack = SLACK * processes;
     ensure!(last.free + slack >= first.free, "{} KiB free before, {} after", first.free, last.free);
     Ok(format!("{} KiB free before, {} after; {} KiB of pages before, {} after", first.free, last.free, first.pages, last.pages))
@@ -79,6 +81,44 @@ fn in_children(processes: u64, what: fn() -> Result<()>, signal: Option<i32>) ->
             None => ensure!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "a child ended with {status:#x}"),
         }
     }
+    Ok(())
+}
+
+/// The process that has taken most ends, not one that asks for a little while there is none.
+fn the_heaviest_ends() -> Result<()> {
+    const LITTLE: usize = 1 << 20;
+    let (mut told, tells) = std::io::pipe()?;
+    // SAFETY: this program has one thread; the children use what they find and end without returning.
+    let modest = checked(unsafe { libc::fork() })?;
+    if modest == 0 {
+        drop(tells);
+        let mut status = 1;
+        // SAFETY: the mapping is this child's; it is taken and given back again and again.
+        unsafe {
+            let mut set = libc::pollfd { fd: std::os::fd::AsRawFd::as_raw_fd(&told), events: libc::POLLIN, revents: 0 };
+            while libc::poll(&raw mut set, 1, 0) == 0 {
+                let Ok(at) = map(LITTLE) else { break };
+                (0..LITTLE).step_by(PAGE).for_each(|offset| at.add(offset).write_volatile(1));
+                libc::munmap(at.cast(), LITTLE);
+            }
+            if told.read(&mut [0]).is_ok() {
+                status = 0;
+            }
+            libc::_exit(status);
+        }
+    }
+    drop(told);
+    in_children(1, touch_until_killed, Some(libc::SIGKILL)).context("the greedy one")?;
+    drop(tells);
+    let mut status = 0;
+    // SAFETY: a child of this process, and a place for its status.
+    checked(unsafe { libc::waitpid(modest, &raw mut status, 0) })?;
+    ensure!(status == 0, "the modest one ended with {status:#x}");
+    // Asking for more than there is, without saying that it is not meant.
+    let length = 2 * Free::now()?.total as usize * 1024;
+    // SAFETY: a new mapping, which is not made.
+    let at = unsafe { libc::mmap(ptr::null_mut(), length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) };
+    ensure!(at == libc::MAP_FAILED, "twice the memory was promised");
     Ok(())
 }
 
@@ -137,7 +177,9 @@ fn map_and_fork() -> Result<()> {
 
 fn map(length: usize) -> Result<*mut u8> {
     // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
-    let at = unsafe { libc::mmap(ptr::null_mut(), length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) };
+    let at = unsafe {
+        libc::mmap(ptr::null_mut(), length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+    };
     ensure!(at != libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
     Ok(at.cast())
 }

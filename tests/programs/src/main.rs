@@ -15,6 +15,7 @@ mod futexes;
 mod fuzz;
 mod inet;
 mod ipc;
+mod layout;
 mod locks;
 mod mappings;
 mod memory;
@@ -23,6 +24,7 @@ mod processes;
 mod ptys;
 mod quiet;
 mod scheduling;
+mod sequences;
 mod signals;
 mod sockets;
 mod spaces;
@@ -50,6 +52,8 @@ fn checks() -> Vec<(&'static str, Check)> {
         spaces::CHECKS,
         coherence::CHECKS,
         mappings::CHECKS,
+        layout::CHECKS,
+        sequences::CHECKS,
         files::CHECKS,
         splicing::CHECKS,
         watching::CHECKS,
@@ -82,6 +86,7 @@ fn main() -> ExitCode {
         ["quiet"] => report("quiet", quiet::run()),
         ["child", what @ ..] => processes::child(what),
         ["credentials-child", what @ ..] => credentials::child(what),
+        ["layout-child"] => layout::child(),
         ["canary", what] => canary::run(what),
         ["fuzz", arguments @ ..] => fuzz::run(arguments),
         ["fuzz-show", arguments @ ..] => fuzz::show(arguments),

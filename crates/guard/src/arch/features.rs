@@ -26,6 +26,8 @@ bitflags! {
         const HYPERVISOR = 1 << 11;
         const MWAIT = 1 << 12;
         const PCID = 1 << 13;
+        const RDPID = 1 << 14;
+        const RDTSCP = 1 << 15;
     }
 }
 
@@ -64,6 +66,7 @@ pub(super) fn detect() {
         note(seven.ebx & 1 << 7 != 0, Features::SMEP);
         note(seven.ebx & 1 << 20 != 0, Features::SMAP);
         note(seven.ecx & 1 << 2 != 0, Features::UMIP);
+        note(seven.ecx & 1 << 22 != 0, Features::RDPID);
     }
     if one.ecx & 1 << 26 != 0 && max >= 0xd {
         note(__cpuid_count(0xd, 1).eax & 1 != 0, Features::XSAVEOPT);
@@ -72,6 +75,7 @@ pub(super) fn detect() {
         let extended = __cpuid(0x8000_0001);
         note(extended.edx & 1 << 20 != 0, Features::NX);
         note(extended.edx & 1 << 26 != 0, Features::HUGE_1G);
+        note(extended.edx & 1 << 27 != 0, Features::RDTSCP);
     }
     FEATURES.store(found.bits(), Ordering::Relaxed);
 }

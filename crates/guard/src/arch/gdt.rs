@@ -6,7 +6,7 @@
 use core::arch::asm;
 use core::mem::{offset_of, size_of};
 
-use super::cpu::{self, CpuArea};
+use super::cpu::{self, CpuArea, CpuId};
 
 /// Kernel code.
 pub const KERNEL_CODE: u16 = 0x10;
@@ -23,14 +23,18 @@ const TSS_SELECTOR: u16 = 0x40;
 const CODE: u64 = 0x00af_9a00_0000_ffff;
 const DATA: u64 = 0x00cf_9200_0000_ffff;
 const DPL3: u64 = 3 << 45;
+/// Read-only data of programs; the limit is the CPU's number, where the vDSO finds it (`vdso::SEGMENT`).
+const NUMBER: u64 = 0x0040_f500_0000_0000;
+/// Its place, as on Linux.
+const NUMBER_ENTRY: usize = (vdso::SEGMENT >> 3) as usize;
 
 /// One CPU's descriptor table.
 #[repr(C, align(16))]
-pub struct Gdt([u64; 10]);
+pub struct Gdt([u64; NUMBER_ENTRY + 1]);
 
 impl Gdt {
     pub const fn new() -> Self {
-        Self([0; 10])
+        Self([0; NUMBER_ENTRY + 1])
     }
 }
 
@@ -70,7 +74,7 @@ struct TablePointer {
 }
 
 /// Fills in and loads this CPU's descriptor table, segments and task state.
-pub fn load(area: &'static CpuArea) {
+pub fn load(area: &'static CpuArea, number: CpuId) {
     let base = core::ptr::from_ref(area) as u64;
     let tss = area.tss.get();
     let tss_base = tss as u64;
@@ -78,7 +82,8 @@ pub fn load(area: &'static CpuArea) {
     ist[usize::from(IST_NMI) - 1] = base + cpu::NMI_STACK_TOP as u64;
     ist[usize::from(IST_DOUBLE_FAULT) - 1] = base + cpu::DOUBLE_FAULT_STACK_TOP as u64;
     ist[usize::from(IST_MACHINE_CHECK) - 1] = base + cpu::MACHINE_CHECK_STACK_TOP as u64;
-    let table = Gdt([
+    let mut table = Gdt::new();
+    table.0[..10].copy_from_slice(&[
         0,
         0,
         CODE,
@@ -91,6 +96,7 @@ pub fn load(area: &'static CpuArea) {
         103 | (tss_base & 0xff_ffff) << 16 | 0x89 << 40 | (tss_base >> 24 & 0xff) << 56,
         tss_base >> 32,
     ]);
+    table.0[NUMBER_ENTRY] = NUMBER | u64::from(number.0 & 0xffff);
     // SAFETY: this CPU alone uses its TSS and GDT, and with interrupts off nothing reads them now except by the old GDT,
     // which is another one or identical. The unaligned write respects the packing.
     unsafe {

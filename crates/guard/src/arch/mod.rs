@@ -51,7 +51,7 @@ pub(crate) fn init_cpu(cpu: CpuId) {
     }
     features::enable();
     let area = cpu::install_area(cpu);
-    gdt::load(area);
+    gdt::load(area, cpu);
     // Loading selectors cleared the GS base: set it again, and zero what a program may have left in the others.
     cpu::set_gs_base(area);
     idt::load();
@@ -66,6 +66,7 @@ pub(crate) fn init_cpu(cpu: CpuId) {
         timer::init(descriptor);
     }
     timer::init_cpu();
+    timer::number_cpu(cpu);
     // Whoever comes from the park page comes with NMIs blocked.
     #[cfg(target_os = "none")]
     crate::park::allow_nmi();

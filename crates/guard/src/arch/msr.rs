@@ -14,6 +14,7 @@ pub const SFMASK: u32 = 0xc000_0084;
 pub const FS_BASE: u32 = 0xc000_0100;
 pub const GS_BASE: u32 = 0xc000_0101;
 pub const KERNEL_GS_BASE: u32 = 0xc000_0102;
+pub const TSC_AUX: u32 = 0xc000_0103;
 
 /// Reads a model-specific register.
 ///

@@ -80,6 +80,28 @@ pub fn wall_ns() -> u64 {
     WALL_BASE.load(Ordering::Relaxed).saturating_add(now_ns())
 }
 
+/// Has a CPU give its number to programs that ask for it with RDTSCP or RDPID.
+pub(super) fn number_cpu(cpu: cpu::CpuId) {
+    if features::get().intersects(Features::RDPID | Features::RDTSCP) {
+        // SAFETY: the register exists with either feature, and the kernel does not read it.
+        unsafe { msr::write(msr::TSC_AUX, u64::from(cpu.0)) };
+    }
+}
+
+/// What programs need in order to do the same as [`now_ns`] and [`wall_ns`], and to ask for their CPU.
+#[must_use]
+pub fn for_programs() -> vdso::Data {
+    let processor = if features::has(Features::RDPID) {
+        vdso::RDPID
+    } else if features::has(Features::RDTSCP) {
+        vdso::RDTSCP
+    } else {
+        vdso::LSL
+    };
+    let [base, factor, wall] = [&TSC_BASE, &NS_PER_TICK, &WALL_BASE].map(|value| value.load(Ordering::Relaxed));
+    vdso::Data { sequence: 0, processor, base, factor, wall }
+}
+
 /// The duration of so many TSC ticks.
 #[inline]
 #[must_use]

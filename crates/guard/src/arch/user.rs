@@ -14,7 +14,7 @@
 
 use core::arch::{asm, naked_asm};
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicU8, Ordering};
 
 use super::{cpu, gdt, msr, trap};
 use crate::irq::{self, Hook};
@@ -145,9 +145,9 @@ pub struct Quick<'a, C> {
     pub calls: &'a [QuickCall<C>],
     /// Their first argument.
     pub context: &'a C,
-    /// If it is true the program does not go on, and [`Trap::Interrupt`] is the answer. A flag that is set before an
+    /// If it is not 0 the program does not go on, and [`Trap::Interrupt`] is the answer. A flag that is set before an
     /// interrupt to this CPU ends the program's run, so none is lost between looking and leaving.
-    pub stop: &'a AtomicBool,
+    pub stop: &'a AtomicU8,
 }
 
 /// Flags a program may set: CF, PF, AF, ZF, SF, TF, DF, OF, RF, AC, ID.
@@ -189,7 +189,7 @@ pub(super) fn init_cpu() {
 pub fn enter<C>(regs: &mut UserRegs, quick: &Quick<'_, C>) -> Trap {
     cpu::assert_not_pinned();
     cpu::irqs_off();
-    if quick.stop.load(Ordering::SeqCst) {
+    if quick.stop.load(Ordering::SeqCst) != 0 {
         cpu::irqs_on();
         return Trap::Interrupt;
     }

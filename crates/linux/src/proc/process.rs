@@ -3,6 +3,7 @@
 use super::{PID_SHIFT, machine::NS_PER_TICK, number};
 use crate::credentials::Capabilities;
 use crate::fdtable::FdTable;
+use crate::oom;
 use crate::process::Process;
 use crate::process_table as processes;
 use crate::schedule::Schedule;
@@ -12,9 +13,11 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
+use core::sync::atomic::Ordering;
 use fs::mount::{self, MS_NODEV, MS_NOEXEC, MS_NOSUID};
 use fs::pseudo::{self, Attr, DynamicDir, Listed};
 use fs::{FileType, Inode, Link, Path, Result};
+use linux_raw_sys::general::CAP_SYS_RESOURCE;
 
 /// What of a process the texts are made of; the personality fills it in.
 pub(crate) struct Snapshot {
@@ -123,8 +126,16 @@ impl DynamicDir for ProcessDir {
                 move || text(name, pid, tid),
                 move |new| find(pid).map(|p| p.set_name(new.trim_ascii_end())),
             ),
-            // Accepted and without effect: there is no core dump, and memory is never taken by killing the largest process.
-            "coredump_filter" | "oom_score_adj" => pseudo::writable_file(attr, move || text(name, pid, tid), |_| Ok(())),
+            "oom_score_adj" => pseudo::writable_file(
+                attr,
+                move || text(name, pid, tid),
+                move |text| {
+                    let number = core::str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok());
+                    set_oom_adjustment(pid, number.ok_or(Errno::EINVAL)?)
+                },
+            ),
+            // Accepted and without effect: there is no core dump.
+            "coredump_filter" => pseudo::writable_file(attr, move || text(name, pid, tid), |_| Ok(())),
             _ => pseudo::file(attr, move || text(name, pid, tid)),
         })
     }
@@ -252,7 +263,8 @@ fn text(name: &str, pid: i32, tid: Option<i32>) -> Result<Vec<u8>> {
         "maps" => process.memory_map(),
         "mountinfo" => mount_table(true),
         "mounts" => mount_table(false),
-        "oom_score" | "oom_score_adj" => "0\n".into(),
+        "oom_score" => format!("{}\n", oom::score(&process)),
+        "oom_score_adj" => format!("{}\n", process.oom_adjustment.load(Ordering::Relaxed)),
         "smaps" => smaps(&process),
         "stat" => stat(&process.snapshot(), tid),
         "statm" => statm(&process.snapshot()),
@@ -261,6 +273,20 @@ fn text(name: &str, pid: i32, tid: Option<i32>) -> Result<Vec<u8>> {
         _ => return Err(Errno::ENOENT),
     };
     Ok(text.into_bytes())
+}
+
+/// Only who may use more of the machine than others makes a process less likely to be chosen.
+fn set_oom_adjustment(pid: i32, value: i32) -> Result<()> {
+    if !oom::ADJUSTMENTS.contains(&value) {
+        return Err(Errno::EINVAL);
+    }
+    let own = &find(pid)?.oom_adjustment;
+    let caller = crate::current_task().ok_or(Errno::ESRCH)?;
+    if value < own.load(Ordering::Relaxed) && !caller.cred().capable(CAP_SYS_RESOURCE) {
+        return Err(Errno::EACCES);
+    }
+    own.store(value, Ordering::Relaxed);
+    Ok(())
 }
 
 const PAGE: u64 = 4096;

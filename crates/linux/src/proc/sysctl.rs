@@ -1,9 +1,14 @@
 //! `/proc/sys`: settings.
 
 use super::machine::Text;
+use crate::exec::RANDOMIZE;
+use crate::mm::OVERCOMMIT;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU8, Ordering};
+
+use abi::errno::Errno;
 use fs::pseudo::{self, Attr, StaticDir};
 
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
@@ -12,13 +17,11 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("kernel/threads-max", "32768\n"),
         ("kernel/ngroups_max", "65536\n"),
         ("kernel/cap_last_cap", "40\n"),
-        ("kernel/randomize_va_space", "2\n"),
         ("kernel/core_pattern", "core\n"),
         ("kernel/panic", "0\n"),
         ("kernel/printk", "4 4 1 7\n"),
         ("kernel/sched_child_runs_first", "0\n"),
         ("kernel/domainname", "(none)\n"),
-        ("vm/overcommit_memory", "0\n"),
         ("vm/overcommit_ratio", "50\n"),
         ("vm/max_map_count", "65530\n"),
         ("vm/mmap_min_addr", "65536\n"),
@@ -79,6 +82,9 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         },
     );
     place(dir, "kernel/hostname", hostname);
+    place(dir, "kernel/randomize_va_space", choice(dev, &RANDOMIZE, b'2'));
+    // Nobody counts what was promised, so there is no strict mode.
+    place(dir, "vm/overcommit_memory", choice(dev, &OVERCOMMIT, b'1'));
     let uuid = |random: [u8; 16]| {
         let hex = |range: core::ops::Range<usize>| random[range].iter().map(|b| format!("{b:02x}")).collect::<String>();
         format!("{}-{}-{}-{}-{}\n", hex(0..4), hex(4..6), hex(6..8), hex(8..10), hex(10..16))
@@ -93,6 +99,21 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     };
     place(dir, "kernel/random/boot_id", pseudo::constant(dev, random_uuid()));
     place(dir, "kernel/random/uuid", pseudo::file(Attr::new(dev, 0o444), move || Ok(random_uuid().into_bytes())));
+}
+
+/// A setting that is a digit, up to `most`.
+fn choice(dev: u64, setting: &'static AtomicU8, most: u8) -> Arc<dyn fs::Inode> {
+    pseudo::writable_file(
+        Attr::new(dev, 0o644),
+        || Ok(format!("{}\n", setting.load(Ordering::Relaxed)).into_bytes()),
+        move |text| match text.trim_ascii() {
+            [digit] if (b'0'..=most).contains(digit) => {
+                setting.store(digit - b'0', Ordering::Relaxed);
+                Ok(())
+            }
+            _ => Err(Errno::EINVAL),
+        },
+    )
 }
 
 /// Adds a file below directories that are made as needed.

@@ -39,7 +39,7 @@ pub(super) fn park() {
                 // From here on anybody may wake us: that puts us into a wake queue of this CPU, because our stack is in use until
                 // the switch is done, and the queue is looked at by nobody but this CPU.
                 match c.hand_over(me) {
-                    Some(next) => Some(c.depart(me, next)),
+                    Some(next) => Some(c.depart(me, next, false)),
                     None => c.leave(Why::Parked),
                 }
             } else {
@@ -113,14 +113,15 @@ impl Cpu {
     fn leave(&self, why: Why) -> Option<Departure> {
         let prev = self.current();
         let next = self.choose(why);
-        (!core::ptr::eq(prev, next)).then(|| self.depart(prev, next))
+        (!core::ptr::eq(prev, next)).then(|| self.depart(prev, next, why == Why::Preempt))
     }
 
-    /// Takes what the current thread has with it, and accounts its time.
+    /// Takes what the current thread, which leaves against its will if `forced`, has with it, and accounts its time.
     #[inline(always)]
-    fn depart(&self, prev: &'static Slot, next: &'static Slot) -> Departure {
+    fn depart(&self, prev: &'static Slot, next: &'static Slot, forced: bool) -> Departure {
         let mut own = self.own.take();
         if let Some(own) = &mut own {
+            own.thread.leaves(forced);
             own.thread.run_time.end(self.since.get());
             if let Some(fpu) = &mut own.fpu {
                 fpu.save();
@@ -134,6 +135,7 @@ impl Cpu {
     fn settle(&self, own: Option<Box<Own>>) {
         if let Some(own) = own.as_deref() {
             own.thread.run_time.begin(self.since.get());
+            own.thread.arrives(cpu::current());
             if let Some(user) = &own.user {
                 user.activate();
             }

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use fair::{Policy, Room};
 use guard::context::Context;
@@ -27,12 +27,24 @@ pub trait UserSpace: Send + Sync {
     fn activate(&self);
 }
 
+/// Bits of what keeps a thread from going on in ring 3: interruptible sleeps end.
+const INTERRUPTED: u8 = 1;
+/// It was moved to another CPU, or lost its CPU against its will.
+const MOVED: u8 = 2;
+
 /// A kernel thread. It ends when its closure returns.
 pub struct Thread {
     id: u64,
     name: Mutex<String>,
     slot: &'static Slot,
-    interrupted: AtomicBool,
+    /// [`INTERRUPTED`] and [`MOVED`].
+    attention: AtomicU8,
+    /// Whether [`MOVED`] is noted.
+    watched: AtomicBool,
+    /// It has left its CPU, of its own accord or not.
+    left: AtomicBool,
+    /// The CPU on which it was last.
+    last_cpu: AtomicU32,
     dead: AtomicBool,
     joined: WaitQueue,
     pub(super) run_time: RunTime,
@@ -46,7 +58,10 @@ impl Thread {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             name: Mutex::new(name.into()),
             slot,
-            interrupted: AtomicBool::new(false),
+            attention: AtomicU8::new(0),
+            watched: AtomicBool::new(false),
+            left: AtomicBool::new(false),
+            last_cpu: AtomicU32::new(u32::MAX),
             dead: AtomicBool::new(false),
             joined: WaitQueue::new(),
             run_time: RunTime::default(),
@@ -79,7 +94,7 @@ impl Thread {
 
     /// Ends its interruptible sleeps, this one and further ones, until [`Self::clear_interrupt`].
     pub fn interrupt(&self) {
-        self.interrupted.store(true, Ordering::SeqCst);
+        self.attention.fetch_or(INTERRUPTED, Ordering::SeqCst);
         self.unpark();
         // A thread in user mode must come into the kernel to notice.
         wake::kick(self.slot);
@@ -87,7 +102,7 @@ impl Thread {
 
     /// Makes the thread come by the place where it looks at [`Self::interrupted`], next time it is awake. Does not wake it.
     pub fn nudge(&self) {
-        self.interrupted.store(true, Ordering::SeqCst);
+        self.attention.fetch_or(INTERRUPTED, Ordering::SeqCst);
         wake::kick(self.slot);
     }
 
@@ -98,19 +113,66 @@ impl Thread {
 
     /// Lets interruptible sleeps sleep again.
     pub fn clear_interrupt(&self) {
-        self.interrupted.store(false, Ordering::SeqCst);
+        self.attention.fetch_and(!INTERRUPTED, Ordering::SeqCst);
     }
 
     /// True between [`Self::interrupt`] and [`Self::clear_interrupt`].
     #[must_use]
     pub fn interrupted(&self) -> bool {
-        self.interrupted.load(Ordering::SeqCst)
+        self.attention.load(Ordering::SeqCst) & INTERRUPTED != 0
     }
 
-    /// What [`Self::interrupted`] reads, for the way back to ring 3.
+    /// Not 0 while the thread is not to go on in ring 3 ([`Self::interrupted`], [`Self::take_moved`]).
     #[must_use]
-    pub fn interrupt_flag(&self) -> &AtomicBool {
-        &self.interrupted
+    pub fn attention(&self) -> &AtomicU8 {
+        &self.attention
+    }
+
+    /// From now on it is noted when the thread moves, or not any more. The first time counts as a move.
+    pub fn watch(&self, on: bool) {
+        self.watched.store(on, Ordering::Relaxed);
+        if on {
+            self.mark_moved();
+        } else {
+            self.attention.fetch_and(!MOVED, Ordering::SeqCst);
+        }
+    }
+
+    /// Has a thread that is watched believe that it was moved. It is told on its way back to ring 3; if it is in ring 3 it goes on
+    /// there, until something interrupts it.
+    pub fn mark_moved(&self) {
+        if self.watched.load(Ordering::Relaxed) {
+            self.attention.fetch_or(MOVED, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether the thread, which is watched, was moved to another CPU or lost its own against its will since the last time.
+    #[inline]
+    pub fn take_moved(&self) -> bool {
+        self.attention.load(Ordering::Relaxed) & MOVED != 0 && self.attention.fetch_and(!MOVED, Ordering::SeqCst) & MOVED != 0
+    }
+
+    /// Whether the thread, which is watched, was off its CPU since the last time, for whatever reason.
+    #[inline]
+    pub fn take_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed) && self.left.swap(false, Ordering::Relaxed)
+    }
+
+    /// It leaves its CPU.
+    pub(super) fn leaves(&self, against_its_will: bool) {
+        if self.watched.load(Ordering::Relaxed) {
+            self.left.store(true, Ordering::Relaxed);
+            if against_its_will {
+                self.mark_moved();
+            }
+        }
+    }
+
+    /// It runs on this CPU now.
+    pub(super) fn arrives(&self, cpu: CpuId) {
+        if self.watched.load(Ordering::Relaxed) && self.last_cpu.swap(cpu.0, Ordering::Relaxed) != cpu.0 {
+            self.mark_moved();
+        }
     }
 
     /// True once its closure has returned.

@@ -33,5 +33,7 @@ fn exhaust(setting: &Setting, cpus: u32, program: Addition) -> Result<String> {
     let told = || format!("{said}{}; the log ends:\n{}", String::from_utf8_lossy(&complaints), last_lines(&machine.log, 25));
     ensure!(outcome.ending == Ending::Exited(0), "{:?}: {}", outcome.ending, told());
     ensure!(outcome.powered_off, "it did not power off: {}", told());
+    let log = std::fs::read_to_string(&machine.log)?;
+    ensure!(log.contains("Out of memory: Killed process") && log.contains("(machine-tests)"), "nobody is named: {}", told());
     Ok(said.trim().trim_start_matches("ok exhaust: ").to_owned())
 }

@@ -1,0 +1,60 @@
+//! The shared object that every program finds in its memory (`vdso(7)`), and the page of data below it.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use ::task::Once;
+use abi::errno::Errno;
+use vdso::{Data, IMAGE, PAGES};
+use vm::{AddressSpace, AreaFlags, Backing, Mapping, Object, PAGE_SIZE, Page, Placement, Prot};
+use zerocopy::IntoBytes;
+
+/// Bytes of data and object.
+pub(crate) const LEN: usize = (1 + PAGES) * PAGE_SIZE;
+
+/// Pages that are always there.
+struct Fixed(Vec<Page>);
+
+impl Fixed {
+    /// `None` if memory is short.
+    fn new(bytes: &[u8]) -> Option<Self> {
+        let page = |part: &[u8]| Page::zeroed().inspect(|page| page.write(0, part));
+        bytes.chunks(PAGE_SIZE).map(page).collect::<Option<_>>().map(Self)
+    }
+}
+
+impl Backing for Fixed {
+    fn page(&self, index: u64) -> Result<Page, Errno> {
+        self.cached(index).ok_or(Errno::EFAULT)
+    }
+
+    fn cached(&self, index: u64) -> Option<Page> {
+        usize::try_from(index).ok().and_then(|index| self.0.get(index)).cloned()
+    }
+}
+
+/// What is mapped: the data, and the object.
+fn objects() -> Option<&'static [Arc<Object>; 2]> {
+    static OBJECTS: Once<[Arc<Object>; 2]> = Once::new();
+    if OBJECTS.get().is_none() {
+        let data: Data = guard::timer::for_programs();
+        let object = |bytes: &[u8], name: &[u8]| Some(Object::file(Arc::new(Fixed::new(bytes)?), false, name.to_vec(), 0, 0));
+        let both = [object(data.as_bytes(), b"[vvar]")?, object(IMAGE, b"[vdso]")?];
+        OBJECTS.call_once(|| both);
+    }
+    OBJECTS.get()
+}
+
+/// Maps it at `at`, where nothing is. Returns where the object begins (`AT_SYSINFO_EHDR`).
+///
+/// # Errors
+/// `ENOMEM`.
+pub(crate) fn map(space: &AddressSpace, at: usize) -> Result<usize, Errno> {
+    let [data, image] = objects().ok_or(Errno::ENOMEM)?;
+    let parts = [(at, PAGE_SIZE, data, Prot::READ), (at + PAGE_SIZE, PAGES * PAGE_SIZE, image, Prot::READ | Prot::EXEC)];
+    for (at, len, object, prot) in parts {
+        let place = Placement::FixedIfFree(at);
+        space.mmap(Mapping { place, len, prot, flags: AreaFlags::empty(), object: Some((object.clone(), 0)) })?;
+    }
+    Ok(at + PAGE_SIZE)
+}

@@ -1,0 +1,46 @@
+//! The page that kernel and programs share: how to make a time out of the time-stamp counter, and how to ask for the processor.
+
+/// What the kernel tells the shared object; the same in all programs. Whoever changes it makes `sequence` odd before and even
+/// afterwards: a reader that finds it odd, or another one at its end, reads again.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(vdso_image), derive(zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
+pub struct Data {
+    /// Odd while the rest is being changed.
+    pub sequence: u32,
+    /// How a program learns the number of its processor: [`ASK`], [`RDPID`], [`RDTSCP`] or [`LSL`].
+    pub processor: u32,
+    /// The counter when the monotonic clock was 0.
+    pub base: u64,
+    /// Nanoseconds per tick, times 2^32.
+    pub factor: u64,
+    /// Unix time in nanoseconds when the monotonic clock was 0.
+    pub wall: u64,
+}
+
+/// By a system call.
+pub const ASK: u32 = 0;
+/// By RDPID, of what the kernel keeps in `IA32_TSC_AUX`.
+pub const RDPID: u32 = 1;
+/// By RDTSCP, of the same.
+pub const RDTSCP: u32 = 2;
+/// By the limit of the segment [`SEGMENT`].
+pub const LSL: u32 = 3;
+
+/// The segment whose limit is the processor's number, as on Linux.
+pub const SEGMENT: u16 = 0x7b;
+
+/// Bits of the processor's number in what those instructions give; the node's number is above.
+pub const PROCESSOR_BITS: u32 = 12;
+
+/// Nanoseconds of a second.
+pub const SECOND: u64 = 1_000_000_000;
+
+impl Data {
+    /// Nanoseconds since the monotonic clock was 0.
+    #[inline]
+    #[must_use]
+    pub const fn monotonic(&self, counter: u64) -> u64 {
+        ((counter.saturating_sub(self.base) as u128 * self.factor as u128) >> 32) as u64
+    }
+}

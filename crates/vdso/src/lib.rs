@@ -1,0 +1,73 @@
+//! The virtual shared object of programs (vDSO; `docs/linux-personality.md`): clocks and the processor's number without a system call.
+//!
+//! It is an ELF file like any other, made of `image/vdso.rs` by this crate's `build.rs`, with the names and versions that Linux' has,
+//! so that every C library and Go find it. The kernel maps it, and the page with [`Data`] below it, into every program.
+//!
+//! The code in `image` runs in ring 3, with a program's rights: it is part of no kernel.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+mod data;
+
+pub use data::{ASK, Data, LSL, PROCESSOR_BITS, RDPID, RDTSCP, SECOND, SEGMENT};
+
+/// The shared object: mapped from its first byte on, readable and executable, right above the page with the data.
+pub const IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vdso.so"));
+
+/// How many pages of 4 KiB [`IMAGE`] takes.
+pub const PAGES: usize = IMAGE.len().div_ceil(4096);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elf::ElfBytes;
+    use elf::abi;
+    use elf::endian::LittleEndian;
+
+    #[test]
+    fn it_is_a_shared_object_as_libraries_expect_it() {
+        let file = ElfBytes::<LittleEndian>::minimal_parse(IMAGE).unwrap();
+        assert_eq!((file.ehdr.e_type, file.ehdr.e_machine), (abi::ET_DYN, abi::EM_X86_64));
+        let segments = file.segments().unwrap();
+        let load: Vec<_> = segments.iter().filter(|s| s.p_type == abi::PT_LOAD).collect();
+        assert_eq!(load.len(), 1, "one mapping holds it all");
+        assert_eq!((load[0].p_offset, load[0].p_vaddr, load[0].p_flags), (0, 0, abi::PF_R | abi::PF_X));
+        assert!(load[0].p_memsz == load[0].p_filesz && load[0].p_memsz as usize <= IMAGE.len());
+        assert!(segments.iter().any(|s| s.p_type == abi::PT_DYNAMIC));
+        for entry in file.dynamic().unwrap().unwrap() {
+            let relocates = [abi::DT_RELA, abi::DT_REL, abi::DT_JMPREL, abi::DT_NEEDED, abi::DT_TEXTREL];
+            assert!(!relocates.contains(&entry.d_tag), "nobody would carry out {:#x}", entry.d_tag);
+        }
+    }
+
+    #[test]
+    fn all_names_have_the_version_that_is_asked_for() {
+        let file = ElfBytes::<LittleEndian>::minimal_parse(IMAGE).unwrap();
+        let (symbols, strings) = file.dynamic_symbol_table().unwrap().unwrap();
+        let versions = file.symbol_version_table().unwrap().unwrap();
+        let mut names = Vec::new();
+        for (at, symbol) in symbols.iter().enumerate().skip(1) {
+            assert!(!symbol.is_undefined());
+            if symbol.st_symtype() == abi::STT_FUNC {
+                let version = versions.get_definition(at).unwrap().unwrap();
+                assert!(version.names.map(Result::unwrap).eq(["LINUX_2.6"]));
+                names.push(strings.get(symbol.st_name as usize).unwrap());
+            }
+        }
+        names.sort_unstable();
+        let wanted = ["clock_getres", "clock_gettime", "getcpu", "gettimeofday", "time"];
+        let mut both: Vec<String> = wanted.iter().flat_map(|name| [(*name).to_owned(), format!("__vdso_{name}")]).collect();
+        both.sort_unstable();
+        assert_eq!(names, both);
+        // Both kinds of tables: old C libraries and Go read one, new ones the other.
+        let tables: Vec<i64> = file.dynamic().unwrap().unwrap().iter().map(|entry| entry.d_tag).collect();
+        assert!(tables.contains(&abi::DT_HASH) && tables.contains(&abi::DT_GNU_HASH));
+    }
+
+    #[test]
+    fn time_is_counted_as_the_kernel_counts_it() {
+        let data = Data { sequence: 0, processor: ASK, base: 1000, factor: 1 << 31, wall: 7 };
+        assert_eq!((data.monotonic(999), data.monotonic(1000), data.monotonic(3000)), (0, 0, 1000));
+        assert_eq!(data.monotonic(u64::MAX), (u64::MAX - 1000) / 2);
+    }
+}
