@@ -614,6 +614,7 @@ impl AddressSpace {
     }
 
     /// Makes this the address space of the current CPU. Does not sleep.
+    #[inline]
     pub fn activate(&self) {
         self.table.activate();
     }

@@ -377,6 +377,7 @@ impl PageTable {
 
     /// Makes this the address space of the current CPU, until another one is activated there or this one is dropped.
     /// Interrupts may be off; does not sleep.
+    #[inline]
     pub fn activate(&self) {
         tlb::activate(&self.active);
     }
