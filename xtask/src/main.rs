@@ -15,6 +15,7 @@ mod linux;
 mod paths;
 mod qemu;
 mod rootfs;
+mod soak;
 mod source;
 mod test;
 mod vm;
@@ -49,6 +50,8 @@ enum Task {
     Test(test::Arguments),
     /// Make random system calls with hostile arguments in an instance
     Fuzz(fuzz::Arguments),
+    /// Mix programs at random in instances and check their results
+    Soak(soak::Arguments),
     /// Measure, beside Linux
     Bench(bench::Arguments),
     /// Show where the kernel's instructions go in one operation of a benchmark
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         }),
         Task::Test(arguments) => test::run(arguments),
         Task::Fuzz(arguments) => fuzz::run(&arguments),
+        Task::Soak(arguments) => soak::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Profile(arguments) => bench::profile::run(&arguments),
         Task::Check => return check::run(),

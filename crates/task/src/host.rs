@@ -60,6 +60,8 @@ impl Thread {
     pub fn name(&self) -> String {
         self.name.lock().expect("not poisoned").clone()
     }
+    /// Shows nothing: its stack is not ours.
+    pub fn calls(&self, _: impl FnMut(&str, u32)) {}
     /// Changes its name.
     pub fn set_name(&self, name: &str) {
         *self.name.lock().expect("not poisoned") = name.into();

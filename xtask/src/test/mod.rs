@@ -21,10 +21,13 @@ use crate::vm::{Kernel, Machine};
 /// Machines that run at the same time.
 const MACHINES: usize = 2;
 
+/// What the names of tests begin with that take minutes each: they are run when they are asked for.
+const LONG: &str = "long/";
+
 /// Run the tests.
 #[derive(Args)]
 pub struct Arguments {
-    /// Only the tests whose name contains this
+    /// Only the tests whose name contains this; those called `long/…` run only then
     filter: Option<String>,
     /// The kernel of the machine tests: `skerry`, or `linux=VMLINUZ` for those that apply to it
     #[arg(long, default_value = "skerry", value_parser = parse_kernel, value_name = "KERNEL")]
@@ -106,7 +109,7 @@ impl Tally {
 /// Carries out `cargo xtask test`. The last line counts: `N passed, N failed`.
 pub fn run(arguments: Arguments) -> Result<ExitCode> {
     let wanted = |test: &Test| {
-        arguments.filter.as_deref().is_none_or(|filter| test.name.contains(filter))
+        arguments.filter.as_deref().map_or(!test.name.starts_with(LONG), |filter| test.name.contains(filter))
             && (arguments.kernel == Kernel::Skerry || test.place == Place::AnyMachine)
     };
     let tests: Vec<Test> = host::tests().into_iter().chain(scenarios::tests()).filter(wanted).collect();

@@ -7,11 +7,12 @@
 use core::arch::naked_asm;
 use core::cell::UnsafeCell;
 use core::mem::ManuallyDrop;
+use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::cpu;
-use crate::rcu;
-use crate::stack::KernelStack;
+use super::{cpu, usercopy};
+use crate::stack::{KernelStack, STACK_SIZE};
+use crate::{rcu, symbols};
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
@@ -87,6 +88,25 @@ impl Context {
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.running.load(Ordering::Acquire)
+    }
+
+    /// Shows where the context stopped, from the innermost function outwards: the name, and the distance from its start. Nothing if it
+    /// runs. Should it begin to run while this looks, what is shown may be wrong.
+    pub fn calls(&self, mut show: impl FnMut(&str, u32)) {
+        let Some(stack) = self.stack.as_ref().filter(|_| !self.is_running()) else { return };
+        let inside = stack.top() - STACK_SIZE..stack.top();
+        // SAFETY: a word of our own. Another CPU may write it at this moment; it is checked below like everything that is read.
+        let rsp = unsafe { ptr::read_volatile(self.rsp.get()) };
+        // Where `switch_stacks` leaves RBP, with the return address above it.
+        let mut frame = rsp + 5 * size_of::<usize>();
+        while inside.contains(&frame) {
+            let (Some(next), Some(rip)) = (usercopy::probe(frame), usercopy::probe(frame + size_of::<usize>())) else { return };
+            // The call comes before the address it returns to.
+            if symbols::lookup(rip.wrapping_sub(1), &mut show).is_none() || next as usize <= frame {
+                return;
+            }
+            frame = next as usize;
+        }
     }
 }
 

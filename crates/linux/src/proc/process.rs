@@ -71,6 +71,7 @@ const FILES: &[(&str, FileType, u32)] = &[
     ("oom_score_adj", FileType::Regular, 0o644),
     ("root", FileType::Symlink, 0o777),
     ("smaps", FileType::Regular, 0o444),
+    ("stack", FileType::Regular, 0o400),
     ("stat", FileType::Regular, 0o444),
     ("statm", FileType::Regular, 0o444),
     ("status", FileType::Regular, 0o444),
@@ -266,10 +267,11 @@ fn text(name: &str, pid: i32, tid: Option<i32>) -> Result<Vec<u8>> {
         "oom_score" => format!("{}\n", oom::score(&process)),
         "oom_score_adj" => format!("{}\n", process.oom_adjustment.load(Ordering::Relaxed)),
         "smaps" => smaps(&process),
+        "stack" => stack(&process, tid),
         "stat" => stat(&process.snapshot(), tid),
         "statm" => statm(&process.snapshot()),
         "status" => status(&process, tid),
-        "wchan" => "0".into(),
+        "wchan" => waits_in(&process, tid),
         _ => return Err(Errno::ENOENT),
     };
     Ok(text.into_bytes())
@@ -287,6 +289,32 @@ fn set_oom_adjustment(pid: i32, value: i32) -> Result<()> {
     }
     own.store(value, Ordering::Relaxed);
     Ok(())
+}
+
+/// Shows the functions in which a thread waits, from the innermost outwards.
+fn calls(process: &Process, tid: Option<i32>, show: impl FnMut(&str, u32)) {
+    let tid = tid.unwrap_or(process.pid());
+    if let Some(thread) = process.tasks().iter().find(|task| task.tid() == tid).and_then(|task| task.started()) {
+        thread.calls(show);
+    }
+}
+
+fn stack(process: &Process, tid: Option<i32>) -> String {
+    let mut text = String::new();
+    calls(process, tid, |name, distance| text += &format!("[<0>] {name}+{distance:#x}\n"));
+    text
+}
+
+/// The innermost function that is not a means of waiting itself.
+fn waits_in(process: &Process, tid: Option<i32>) -> String {
+    const MEANS: [&str; 5] = ["guard::", "task::", "lfmutex::", "core::", "alloc::"];
+    let mut found = None;
+    calls(process, tid, |name, _| {
+        if found.is_none() && !MEANS.iter().any(|means| name.trim_start_matches('<').starts_with(means)) {
+            found = Some(name.into());
+        }
+    });
+    found.unwrap_or_else(|| "0".into())
 }
 
 const PAGE: u64 = 4096;

@@ -106,6 +106,11 @@ impl Thread {
         wake::kick(self.slot);
     }
 
+    /// Shows which functions it waits in, from the innermost outwards, each with the distance from its start. Nothing while it runs.
+    pub fn calls(&self, show: impl FnMut(&str, u32)) {
+        self.slot.context().calls(show);
+    }
+
     /// Says that it is thread `thread` of process `process` of the Linux personality, for records.
     pub fn set_numbers(&self, process: u32, thread: u32) {
         observe::numbered(self.slot, process, thread);

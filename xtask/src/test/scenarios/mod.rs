@@ -11,6 +11,7 @@ mod partitions;
 mod programs;
 mod scheduler;
 mod servers;
+mod soak;
 mod terminal;
 
 use super::Place::{AnyMachine, SkerryMachine};
@@ -26,6 +27,7 @@ pub fn tests() -> Vec<Test> {
         Test { name: "machine/development", place: SkerryMachine, run: debian::development },
         Test { name: "machine/fuzz", place: SkerryMachine, run: fuzz::run },
         Test { name: "machine/servers", place: SkerryMachine, run: servers::run },
+        Test { name: "machine/soak", place: SkerryMachine, run: soak::short },
         Test { name: "machine/terminal", place: AnyMachine, run: terminal::run },
         Test { name: "machine/busybox", place: AnyMachine, run: busybox::run },
         Test { name: "machine/programs", place: AnyMachine, run: programs::run },
@@ -36,5 +38,6 @@ pub fn tests() -> Vec<Test> {
         Test { name: "machine/four", place: SkerryMachine, run: partitions::four },
         Test { name: "machine/iso", place: SkerryMachine, run: boot::iso },
         Test { name: "machine/64-processors", place: SkerryMachine, run: boot::large },
+        Test { name: "long/soak", place: SkerryMachine, run: soak::long },
     ]
 }

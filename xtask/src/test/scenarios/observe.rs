@@ -19,6 +19,14 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     machine.timeout = Some(Duration::from_secs(200));
     let steps = [
         Step::new(
+            "/proc/PID/stack and wchan show where a thread waits",
+            "sleep 100 & until grep -q sys_clock_nanosleep /proc/$!/stack || grep -q sys_nanosleep /proc/$!/stack; do :; done; cat /proc/$!/wchan; kill $!",
+            Accepted(|printed| {
+                ensure!(printed.starts_with("linux::time::"), "it waits in {printed:?}");
+                Ok(String::new())
+            }),
+        ),
+        Step::new(
             "a ping-pong over pipes is traced: begins have ends, and the CPU goes to and fro between the two",
             format!("{PING_PONG} skerry trace -e switch,wake,call -o t.json -- sh game 2>said; cat said >&2; echo '== trace'; cat t.json"),
             Accepted(|printed| traced(printed, 20)),

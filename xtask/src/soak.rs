@@ -1,0 +1,106 @@
+//! `cargo xtask soak`: Debian's programs mixed at random in instances, results checked, and nothing left behind (`docs/programs.md`).
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+
+use crate::vm::{Addition, Ending, Machine, Streams, last_lines};
+use crate::{paths, rootfs};
+
+/// What the tasks of `soak.sh` need.
+const PACKAGES: [&str; 19] = [
+    "bash",
+    "coreutils",
+    "diffutils",
+    "findutils",
+    "gcc",
+    "git",
+    "grep",
+    "gzip",
+    "libc6-dev",
+    "make",
+    "mawk",
+    "perl-base",
+    "procps",
+    "python3-minimal",
+    "sed",
+    "sqlite3",
+    "tar",
+    "xz-utils",
+    "zstd",
+];
+/// How long a machine may take beyond its time: to start, for the last tasks, on a host that is busy.
+const PATIENCE: u64 = 600;
+
+/// Mix programs at random in instances and check their results
+#[derive(Args)]
+pub struct Arguments {
+    /// How long, all numbers of processors together
+    #[arg(long, default_value_t = 8, value_name = "N")]
+    minutes: u64,
+    /// Numbers of processors, one instance after the other
+    #[arg(long, default_value = "1,2,4,8", value_delimiter = ',', value_name = "LIST")]
+    cpus: Vec<u32>,
+    /// Which tasks in which order
+    #[arg(long, default_value_t = 1, value_name = "S")]
+    seed: u64,
+}
+
+/// Carries out `cargo xtask soak`.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    ensure!(!arguments.cpus.is_empty(), "--cpus names no number of processors");
+    let seconds = arguments.minutes * 60 / arguments.cpus.len() as u64;
+    let root = root()?;
+    let mut failed = false;
+    for &cpus in &arguments.cpus {
+        let log = paths::target().join(format!("soak-{cpus}-{}.log", std::process::id()));
+        match soak(Machine { log, ..Machine::default() }, &root, cpus, seconds, arguments.seed) {
+            Ok(done) => println!("{cpus} processors: {done}"),
+            Err(error) => {
+                println!("{cpus} processors, seed {}: {error:#}", arguments.seed);
+                failed = true;
+            }
+        }
+    }
+    Ok(ExitCode::from(u8::from(failed)))
+}
+
+/// The file system of the instances.
+pub fn root() -> Result<PathBuf> {
+    rootfs::cached(&PACKAGES)
+}
+
+/// Soaks one instance; returns what it says at its end.
+///
+/// # Errors
+/// A wrong result, a task that does not end, something left behind, or a machine that does not get that far; with everything that was said.
+pub fn soak(mut machine: Machine, root: &std::path::Path, cpus: u32, seconds: u64, seed: u64) -> Result<String> {
+    machine.hardware.cpus = cpus + 1;
+    machine.hardware.memory = "4G".into();
+    machine.timeout = Some(Duration::from_secs(seconds + PATIENCE + 60));
+    machine.additions.push(Addition { host: root.to_owned(), guest: "/debian.tar".into() });
+    let outer = format!(
+        "timeout -s KILL {} skerry run --name soak --cpus {cpus} --mem 1536M --rootfs /debian.tar -- bash -c \"$0\" soak {seed} {seconds} {}
+         status=$?; [ $status = 0 ] || skerry logs --kernel soak | tail -n 60; exit $status",
+        seconds + PATIENCE,
+        cpus + 1
+    );
+    machine.command = ["/bin/sh", "-c", &outer, include_str!("soak.sh")].map(OsString::from).to_vec();
+    let (mut output, mut complaints) = (Vec::new(), Vec::new());
+    let streams = Streams { input: Box::new(std::io::empty()), output: &mut output, error: &mut complaints };
+    let outcome = machine.run(streams)?;
+    let said = String::from_utf8_lossy(&output);
+    let last = said.lines().last().unwrap_or_default();
+    ensure!(
+        outcome.ending == Ending::Exited(0) && last.starts_with("done "),
+        "{:?}\n{said}{}\nthe supervisor's log ends:\n{}",
+        outcome.ending,
+        String::from_utf8_lossy(&complaints),
+        last_lines(&machine.log, 25)
+    );
+    Ok(last.to_owned())
+}
