@@ -1,6 +1,7 @@
 //! What a file is, whichever file system it lives in.
 
 use crate::pipe::Pipe;
+use crate::xattr::SetMode;
 use crate::{Access, DeviceId, FileOps, FileType, Metadata, OpenFlags, Path, Permissions, Result, SetAttr};
 use abi::errno::Errno;
 use alloc::sync::Arc;
@@ -267,6 +268,38 @@ pub trait Inode: Any + Send + Sync {
     fn add_seals(&self, seals: u32) -> Result<()> {
         let _ = seals;
         Err(Errno::EINVAL)
+    }
+
+    /// An extended attribute's value. The name is whole, as `user.mime_type`.
+    ///
+    /// # Errors
+    /// `ENODATA`; `EOPNOTSUPP` where none are kept.
+    fn xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        let _ = name;
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENODATA`, `ENOSPC`; `EOPNOTSUPP` where none are kept.
+    fn set_xattr(&self, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
+        let _ = (name, value, mode);
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Takes an extended attribute away.
+    ///
+    /// # Errors
+    /// `ENODATA`; `EOPNOTSUPP` where none are kept.
+    fn remove_xattr(&self, name: &[u8]) -> Result<()> {
+        let _ = name;
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// The names of the extended attributes there are.
+    fn xattr_names(&self) -> Vec<Vec<u8>> {
+        Vec::new()
     }
 
     /// The next data (`hole` false) or hole at or behind `offset`, for `SEEK_DATA` and `SEEK_HOLE`.

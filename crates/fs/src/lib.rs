@@ -34,6 +34,7 @@ pub mod pseudo;
 pub mod ramfs;
 pub mod tty;
 mod types;
+pub mod xattr;
 
 pub use dcache::start as start_name_cache;
 pub use dentry::{Dentry, Path};

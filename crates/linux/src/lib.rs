@@ -6,7 +6,7 @@
 //!
 //! | file | calls |
 //! |---|---|
-//! | `file`, `path`, `stat`, `dirent`, `pipe`, `splice`, `poll`, `inotify`, `ioctl`, `mount` | files |
+//! | `file`, `path`, `stat`, `dirent`, `pipe`, `splice`, `poll`, `inotify`, `xattr`, `ioctl`, `mount` | files |
 //! | `sem`, `msg`, `mqueue` | System V semaphores and message queues (`ipc` has what they share), POSIX message queues |
 //! | `peer` | other processes' memory, and what they share |
 //! | `mempolicy`, `ioprio`, `timex` | what is checked and has little effect |
@@ -148,6 +148,8 @@ pub mod uaccess;
 mod vdso;
 #[cfg(target_os = "none")]
 pub mod wait;
+#[cfg(target_os = "none")]
+pub mod xattr;
 
 #[cfg(target_os = "none")]
 pub use crate::task::{Task, current_task};

@@ -1,11 +1,11 @@
-//! What files are: `stat(2)`, `statx(2)`, `access(2)`, `statfs(2)`, and extended attributes, of which no file has any.
+//! What files are: `stat(2)`, `statx(2)`, `access(2)`, `statfs(2)`, `ustat(2)`.
 
 use crate::path::{AT_FDCWD, lookup_at};
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task};
 use abi::errno::Errno;
 use fs::mount::Mount;
-use fs::{Access, Metadata, Path, Timestamp};
+use fs::{Access, Metadata, Timestamp};
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -276,69 +276,4 @@ pub fn sys_ustat(_: &Task, device: u32, to: UserPtr<Ustat>) -> SysResult {
     let blocks_free = i32::try_from(s.blocks_free).unwrap_or(i32::MAX);
     to.write(&Ustat { blocks_free, padding: 0, inodes_free: s.files_free, name: [0; 6], pack: [0; 6], padding2: 0 })?;
     Ok(0)
-}
-
-/// What asking for, or removing, an extended attribute of an existing file gives.
-fn no_attribute(found: Result<Path, Errno>) -> SysResult {
-    found.and(Err(Errno::ENODATA))
-}
-
-/// `getxattr(2)`: no file has attributes.
-pub fn sys_getxattr(task: &Task, name: usize, _attribute: usize, _value: usize, _size: usize) -> SysResult {
-    no_attribute(lookup_at(task, AT_FDCWD, name, 0))
-}
-
-/// `lgetxattr(2)`: no file has attributes.
-pub fn sys_lgetxattr(task: &Task, name: usize, _attribute: usize, _value: usize, _size: usize) -> SysResult {
-    no_attribute(lookup_at(task, AT_FDCWD, name, sys::AT_SYMLINK_NOFOLLOW))
-}
-
-/// `fgetxattr(2)`: no file has attributes.
-pub fn sys_fgetxattr(task: &Task, fd: i32, _attribute: usize, _value: usize, _size: usize) -> SysResult {
-    no_attribute(task.files().get_io(fd).map(|f| f.path().clone()))
-}
-
-/// `listxattr(2)`: no file has attributes.
-pub fn sys_listxattr(task: &Task, name: usize, _list: usize, _size: usize) -> SysResult {
-    lookup_at(task, AT_FDCWD, name, 0).map(|_| 0)
-}
-
-/// `llistxattr(2)`: no file has attributes.
-pub fn sys_llistxattr(task: &Task, name: usize, _list: usize, _size: usize) -> SysResult {
-    lookup_at(task, AT_FDCWD, name, sys::AT_SYMLINK_NOFOLLOW).map(|_| 0)
-}
-
-/// `flistxattr(2)`: no file has attributes.
-pub fn sys_flistxattr(task: &Task, fd: i32, _list: usize, _size: usize) -> SysResult {
-    task.files().get_io(fd).map(|_| 0)
-}
-
-/// `setxattr(2)`: no file system here keeps attributes.
-pub fn sys_setxattr(task: &Task, name: usize, _attribute: usize, _value: usize, _size: usize, _flags: u32) -> SysResult {
-    lookup_at(task, AT_FDCWD, name, 0).and(Err(Errno::EOPNOTSUPP))
-}
-
-/// `lsetxattr(2)`: no file system here keeps attributes.
-pub fn sys_lsetxattr(task: &Task, name: usize, _attribute: usize, _value: usize, _size: usize, _flags: u32) -> SysResult {
-    lookup_at(task, AT_FDCWD, name, sys::AT_SYMLINK_NOFOLLOW).and(Err(Errno::EOPNOTSUPP))
-}
-
-/// `fsetxattr(2)`: no file system here keeps attributes.
-pub fn sys_fsetxattr(task: &Task, fd: i32, _attribute: usize, _value: usize, _size: usize, _flags: u32) -> SysResult {
-    task.files().get_io(fd).and(Err(Errno::EOPNOTSUPP))
-}
-
-/// `removexattr(2)`: no file has attributes.
-pub fn sys_removexattr(task: &Task, name: usize, _attribute: usize) -> SysResult {
-    no_attribute(lookup_at(task, AT_FDCWD, name, 0))
-}
-
-/// `lremovexattr(2)`: no file has attributes.
-pub fn sys_lremovexattr(task: &Task, name: usize, _attribute: usize) -> SysResult {
-    no_attribute(lookup_at(task, AT_FDCWD, name, sys::AT_SYMLINK_NOFOLLOW))
-}
-
-/// `fremovexattr(2)`: no file has attributes.
-pub fn sys_fremovexattr(task: &Task, fd: i32, _attribute: usize) -> SysResult {
-    no_attribute(task.files().get_io(fd).map(|f| f.path().clone()))
 }

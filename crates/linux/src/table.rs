@@ -14,7 +14,7 @@ use crate::{SysResult, Task, trace};
 use crate::{
     capability, clone, cred, dirent, exec, file, futex, futex2, inotify, ioctl, ioprio, itimer, limits, membarrier, mempolicy,
     mm, mount, mqueue, msg, path, peer, pidfd, pipe, poll, prctl, process, rseq, sched, sem, shm, signal, signalfd, sigwait,
-    socket, sockmsg, splice, stat, sys, time, timerfd, timex, wait,
+    socket, sockmsg, splice, stat, sys, time, timerfd, timex, wait, xattr,
 };
 
 /// What an argument is, for tracing.
@@ -382,18 +382,18 @@ calls! {
     171 setdomainname(Ptr, Num) = [sys::sys_setdomainname];
     186 gettid() = [process::sys_gettid];
     187 readahead(Fd, Int, Num) = [file::sys_readahead]; // stub: all files are in memory
-    188 setxattr(Str, Str, Ptr, Num, Hex) = [stat::sys_setxattr]; // partial: EOPNOTSUPP: no file system keeps attributes
-    189 lsetxattr(Str, Str, Ptr, Num, Hex) = [stat::sys_lsetxattr]; // partial: EOPNOTSUPP: no file system keeps attributes
-    190 fsetxattr(Fd, Str, Ptr, Num, Hex) = [stat::sys_fsetxattr]; // partial: EOPNOTSUPP: no file system keeps attributes
-    191 getxattr(Str, Str, Ptr, Num) = [stat::sys_getxattr]; // partial: no file has attributes
-    192 lgetxattr(Str, Str, Ptr, Num) = [stat::sys_lgetxattr]; // partial: no file has attributes
-    193 fgetxattr(Fd, Str, Ptr, Num) = [stat::sys_fgetxattr]; // partial: no file has attributes
-    194 listxattr(Str, Ptr, Num) = [stat::sys_listxattr]; // partial: no file has attributes
-    195 llistxattr(Str, Ptr, Num) = [stat::sys_llistxattr]; // partial: no file has attributes
-    196 flistxattr(Fd, Ptr, Num) = [stat::sys_flistxattr]; // partial: no file has attributes
-    197 removexattr(Str, Str) = [stat::sys_removexattr]; // partial: no file has attributes
-    198 lremovexattr(Str, Str) = [stat::sys_lremovexattr]; // partial: no file has attributes
-    199 fremovexattr(Fd, Str) = [stat::sys_fremovexattr]; // partial: no file has attributes
+    188 setxattr(Str, Str, Ptr, Num, Hex) = [xattr::sys_setxattr];
+    189 lsetxattr(Str, Str, Ptr, Num, Hex) = [xattr::sys_lsetxattr];
+    190 fsetxattr(Fd, Str, Ptr, Num, Hex) = [xattr::sys_fsetxattr];
+    191 getxattr(Str, Str, Ptr, Num) = [xattr::sys_getxattr];
+    192 lgetxattr(Str, Str, Ptr, Num) = [xattr::sys_lgetxattr];
+    193 fgetxattr(Fd, Str, Ptr, Num) = [xattr::sys_fgetxattr];
+    194 listxattr(Str, Ptr, Num) = [xattr::sys_listxattr];
+    195 llistxattr(Str, Ptr, Num) = [xattr::sys_llistxattr];
+    196 flistxattr(Fd, Ptr, Num) = [xattr::sys_flistxattr];
+    197 removexattr(Str, Str) = [xattr::sys_removexattr];
+    198 lremovexattr(Str, Str) = [xattr::sys_lremovexattr];
+    199 fremovexattr(Fd, Str) = [xattr::sys_fremovexattr];
     200 tkill(Int, Sig) = [signal::sys_tkill];
     201 time(Ptr) = [time::sys_time];
     202 futex(Ptr, Hex, Num, Ptr, Ptr, Hex) = [futex::sys_futex];
@@ -463,7 +463,7 @@ calls! {
     282 signalfd(Fd, Ptr, Num) = [signalfd::sys_signalfd];
     283 timerfd_create(Int, Hex) = [timerfd::sys_timerfd_create];
     284 eventfd(Num) = [pipe::sys_eventfd];
-    285 fallocate(Fd, Hex, Int, Int) = [file::sys_fallocate]; // partial: KEEP_SIZE and PUNCH_HOLE only
+    285 fallocate(Fd, Hex, Int, Int) = [file::sys_fallocate];
     286 timerfd_settime(Fd, Hex, Ptr, Ptr) = [timerfd::sys_timerfd_settime]; // partial: TFD_TIMER_CANCEL_ON_SET never cancels
     287 timerfd_gettime(Fd, Ptr) = [timerfd::sys_timerfd_gettime];
     288 accept4(Fd, Ptr, Ptr, Hex) = [socket::sys_accept4];

@@ -34,6 +34,7 @@ mod threads;
 mod time;
 mod vectors;
 mod watching;
+mod xattrs;
 
 use std::process::ExitCode;
 
@@ -57,6 +58,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         files::CHECKS,
         splicing::CHECKS,
         watching::CHECKS,
+        xattrs::CHECKS,
         ptys::CHECKS,
         pressure::CHECKS,
         processes::CHECKS,

@@ -8,6 +8,7 @@ mod pages;
 use crate::mount::{FileSystem, new_anonymous_device};
 use crate::names::NameMap;
 use crate::pipe::Pipe;
+use crate::xattr::SetMode;
 use crate::{
     Access, DeviceId, DirEntry, FileType, Inode, Link, Metadata, NewInode, NewKind, Path, Permissions, RenameFlags, Result,
     SetAttr, StatFs, Timestamp,
@@ -31,6 +32,8 @@ pub(crate) const PAGE: u64 = 4096;
 /// The largest size of a file: what a signed 64-bit offset reaches, in whole pages.
 const MAX_SIZE: u64 = i64::MAX as u64 & !(PAGE - 1);
 const MAX_LINKS: u32 = 65_000;
+/// What the extended attributes of one file may take, names and values, in bytes.
+const XATTRS_MAX: usize = 2 * crate::xattr::SIZE_MAX;
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// What all files of one file system share.
@@ -125,6 +128,8 @@ struct Attr {
     mtime: Timestamp,
     ctime: Timestamp,
     btime: Timestamp,
+    /// Extended attributes, by name.
+    xattrs: BTreeMap<Box<[u8]>, Box<[u8]>>,
 }
 
 enum Body {
@@ -210,7 +215,17 @@ impl RamInode {
             NewKind::Char(id) => Body::Device(FileType::Char, id),
             NewKind::Block(id) => Body::Device(FileType::Block, id),
         };
-        let attr = Attr { mode: new.mode, nlink: 1, uid: new.uid, gid: new.gid, atime: now, mtime: now, ctime: now, btime: now };
+        let attr = Attr {
+            mode: new.mode,
+            nlink: 1,
+            uid: new.uid,
+            gid: new.gid,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            xattrs: BTreeMap::new(),
+        };
         Arc::new(Self {
             ino: shared.next_ino.fetch_add(1, Ordering::Relaxed),
             shared: shared.clone(),
@@ -590,6 +605,38 @@ impl Inode for RamInode {
             return Err(Errno::EBUSY);
         }
         Ok(())
+    }
+
+    fn xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        Ok(self.attr.lock().xattrs.get(name).ok_or(Errno::ENODATA)?.to_vec())
+    }
+
+    fn set_xattr(&self, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
+        let mut attr = self.attr.lock();
+        match (mode, attr.xattrs.contains_key(name)) {
+            (SetMode::Create, true) => return Err(Errno::EEXIST),
+            (SetMode::Replace, false) => return Err(Errno::ENODATA),
+            _ => {}
+        }
+        let others = attr.xattrs.iter().filter(|(known, _)| ***known != *name);
+        let taken: usize = others.map(|(name, value)| name.len() + value.len()).sum();
+        if taken + name.len() + value.len() > XATTRS_MAX {
+            return Err(Errno::ENOSPC);
+        }
+        attr.xattrs.insert(name.into(), value.into());
+        attr.ctime = Timestamp::now();
+        Ok(())
+    }
+
+    fn remove_xattr(&self, name: &[u8]) -> Result<()> {
+        let mut attr = self.attr.lock();
+        attr.xattrs.remove(name).ok_or(Errno::ENODATA)?;
+        attr.ctime = Timestamp::now();
+        Ok(())
+    }
+
+    fn xattr_names(&self) -> Vec<Vec<u8>> {
+        self.attr.lock().xattrs.keys().map(|name| name.to_vec()).collect()
     }
 
     fn seek_extent(&self, offset: u64, hole: bool) -> Result<u64> {

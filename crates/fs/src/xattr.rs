@@ -1,0 +1,97 @@
+//! Extended attributes: `xattr(7)`. Who may see and change which; the file systems keep them.
+
+use crate::{Access, Cred, FileType, Path, Result, inotify};
+use abi::errno::Errno;
+use alloc::vec::Vec;
+use linux_raw_sys::general as sys;
+
+/// The longest name, in bytes.
+pub const NAME_MAX: usize = 255;
+/// The largest value, and the longest list of names, in bytes.
+pub const SIZE_MAX: usize = 65_536;
+
+/// What must be so for an attribute to be set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetMode {
+    /// Nothing.
+    Any,
+    /// It is not there yet (`XATTR_CREATE`).
+    Create,
+    /// It is there (`XATTR_REPLACE`).
+    Replace,
+}
+
+/// Checks the name and the caller's right to it.
+fn check(path: &Path, name: &[u8], writes: bool, cred: &Cred) -> Result<()> {
+    if writes {
+        path.require_writable()?;
+    }
+    let refused = if writes { Errno::EPERM } else { Errno::ENODATA };
+    let (space, rest) = name.iter().position(|&b| b == b'.').map_or((name, &b""[..]), |dot| (&name[..dot], &name[dot + 1..]));
+    if rest.is_empty() {
+        return Err(if matches!(space, b"user" | b"trusted" | b"security") { Errno::EINVAL } else { Errno::EOPNOTSUPP });
+    }
+    match space {
+        b"security" if writes => {
+            let needed = if rest == b"capability" { sys::CAP_SETFCAP } else { sys::CAP_SYS_ADMIN };
+            if cred.has(needed) { Ok(()) } else { Err(Errno::EPERM) }
+        }
+        b"security" => Ok(()),
+        b"trusted" if cred.has(sys::CAP_SYS_ADMIN) => Ok(()),
+        b"trusted" => Err(refused),
+        b"user" => {
+            let meta = path.metadata();
+            let sticky = meta.kind == FileType::Directory && meta.mode & sys::S_ISVTX != 0;
+            if !matches!(meta.kind, FileType::Regular | FileType::Directory) || (writes && sticky && !cred.owns(&meta)) {
+                return Err(refused);
+            }
+            cred.check(&meta, if writes { Access::WRITE } else { Access::READ })
+        }
+        _ => Err(Errno::EOPNOTSUPP),
+    }
+}
+
+/// An attribute's value (`getxattr(2)`).
+///
+/// # Errors
+/// `ENODATA`, `EOPNOTSUPP`, `EACCES`.
+pub fn get(path: &Path, name: &[u8], cred: &Cred) -> Result<Vec<u8>> {
+    check(path, name, false, cred)?;
+    path.inode().xattr(name)
+}
+
+/// Sets an attribute (`setxattr(2)`).
+///
+/// # Errors
+/// `EEXIST`, `ENODATA`, `ENOSPC`, `EOPNOTSUPP`, `EPERM`, `EACCES`, `EROFS`.
+pub fn set(path: &Path, name: &[u8], value: &[u8], mode: SetMode, cred: &Cred) -> Result<()> {
+    check(path, name, true, cred)?;
+    path.inode().set_xattr(name, value, mode)?;
+    inotify::happened_at(path, sys::IN_ATTRIB);
+    Ok(())
+}
+
+/// Takes an attribute away (`removexattr(2)`).
+///
+/// # Errors
+/// `ENODATA`, `EOPNOTSUPP`, `EPERM`, `EACCES`, `EROFS`.
+pub fn remove(path: &Path, name: &[u8], cred: &Cred) -> Result<()> {
+    check(path, name, true, cred)?;
+    path.inode().remove_xattr(name)?;
+    inotify::happened_at(path, sys::IN_ATTRIB);
+    Ok(())
+}
+
+/// The names of the attributes the caller may know of, each with a NUL (`listxattr(2)`).
+#[must_use]
+pub fn list(path: &Path, cred: &Cred) -> Vec<u8> {
+    let mut names = Vec::new();
+    for name in path.inode().xattr_names() {
+        if name.starts_with(b"trusted.") && !cred.has(sys::CAP_SYS_ADMIN) {
+            continue;
+        }
+        names.extend_from_slice(&name);
+        names.push(0);
+    }
+    names
+}
