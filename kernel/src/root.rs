@@ -29,6 +29,7 @@ pub(crate) fn make() -> Result<FsContext> {
     let proc = linux::proc::new();
     hang(&context, proc, b"/proc", "proc")?;
     hang(&context, linux::sysfs::new(), b"/sys", "sysfs")?;
+    hang(&context, linux::cgroup::new(), b"/sys/fs/cgroup", "cgroup2")?;
     hang(&context, devfs::filesystem(), b"/dev", "devtmpfs")?;
     hang(&context, fs::tty::pty::filesystem(), b"/dev/pts", "devpts")?;
     Ok(context)

@@ -92,6 +92,23 @@ impl Mount {
         &self.root
     }
 
+    /// The top's name within the file system: `/`, unless a part of it was bound.
+    #[must_use]
+    pub fn root_name(&self) -> Vec<u8> {
+        let mut names = Vec::new();
+        let mut here = self.root.clone();
+        while let Some(parent) = here.parent() {
+            names.push(here.place().name);
+            here = parent;
+        }
+        let mut text = Vec::new();
+        for name in names.iter().rev() {
+            text.push(b'/');
+            text.extend_from_slice(name);
+        }
+        if text.is_empty() { b"/".to_vec() } else { text }
+    }
+
     /// What it hangs on; `None` for the top of the tree.
     #[must_use]
     pub fn point(&self) -> Option<Path> {

@@ -65,6 +65,7 @@ fn open_or_create(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> 
             return open_path(&path, flags, walk.cred, true);
         }
         let path = mount::cross(path);
+        walker.may_enter(&path)?;
         if path.inode().kind() == FileType::Symlink && !exclusive {
             if flags.contains(OpenFlags::NOFOLLOW) {
                 return Err(Errno::ELOOP);

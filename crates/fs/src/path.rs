@@ -24,6 +24,25 @@ bitflags::bitflags! {
     }
 }
 
+bitflags::bitflags! {
+    /// Where a walk may not go (`RESOLVE_*` of `openat2(2)`).
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Resolve: u32 {
+        /// Into another mount.
+        const NO_XDEV = linux_raw_sys::general::RESOLVE_NO_XDEV;
+        /// Through a link that leads to a file itself, as those below `/proc/<pid>/fd`.
+        const NO_MAGICLINKS = linux_raw_sys::general::RESOLVE_NO_MAGICLINKS;
+        /// Through any symbolic link.
+        const NO_SYMLINKS = linux_raw_sys::general::RESOLVE_NO_SYMLINKS;
+        /// Out of the directory where it starts.
+        const BENEATH = linux_raw_sys::general::RESOLVE_BENEATH;
+        /// Nor out of it, which counts as the root.
+        const IN_ROOT = linux_raw_sys::general::RESOLVE_IN_ROOT;
+        /// To a medium: nothing here is on one.
+        const CACHED = linux_raw_sys::general::RESOLVE_CACHED;
+    }
+}
+
 /// Where a walk starts, where it may not leave, and who walks.
 #[derive(Clone)]
 pub struct Walk<'a> {
@@ -32,6 +51,7 @@ pub struct Walk<'a> {
     base: Option<Path>,
     /// Whose permissions count.
     pub cred: &'a Cred,
+    resolve: Resolve,
 }
 
 /// The directory of a name and the name in it, not looked up yet.
@@ -48,6 +68,16 @@ impl Walk<'_> {
     /// Relative names start at `base` from now on.
     pub fn start_at(&mut self, base: Path) {
         self.base = Some(base);
+    }
+
+    /// Keeps the walk within limits.
+    pub fn restrict(&mut self, resolve: Resolve) {
+        self.resolve = resolve;
+        if resolve.contains(Resolve::IN_ROOT) {
+            let base = self.base().clone();
+            self.places = Arc::new(Places { root: base.clone(), cwd: base });
+            self.base = None;
+        }
     }
 
     /// Where relative names start.
@@ -116,6 +146,9 @@ impl<'a> Walker<'a> {
         if name.len() >= PATH_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
+        if name[0] == b'/' && walk.resolve.contains(Resolve::BENEATH) {
+            return Err(Errno::EXDEV);
+        }
         let at = if name[0] == b'/' { walk.places.root.clone() } else { walk.base().clone() };
         Ok(Self { walk, at, rest: Cow::Borrowed(name), position: 0, links: 0 })
     }
@@ -175,8 +208,7 @@ impl<'a> Walker<'a> {
         self.require_search()?;
         let name = self.text(&component);
         if name[0] == b'.' && matches!(name, b"." | b"..") {
-            self.stay_or_ascend(name.len() == 2);
-            return Ok(());
+            return self.stay_or_ascend(name.len() == 2);
         }
         if name.len() > NAME_MAX {
             return Err(Errno::ENAMETOOLONG);
@@ -191,19 +223,34 @@ impl<'a> Walker<'a> {
 
     /// Goes to `.` or `..`.
     #[inline(never)]
-    fn stay_or_ascend(&mut self, ascend: bool) {
-        if ascend
-            && self.at != self.walk.places.root
+    fn stay_or_ascend(&mut self, ascend: bool) -> Result<()> {
+        if !ascend {
+            return Ok(());
+        }
+        if self.walk.resolve.contains(Resolve::BENEATH) && self.at == *self.walk.base() {
+            return Err(Errno::EXDEV);
+        }
+        if self.at != self.walk.places.root
             && let Some(parent) = self.at.parent()
         {
-            self.at = mount::cross(parent);
+            let parent = mount::cross(parent);
+            self.may_enter(&parent)?;
+            self.at = parent;
         }
+        Ok(())
+    }
+
+    /// Refuses another mount to a walk that is to stay in one.
+    pub(crate) fn may_enter(&self, place: &Path) -> Result<()> {
+        let leaves = self.walk.resolve.contains(Resolve::NO_XDEV) && !Arc::ptr_eq(place.mount(), self.at.mount());
+        if leaves { Err(Errno::EXDEV) } else { Ok(()) }
     }
 
     /// Goes on from an entry that is a mount point, or a link.
     #[inline(never)]
     fn step_aside(&mut self, child: Arc<Dentry>, follow: bool) -> Result<()> {
         let child = mount::cross(Path::new(self.at.mount().clone(), child));
+        self.may_enter(&child)?;
         if follow && child.dentry().kind() == FileType::Symlink {
             return self.follow(&child);
         }
@@ -217,11 +264,24 @@ impl<'a> Walker<'a> {
         if self.links > MAX_LINKS {
             return Err(Errno::ELOOP);
         }
+        let resolve = self.walk.resolve;
+        if resolve.contains(Resolve::NO_SYMLINKS) {
+            return Err(Errno::ELOOP);
+        }
         match link.inode().follow()? {
-            Link::Jump(path) => self.at = path,
+            Link::Jump(_) if resolve.contains(Resolve::NO_MAGICLINKS) => return Err(Errno::ELOOP),
+            Link::Jump(_) if resolve.intersects(Resolve::BENEATH | Resolve::IN_ROOT) => return Err(Errno::EXDEV),
+            Link::Jump(path) => {
+                self.may_enter(&path)?;
+                self.at = path;
+            }
             Link::Text(mut text) => {
                 let first = *text.first().ok_or(Errno::ENOENT)?;
                 if first == b'/' {
+                    if resolve.contains(Resolve::BENEATH) {
+                        return Err(Errno::EXDEV);
+                    }
+                    self.may_enter(&self.walk.places.root)?;
                     self.at = self.walk.places.root.clone();
                 }
                 text.extend_from_slice(&self.rest[self.position..]);
@@ -313,6 +373,6 @@ impl FsContext {
     #[inline]
     #[must_use]
     pub fn walk<'a>(&self, cred: &'a Cred) -> Walk<'a> {
-        Walk { places: self.places(), base: None, cred }
+        Walk { places: self.places(), base: None, cred, resolve: Resolve::empty() }
     }
 }

@@ -35,6 +35,8 @@ pub mod stack;
 #[cfg(target_os = "none")]
 pub mod capability;
 #[cfg(target_os = "none")]
+pub mod cgroup;
+#[cfg(target_os = "none")]
 pub mod clone;
 #[cfg(target_os = "none")]
 pub mod cred;

@@ -7,7 +7,7 @@ use crate::{SysResult, Task};
 use abi::errno::Errno;
 use alloc::vec::Vec;
 use fs::ops::{self, NewTime};
-use fs::path::{LookupFlags, Walk};
+use fs::path::{LookupFlags, Resolve, Walk};
 use fs::{Access, Cred, DeviceId, File, FileType, NewKind, OpenFlags, PATH_MAX, Path, RenameFlags, Timestamp};
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -129,10 +129,16 @@ pub struct OpenHow {
     resolve: u64,
 }
 
-/// `openat2(2)`, without restrictions of the walk (`resolve` must be 0).
+/// `openat2(2)`
 pub fn sys_openat2(task: &Task, dirfd: i32, name: usize, how: UserPtr<OpenHow>, size: usize) -> SysResult {
     if size < size_of::<OpenHow>() {
         return Err(Errno::EINVAL);
+    }
+    // What a later kernel would know must be zero.
+    for addr in how.addr() + size_of::<OpenHow>()..how.addr().saturating_add(size.min(PATH_MAX)) {
+        if UserPtr::<u8>::new(addr).read()? != 0 {
+            return Err(Errno::E2BIG);
+        }
     }
     let how = how.read()?;
     let flags = u32::try_from(how.flags).map_err(|_| Errno::EINVAL)?;
@@ -140,10 +146,23 @@ pub fn sys_openat2(task: &Task, dirfd: i32, name: usize, how: UserPtr<OpenHow>, 
     if OpenFlags::from_bits(flags).is_none() || how.mode & !0o7777 != 0 || (how.mode != 0 && !makes) {
         return Err(Errno::EINVAL);
     }
-    if how.resolve != 0 {
-        return Err(Errno::EOPNOTSUPP);
+    let resolve = u32::try_from(how.resolve).ok().and_then(Resolve::from_bits).ok_or(Errno::EINVAL)?;
+    if resolve.contains(Resolve::BENEATH | Resolve::IN_ROOT) {
+        return Err(Errno::EINVAL);
     }
-    sys_openat(task, dirfd, name, flags, how.mode as u32)
+    let mut buffer = Name::new();
+    let name = buffer.read(name)?;
+    let flags = OpenFlags::from_bits_truncate(flags);
+    let cred = task.fs_cred();
+    let mut walk = if resolve.contains(Resolve::IN_ROOT) {
+        // An absolute name begins at the directory, too.
+        walk_at(task, &cred, dirfd, b".")?
+    } else {
+        walk_at(task, &cred, dirfd, name)?
+    };
+    walk.restrict(resolve);
+    let file = ops::open(&walk, name, flags, masked(task, how.mode as u32))?;
+    task.files().install(file, flags.contains(OpenFlags::CLOEXEC))
 }
 
 fn make(task: &Task, dirfd: i32, name: usize, kind: NewKind<'_>, mode: u32) -> SysResult {

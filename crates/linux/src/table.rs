@@ -375,7 +375,7 @@ calls! {
     161 chroot(Str) = [path::sys_chroot];
     162 sync() = [file::sys_sync]; // stub: all files are in memory
     164 settimeofday(Ptr, Ptr) = [time::sys_settimeofday]; // partial: EPERM: the clock is the supervisor's
-    165 mount(Str, Str, Str, Hex, Ptr) = [mount::sys_mount]; // partial: proc, sysfs, tmpfs, devtmpfs, devpts, bind and remount; no propagation
+    165 mount(Str, Str, Str, Hex, Ptr) = [mount::sys_mount]; // partial: proc, sysfs, tmpfs, cgroup2, devtmpfs, devpts, bind and remount; no propagation
     166 umount2(Str, Hex) = [mount::sys_umount2]; // partial: no MNT_EXPIRE
     169 reboot(Hex, Hex, Hex, Ptr) = [sys::sys_reboot]; // partial: power off, restart and Ctrl-Alt-Del
     170 sethostname(Ptr, Num) = [sys::sys_sethostname];
@@ -505,7 +505,7 @@ calls! {
     434 pidfd_open(Int, Hex) = [pidfd::sys_pidfd_open]; // partial: no PIDFD_THREAD
     435 clone3(Ptr, Num) = [regs clone::sys_clone3]; // partial: namespaces are EPERM; no CLONE_INTO_CGROUP
     436 close_range(Num, Num, Hex) = [file::sys_close_range];
-    437 openat2(Fd, Str, Ptr, Num) = [path::sys_openat2]; // partial: no RESOLVE_*
+    437 openat2(Fd, Str, Ptr, Num) = [path::sys_openat2];
     438 pidfd_getfd(Fd, Fd, Hex) = [pidfd::sys_pidfd_getfd];
     439 faccessat2(Fd, Str, Oct, Hex) = [stat::sys_faccessat2];
     440 process_madvise(Fd, Ptr, Num, Num, Hex) = [peer::sys_process_madvise]; // partial: advice that needs nothing to be done

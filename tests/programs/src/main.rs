@@ -32,6 +32,7 @@ mod splicing;
 
 mod threads;
 mod time;
+mod trees;
 mod vectors;
 mod watching;
 mod xattrs;
@@ -57,6 +58,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         sequences::CHECKS,
         files::CHECKS,
         splicing::CHECKS,
+        trees::CHECKS,
         watching::CHECKS,
         xattrs::CHECKS,
         ptys::CHECKS,

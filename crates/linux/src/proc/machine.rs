@@ -1,5 +1,6 @@
 //! Texts about the machine: `/proc/cpuinfo`, `/proc/meminfo`, `/proc/stat` and their neighbours.
 
+use super::place;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -16,7 +17,7 @@ pub(super) const NS_PER_TICK: u64 = 10_000_000;
 pub(super) type Text = fn() -> String;
 
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
-    let texts: [(&str, Text); 14] = [
+    let texts: [(&str, Text); 22] = [
         ("cpuinfo", cpuinfo),
         ("meminfo", meminfo),
         ("stat", stat),
@@ -30,10 +31,23 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("partitions", || "major minor  #blocks  name\n\n".into()),
         ("swaps", || "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n".into()),
         ("vmstat", vmstat),
-        ("cgroups", || "#subsys_name\thierarchy\tnum_cgroups\tenabled\n".into()),
+        ("zoneinfo", zoneinfo),
+        ("softirqs", softirqs),
+        ("buddyinfo", buddyinfo),
+        // There are no block devices, modules or miscellaneous devices with fixed numbers.
+        ("diskstats", String::new),
+        ("modules", String::new),
+        ("misc", String::new),
+        ("locks", String::new),
+        ("tty/drivers", terminals),
+        ("cgroups", || {
+            ["cpuset", "cpu", "memory", "pids"]
+                .iter()
+                .fold("#subsys_name\thierarchy\tnum_cgroups\tenabled\n".into(), |text, name| format!("{text}{name}\t0\t1\t1\n"))
+        }),
     ];
     for (name, text) in texts {
-        dir.add(name, pseudo::file(Attr::new(dev, 0o444), move || Ok(text().into_bytes())));
+        place(dir, name, pseudo::file(Attr::new(dev, 0o444), move || Ok(text().into_bytes())));
     }
 }
 
@@ -182,10 +196,51 @@ fn interrupts() -> String {
 }
 
 fn devices() -> String {
-    "Character devices:\n  1 mem\n  4 ttyS\n  5 /dev/tty\n  5 /dev/console\n 10 misc\n\nBlock devices:\n".into()
+    "Character devices:\n  1 mem\n  4 ttyS\n  5 /dev/tty\n  5 /dev/console\n  5 /dev/ptmx\n 10 misc\n136 pts\n\nBlock devices:\n"
+        .into()
 }
 
 fn vmstat() -> String {
     let stats = mem::stats();
     format!("nr_free_pages {}\nnr_anon_pages {}\npgpgin 0\npgpgout 0\npswpin 0\npswpout 0\n", stats.free, stats.user)
+}
+
+/// The drivers of terminals, by which `ps` names those of processes.
+fn terminals() -> String {
+    "/dev/tty             /dev/tty        5       0 system:/dev/tty\n\
+     /dev/console         /dev/console    5       1 system:console\n\
+     /dev/ptmx            /dev/ptmx       5       2 system\n\
+     serial               /dev/ttyS       4 64-95 serial\n\
+     pty_slave            /dev/pts      136 0-1048575 pty:slave\n"
+        .into()
+}
+
+/// All memory is one zone.
+fn zoneinfo() -> String {
+    let stats = mem::stats();
+    let (managed, free) = (stats.total - stats.granted - stats.leaked, stats.free);
+    format!(
+        "Node 0, zone   Normal\n  pages free     {free}\n        min      0\n        low      0\n        high     0\n\
+         \u{20}       spanned  {managed}\n        present  {managed}\n        managed  {managed}\n  start_pfn:           0\n"
+    )
+}
+
+/// Free memory by order; how it lies is the allocator's own.
+fn buddyinfo() -> String {
+    let mut text = format!("Node 0, zone   Normal {:>6}", mem::stats().free);
+    for _ in 1..11 {
+        text.push_str("      0");
+    }
+    text.push('\n');
+    text
+}
+
+/// There are none: interrupts only wake threads.
+fn softirqs() -> String {
+    let mut text = String::from("                    ");
+    for n in 0..cpu::count() {
+        let _ = write!(text, "CPU{n:<8}");
+    }
+    text.push('\n');
+    text
 }

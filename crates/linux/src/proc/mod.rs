@@ -9,6 +9,7 @@ mod pressure;
 mod process;
 mod sysctl;
 
+pub(crate) use pressure::file as resource_pressure;
 pub(crate) use process::Snapshot;
 pub(crate) use sysctl::place;
 

@@ -47,9 +47,19 @@ impl Resource {
 /// Adds the files.
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     guard::mem::set_others_run(|| task::stats::runnable() > 1);
-    for (name, resource) in [("cpu", Resource::Cpu), ("memory", Resource::Memory), ("io", Resource::Io)] {
-        dir.add(name, Arc::new(PressureFile { attr: Attr::new(dev, 0o666), resource }));
+    for name in ["cpu", "memory", "io"] {
+        dir.add(name, file(name, dev));
     }
+}
+
+/// The file of one resource, for the control group.
+pub(crate) fn file(name: &str, dev: u64) -> Arc<dyn Inode> {
+    let resource = match name {
+        "cpu" => Resource::Cpu,
+        "memory" => Resource::Memory,
+        _ => Resource::Io,
+    };
+    Arc::new(PressureFile { attr: Attr::new(dev, 0o666), resource })
 }
 
 struct PressureFile {

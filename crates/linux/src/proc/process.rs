@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::Ordering;
 use fs::mount::{self, MS_NODEV, MS_NOEXEC, MS_NOSUID};
-use fs::pseudo::{self, Attr, DynamicDir, Listed};
+use fs::pseudo::{self, Attr, DynamicDir, Listed, StaticDir};
 use fs::{FileType, Inode, Link, Path, Result};
 use linux_raw_sys::general::CAP_SYS_RESOURCE;
 
@@ -60,6 +60,8 @@ const FILES: &[(&str, FileType, u32)] = &[
     ("coredump_filter", FileType::Regular, 0o644),
     ("cwd", FileType::Symlink, 0o777),
     ("environ", FileType::Regular, 0o400),
+    ("gid_map", FileType::Regular, 0o444),
+    ("loginuid", FileType::Regular, 0o444),
     ("exe", FileType::Symlink, 0o777),
     ("fd", FileType::Directory, 0o500),
     ("fdinfo", FileType::Directory, 0o500),
@@ -67,19 +69,31 @@ const FILES: &[(&str, FileType, u32)] = &[
     ("maps", FileType::Regular, 0o444),
     ("mountinfo", FileType::Regular, 0o444),
     ("mounts", FileType::Regular, 0o444),
+    ("net", FileType::Symlink, 0o777),
+    ("ns", FileType::Directory, 0o511),
     ("oom_score", FileType::Regular, 0o444),
     ("oom_score_adj", FileType::Regular, 0o644),
+    ("personality", FileType::Regular, 0o400),
     ("root", FileType::Symlink, 0o777),
+    ("sessionid", FileType::Regular, 0o444),
+    ("setgroups", FileType::Regular, 0o444),
     ("smaps", FileType::Regular, 0o444),
+    ("smaps_rollup", FileType::Regular, 0o444),
     ("stack", FileType::Regular, 0o400),
     ("stat", FileType::Regular, 0o444),
     ("statm", FileType::Regular, 0o444),
     ("status", FileType::Regular, 0o444),
+    ("syscall", FileType::Regular, 0o400),
+    ("uid_map", FileType::Regular, 0o444),
     ("wchan", FileType::Regular, 0o444),
     ("task", FileType::Directory, 0o555),
 ];
 /// Where the numbers of descriptors' files begin.
 const FD_INO: u64 = 1 << 16;
+/// And those of namespaces.
+const NS_INO: u64 = 1 << 12;
+/// The number of the first namespace; Linux's begin here, too.
+const FIRST_NAMESPACE: usize = 0xf000_0000;
 
 fn find(pid: i32) -> Result<Arc<Process>> {
     processes::find(pid).ok_or(Errno::ESRCH)
@@ -119,6 +133,8 @@ impl DynamicDir for ProcessDir {
             "task" => pseudo::dynamic_dir(TaskDir { attr, pid }),
             "fd" => pseudo::dynamic_dir(FdDir { attr, pid, info: false }),
             "fdinfo" => pseudo::dynamic_dir(FdDir { attr, pid, info: true }),
+            "net" => pseudo::link(attr, || Ok(Link::Text(b"/proc/net".to_vec()))),
+            "ns" => namespaces(attr),
             "exe" => link(attr, pid, |p| p.executable().ok_or(Errno::ENOENT)),
             "cwd" => link(attr, pid, |p| p.fs().map(|fs| fs.cwd()).ok_or(Errno::ENOENT)),
             "root" => link(attr, pid, |p| p.fs().map(|fs| fs.root()).ok_or(Errno::ENOENT)),
@@ -157,6 +173,18 @@ fn link(attr: Attr, pid: i32, target: fn(&Process) -> Result<Path>) -> Arc<dyn I
         Ok(target(&*find(pid)?)?.to_bytes(root.as_ref()))
     };
     pseudo::link_with_text(attr, move || target(&*find(pid)?).map(Link::Jump), show)
+}
+
+/// `/proc/<pid>/ns`: the namespaces there are, one of each kind, which cannot be entered.
+fn namespaces(attr: Attr) -> Arc<dyn Inode> {
+    let dir = StaticDir::new(attr.dev);
+    for (place, name) in ["cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts"].into_iter().enumerate() {
+        let text = format!("{name}:[{}]", FIRST_NAMESPACE + place);
+        let attr = Attr { ino: attr.ino + NS_INO + place as u64, mode: 0o777, ..attr };
+        let shown = move || Ok(text.clone().into_bytes());
+        dir.add(name, pseudo::link_with_text(attr, || Err(Errno::EACCES), shown));
+    }
+    dir
 }
 
 /// `/proc/<pid>/task`
@@ -266,7 +294,15 @@ fn text(name: &str, pid: i32, tid: Option<i32>) -> Result<Vec<u8>> {
         "mounts" => mount_table(false),
         "oom_score" => format!("{}\n", oom::score(&process)),
         "oom_score_adj" => format!("{}\n", process.oom_adjustment.load(Ordering::Relaxed)),
-        "smaps" => smaps(&process),
+        "smaps" => smaps(&process, ""),
+        "smaps_rollup" => smaps(&process, "[rollup]"),
+        // All users and groups are those of the one namespace.
+        "uid_map" | "gid_map" => format!("{:>10} {:>10} {:>10}\n", 0, 0, u32::MAX),
+        "setgroups" => "allow\n".into(),
+        // Nobody logs in through the kernel.
+        "loginuid" | "sessionid" => format!("{}\n", u32::MAX),
+        "personality" => "00000000\n".into(),
+        "syscall" => "running\n".into(),
         "stack" => stack(&process, tid),
         "stat" => stat(&process.snapshot(), tid),
         "statm" => statm(&process.snapshot()),
@@ -392,10 +428,10 @@ fn status(process: &Process, tid: Option<i32>) -> String {
 }
 
 /// One entry for the whole address space: what readers add up.
-fn smaps(process: &Process) -> String {
+fn smaps(process: &Process, name: &str) -> String {
     let [size, resident] = process.snapshot().memory.map(|bytes| bytes / 1024);
     format!(
-        "00010000-7ffffffff000 rw-p 00000000 00:00 0\nSize:{size:>16} kB\nRss:{resident:>17} kB\nPss:{resident:>17} kB\n\
+        "00010000-7ffffffff000 rw-p 00000000 00:00 0 {name:>10}\nSize:{size:>16} kB\nRss:{resident:>17} kB\nPss:{resident:>17} kB\n\
          Shared_Clean:          0 kB\nShared_Dirty:          0 kB\nPrivate_Clean:         0 kB\nPrivate_Dirty:{resident:>7} kB\n\
          Referenced:{resident:>10} kB\nAnonymous:{resident:>11} kB\nAnonHugePages:         0 kB\nSwap:                  0 kB\n"
     )
@@ -445,7 +481,14 @@ fn mount_table(long: bool) -> String {
         let _ = if long {
             let parent = mount.point().map_or(0, |p| p.mount().id());
             let dev = fs::DeviceId::decode(mount.root().inode().metadata().dev);
-            writeln!(text, "{} {parent} {}:{} / {point} {options} - {kind} {source} rw{more}", mount.id(), dev.major, dev.minor)
+            writeln!(
+                text,
+                "{} {parent} {}:{} {} {point} {options} - {kind} {source} rw{more}",
+                mount.id(),
+                dev.major,
+                dev.minor,
+                escaped(&mount.root_name())
+            )
         } else {
             writeln!(text, "{source} {point} {kind} {options}{more} 0 0")
         };
