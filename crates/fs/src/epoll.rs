@@ -11,9 +11,13 @@ use abi::errno::Errno;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use linux_raw_sys::general as sys;
 use task::Mutex;
+
+/// What goes together with `EPOLLEXCLUSIVE`.
+const WITH_EXCLUSIVE: u32 =
+    sys::EPOLLEXCLUSIVE | sys::EPOLLIN | sys::EPOLLOUT | sys::EPOLLERR | sys::EPOLLHUP | sys::EPOLLWAKEUP | sys::EPOLLET;
 
 /// How many sets may watch one another in a row.
 const MAX_NESTING: usize = 5;
@@ -21,7 +25,7 @@ const MAX_NESTING: usize = 5;
 /// What a caller wants to hear about a file, and the word it gets back with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Interest {
-    /// `EPOLLIN` … with the flags `EPOLLET`, `EPOLLONESHOT`, `EPOLLEXCLUSIVE` (taken as ordinary), `EPOLLWAKEUP` (ignored).
+    /// `EPOLLIN` … with the flags `EPOLLET`, `EPOLLONESHOT`, `EPOLLEXCLUSIVE`, `EPOLLWAKEUP` (ignored).
     pub events: u32,
     /// The caller's own.
     pub data: u64,
@@ -42,6 +46,8 @@ struct Entry {
     /// `None` once removed from the set. Without event bits while a one-shot entry waits to be armed again.
     interest: Mutex<Option<Interest>>,
     queued: AtomicBool,
+    /// Of several sets that watch the file in this way one is told: the first that somebody waits for.
+    exclusive: bool,
     this: Weak<Entry>,
 }
 
@@ -60,14 +66,24 @@ impl Entry {
 
 impl Watcher for Entry {
     fn changed(&self, what: Events) {
+        self.take(what);
+    }
+
+    fn is_exclusive(&self) -> bool {
+        self.exclusive
+    }
+
+    fn take(&self, what: Events) -> bool {
         let interest = *self.interest.lock();
         if interest.is_none_or(|i| (Events::from_bits_truncate(i.events) | Events::ALWAYS) & what == Events::empty()) {
-            return;
+            return false;
         }
-        if let Some(set) = self.set.upgrade()
-            && let Some(this) = self.this.upgrade()
-        {
-            set.enqueue([this]);
+        match (self.set.upgrade(), self.this.upgrade()) {
+            (Some(set), Some(this)) => {
+                set.enqueue([this]);
+                set.waiting.load(Ordering::SeqCst) > 0
+            }
+            _ => false,
         }
     }
 }
@@ -81,6 +97,8 @@ pub struct Epoll {
     entries: Mutex<BTreeMap<Key, Arc<Entry>>>,
     ready: Mutex<VecDeque<Arc<Entry>>>,
     waiters: Source,
+    /// How many threads wait.
+    waiting: AtomicUsize,
     this: Weak<Epoll>,
 }
 
@@ -91,6 +109,7 @@ pub fn epoll(flags: OpenFlags) -> Arc<File> {
         entries: Mutex::new(BTreeMap::new()),
         ready: Mutex::new(VecDeque::new()),
         waiters: Source::new(),
+        waiting: AtomicUsize::new(0),
         this: this.clone(),
     });
     File::anonymous("anon_inode:[eventpoll]", Arc::new(EpollFile(set)), flags | OpenFlags::RDWR)
@@ -129,8 +148,12 @@ impl Epoll {
     /// Watches `file` (`EPOLL_CTL_ADD`).
     ///
     /// # Errors
-    /// `EEXIST`, `EPERM` for a file that is always ready, `ELOOP` for sets that would watch one another in a ring.
+    /// `EINVAL` for what does not go with `EPOLLEXCLUSIVE`, `EEXIST`, `EPERM` for a file that is always ready, `ELOOP` for sets that would watch one another in a ring.
     pub fn add(&self, fd: i32, file: &Arc<File>, interest: Interest) -> Result<()> {
+        let exclusive = interest.events & sys::EPOLLEXCLUSIVE != 0;
+        if exclusive && (interest.events & !WITH_EXCLUSIVE != 0 || file.ops_as::<EpollFile>().is_some()) {
+            return Err(Errno::EINVAL);
+        }
         if !file.ops().pollable() {
             return Err(Errno::EPERM);
         }
@@ -144,6 +167,7 @@ impl Epoll {
             set: self.this.clone(),
             interest: Mutex::new(Some(interest)),
             queued: AtomicBool::new(false),
+            exclusive,
             this: this.clone(),
         });
         {
@@ -173,9 +197,12 @@ impl Epoll {
     /// Changes what is watched for (`EPOLL_CTL_MOD`).
     ///
     /// # Errors
-    /// `ENOENT` if the file is not in the set.
+    /// `ENOENT` if the file is not in the set, `EINVAL` if it is watched, or is to be, with `EPOLLEXCLUSIVE`.
     pub fn modify(&self, fd: i32, file: &Arc<File>, interest: Interest) -> Result<()> {
         let entry = self.entries.lock().get(&key(fd, file)).cloned().ok_or(Errno::ENOENT)?;
+        if entry.exclusive || interest.events & sys::EPOLLEXCLUSIVE != 0 {
+            return Err(Errno::EINVAL);
+        }
         *entry.interest.lock() = Some(interest);
         self.arm(&entry, file, false);
         Ok(())
@@ -203,7 +230,10 @@ impl Epoll {
                 return Ok(found);
             }
             let any = || (!self.ready.lock().is_empty()).then_some(());
-            self.waiters.wait_until(deadline, any).map_err(|_| Errno::EINTR)?;
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            let waited = self.waiters.wait_until(deadline, any);
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+            waited.map_err(|_| Errno::EINTR)?;
         }
     }
 

@@ -1,9 +1,11 @@
 //! One opening of a file.
 
 use crate::ioctl::Request;
-use crate::poll::{Events, PollTable};
+use crate::poll::{Events, PollTable, Watcher};
+use crate::sigio::Notice;
 use crate::{DirEntry, FileType, Inode, Metadata, Path, Result, inotify, lock};
 use abi::errno::Errno;
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -32,7 +34,7 @@ bitflags::bitflags! {
         const NONBLOCK = sys::O_NONBLOCK;
         /// Writes are on the medium when they return (always so for memory).
         const DSYNC = sys::O_DSYNC;
-        /// Send `SIGIO` (accepted, not done).
+        /// Send a signal when the file is ready ([`crate::sigio`]).
         const ASYNC = sys::FASYNC;
         /// Bypass caches (accepted).
         const DIRECT = sys::O_DIRECT;
@@ -199,14 +201,21 @@ pub trait FileOps: Any + Send + Sync {
     }
 }
 
+/// What a file with `O_ASYNC` needs.
+#[derive(Default)]
+struct Signals {
+    notice: Notice,
+    watcher: Option<Arc<dyn Watcher>>,
+}
+
 /// An open file: what descriptors refer to, shared by `dup(2)` and `fork(2)`.
 pub struct File {
     path: Path,
     ops: Arc<dyn FileOps>,
     flags: AtomicU32,
     offset: Mutex<u64>,
-    /// The process or group (negative) that `F_SETOWN` named.
-    owner: AtomicU32,
+    /// Who is signalled, and by what, if that was ever said.
+    signals: Mutex<Option<Box<Signals>>>,
     /// Whether the opening was ever locked with `flock`, or by a record lock; spares the others a look at the lock table.
     locked: AtomicBool,
 }
@@ -221,7 +230,7 @@ impl File {
             ops,
             flags: AtomicU32::new(flags),
             offset: Mutex::new(0),
-            owner: AtomicU32::new(0),
+            signals: Mutex::new(None),
             locked: AtomicBool::new(false),
         })
     }
@@ -291,15 +300,23 @@ impl File {
         self.flags().contains(OpenFlags::NONBLOCK)
     }
 
-    /// What `F_SETOWN` stored.
+    /// Who is signalled with `O_ASYNC`, and by what.
     #[must_use]
-    pub fn owner(&self) -> i32 {
-        self.owner.load(Ordering::Relaxed).cast_signed()
+    pub fn notice(&self) -> Notice {
+        self.signals.lock().as_ref().map_or_else(Notice::default, |signals| signals.notice)
     }
 
-    /// `F_SETOWN`.
-    pub fn set_owner(&self, owner: i32) {
-        self.owner.store(owner.cast_unsigned(), Ordering::Relaxed);
+    /// Changes that.
+    pub fn change_notice(&self, change: impl FnOnce(&mut Notice)) {
+        change(&mut self.signals.lock().get_or_insert_default().notice);
+    }
+
+    pub(crate) fn set_watcher(&self, watcher: Option<Arc<dyn Watcher>>) {
+        let old = match (&mut *self.signals.lock(), watcher) {
+            (None, None) => None,
+            (signals, watcher) => core::mem::replace(&mut signals.get_or_insert_default().watcher, watcher),
+        };
+        drop(old);
     }
 
     /// What `fstat(2)` shows.

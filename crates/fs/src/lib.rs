@@ -32,6 +32,7 @@ pub mod pipe;
 pub mod poll;
 pub mod pseudo;
 pub mod ramfs;
+pub mod sigio;
 pub mod tty;
 mod types;
 pub mod xattr;

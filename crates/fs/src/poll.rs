@@ -54,6 +54,17 @@ impl Events {
 pub trait Watcher: Send + Sync {
     /// The source changed; poll it again to learn how. Nothing but what is in `what` may have come true.
     fn changed(&self, what: Events);
+
+    /// Whether it is one of several of whom one is enough (`EPOLLEXCLUSIVE`); it is then told by [`Watcher::take`].
+    fn is_exclusive(&self) -> bool {
+        false
+    }
+
+    /// As [`Watcher::changed`]; true if it will act, so that no other of its kind needs to be told.
+    fn take(&self, what: Events) -> bool {
+        self.changed(what);
+        false
+    }
 }
 
 /// So many watchers of a source are told without memory of the heap.
@@ -111,8 +122,13 @@ impl Source {
             }
             more.extend(live);
         }
+        let mut taken = false;
         for watcher in few.into_iter().flatten().chain(more) {
-            watcher.changed(what);
+            if !watcher.is_exclusive() {
+                watcher.changed(what);
+            } else if !taken {
+                taken = watcher.take(what);
+            }
         }
     }
 

@@ -6,7 +6,7 @@
 use crate::process::signal_broken_pipe;
 use crate::sockmsg::signals_broken_pipe;
 use crate::uaccess::{self, UserPtr};
-use crate::{SysResult, Task};
+use crate::{SysResult, Task, sigio};
 use abi::errno::Errno;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -441,7 +441,11 @@ pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
         sys::F_SETFD => files.set_cloexec(fd, arg as u32 & sys::FD_CLOEXEC != 0).map(|()| 0),
         sys::F_GETFL => Ok((file.flags() | OpenFlags::LARGEFILE).bits() as usize),
         sys::F_SETFL => {
+            let before = file.flags();
             file.set_flags(OpenFlags::from_bits_retain(arg as u32));
+            if (before ^ file.flags()).contains(OpenFlags::ASYNC) {
+                fs::sigio::update(&file, fd);
+            }
             Ok(0)
         }
         sys::F_GETLK => get_lock(&file, process(), flock()),
@@ -450,11 +454,13 @@ pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
         sys::F_OFD_GETLK => get_lock(&file, Owner::opening(&file), flock()),
         sys::F_OFD_SETLK => set_lock(&file, Owner::opening(&file), flock(), false),
         sys::F_OFD_SETLKW => set_lock(&file, Owner::opening(&file), flock(), true),
-        sys::F_GETOWN => Ok(file.owner() as usize),
-        sys::F_SETOWN => {
-            file.set_owner(arg as i32);
-            Ok(0)
-        }
+        sys::F_GETOWN => sigio::owner(&file),
+        sys::F_SETOWN => sigio::set_owner(task, &file, arg as i32),
+        sys::F_GETOWN_EX => sigio::owner_ex(&file, UserPtr::new(arg)),
+        sys::F_SETOWN_EX => sigio::set_owner_ex(task, &file, UserPtr::new(arg)),
+        sys::F_GETSIG => Ok(file.notice().signal as usize),
+        sys::F_SETSIG => sigio::set_signal(&file, arg as i32),
+        F_GETLEASE if file.inode().kind() == FileType::Regular => Ok(F_UNLCK as usize),
         F_GETPIPE_SZ => Ok(file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?.capacity()),
         F_SETPIPE_SZ => file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?.set_capacity(arg),
         F_ADD_SEALS if !file.flags().writable() => Err(Errno::EPERM),
@@ -466,6 +472,7 @@ pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
 
 /// Linux's own commands begin here.
 const F_LINUX_SPECIFIC_BASE: u32 = 1024;
+const F_GETLEASE: u32 = F_LINUX_SPECIFIC_BASE + 1;
 const F_SETPIPE_SZ: u32 = F_LINUX_SPECIFIC_BASE + 7;
 const F_GETPIPE_SZ: u32 = F_LINUX_SPECIFIC_BASE + 8;
 const F_ADD_SEALS: u32 = F_LINUX_SPECIFIC_BASE + 9;

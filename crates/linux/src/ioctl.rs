@@ -37,7 +37,10 @@ pub fn sys_ioctl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
         ioctl::FIOCLEX => files.set_cloexec(fd, true)?,
         ioctl::FIONCLEX => files.set_cloexec(fd, false)?,
         ioctl::FIONBIO => set_flag(&file, OpenFlags::NONBLOCK, arg)?,
-        ioctl::FIOASYNC => set_flag(&file, OpenFlags::ASYNC, arg)?,
+        ioctl::FIOASYNC => {
+            set_flag(&file, OpenFlags::ASYNC, arg)?;
+            fs::sigio::update(&file, fd);
+        }
         ioctl::FIONREAD if file.inode().kind() == FileType::Regular => {
             let rest = file.metadata().size.saturating_sub(file.with_offset(|o| *o));
             UserPtr::<i32>::new(arg).write(&i32::try_from(rest).unwrap_or(i32::MAX))?;

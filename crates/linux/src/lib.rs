@@ -111,6 +111,8 @@ pub mod sem;
 #[cfg(target_os = "none")]
 pub mod shm;
 #[cfg(target_os = "none")]
+pub mod sigio;
+#[cfg(target_os = "none")]
 pub mod signal;
 #[cfg(target_os = "none")]
 pub mod signalfd;

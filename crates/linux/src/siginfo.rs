@@ -183,6 +183,14 @@ impl SigInfo {
         Self::from_process(signo, sys::SI_MESGQ, pid, uid).put(2, value)
     }
 
+    /// About a descriptor (`F_SETSIG`): what happened there, and what it is ready for.
+    #[must_use]
+    pub fn poll(signo: i32, code: i32, band: u32, fd: i32) -> Self {
+        let mut info = Self::new(signo, code).put(0, u64::from(band));
+        info.fields[2] = fd.cast_unsigned();
+        info
+    }
+
     /// From a POSIX timer.
     #[must_use]
     pub fn timer(signo: i32, id: i32, overrun: i32, value: u64) -> Self {

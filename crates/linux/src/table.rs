@@ -288,7 +288,7 @@ calls! {
     69 msgsnd(Int, Ptr, Num, Oct) = [msg::sys_msgsnd];
     70 msgrcv(Int, Ptr, Num, Int, Oct) = [msg::sys_msgrcv];
     71 msgctl(Int, Num, Ptr) = [msg::sys_msgctl]; // partial: no IPC_INFO, MSG_INFO, MSG_STAT
-    72 fcntl(Fd, Num, Ptr) = [file::sys_fcntl]; // partial: no leases, F_NOTIFY, F_SETSIG, F_SETOWN_EX; SIGIO is not sent
+    72 fcntl(Fd, Num, Ptr) = [file::sys_fcntl]; // partial: no leases (F_SETLEASE), no F_NOTIFY
     73 flock(Fd, Hex) = [file::sys_flock];
     74 fsync(Fd) = [file::sys_fsync];
     75 fdatasync(Fd) = [file::sys_fdatasync];
@@ -416,7 +416,7 @@ calls! {
     230 clock_nanosleep(Int, Hex, Ptr, Ptr) = [time::sys_clock_nanosleep];
     231 exit_group(Int) = [process::sys_exit_group];
     232 epoll_wait(Fd, Ptr, Int, Int) = [poll::sys_epoll_wait];
-    233 epoll_ctl(Fd, Num, Fd, Ptr) = [poll::sys_epoll_ctl]; // partial: EPOLLEXCLUSIVE wakes everybody
+    233 epoll_ctl(Fd, Num, Fd, Ptr) = [poll::sys_epoll_ctl];
     234 tgkill(Int, Int, Sig) = [signal::sys_tgkill];
     235 utimes(Str, Ptr) = [path::sys_utimes];
     237 mbind(Ptr, Num, Num, Ptr, Num, Hex) = [mempolicy::sys_mbind]; // partial: one node; the policy of a range is not remembered

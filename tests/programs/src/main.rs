@@ -23,6 +23,7 @@ mod pressure;
 mod processes;
 mod ptys;
 mod quiet;
+mod readiness;
 mod scheduling;
 mod sequences;
 mod signals;
@@ -62,6 +63,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         watching::CHECKS,
         xattrs::CHECKS,
         ptys::CHECKS,
+        readiness::CHECKS,
         pressure::CHECKS,
         processes::CHECKS,
         credentials::CHECKS,

@@ -1,0 +1,81 @@
+//! Signals instead of waiting: `O_ASYNC` with `F_SETOWN` and `F_SETSIG` (`fcntl(2)`).
+//!
+//! A file with the flag has a watcher at its own sources, as an epoll set would leave one; each change that finds the file ready sends
+//! its owner a signal.
+
+use crate::poll::{Events, PollTable, Watcher};
+use crate::{File, OpenFlags};
+use alloc::sync::{Arc, Weak};
+use task::Once;
+
+/// Whom the signals go to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Target {
+    /// Nobody.
+    #[default]
+    Nobody,
+    /// A thread.
+    Thread(i32),
+    /// A process.
+    Process(i32),
+    /// A process group.
+    Group(i32),
+}
+
+/// What a file's signals are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Notice {
+    /// Whom they go to.
+    pub target: Target,
+    /// Which signal; 0 for `SIGIO` without particulars.
+    pub signal: i32,
+    /// The user ids, real and effective, of who named the target; only whom these may signal is told.
+    pub sender: (u32, u32),
+}
+
+/// What files need to send signals; the Linux personality implements it.
+pub trait Sender: Send + Sync {
+    /// Sends what `notice` says: `events` are so at the descriptor `fd`.
+    fn send(&self, notice: Notice, events: Events, fd: i32);
+}
+
+static SENDER: Once<Arc<dyn Sender>> = Once::new();
+
+/// Installs the personality's side. Only the first call counts.
+pub fn set_sender(sender: Arc<dyn Sender>) {
+    SENDER.call_once(|| sender);
+}
+
+struct Async {
+    file: Weak<File>,
+    fd: i32,
+}
+
+impl Watcher for Async {
+    fn changed(&self, what: Events) {
+        let Some(file) = self.file.upgrade() else { return };
+        if !file.flags().contains(OpenFlags::ASYNC) {
+            return;
+        }
+        let events = file.poll(None) & what;
+        let notice = file.notice();
+        if let Some(sender) = SENDER.get()
+            && !events.is_empty()
+            && notice.target != Target::Nobody
+        {
+            sender.send(notice, events, self.fd);
+        }
+    }
+}
+
+/// After the flags of `file` changed by the descriptor `fd`: makes the watcher if it is needed now.
+pub fn update(file: &Arc<File>, fd: i32) {
+    if !file.flags().contains(OpenFlags::ASYNC) {
+        file.set_watcher(None);
+        return;
+    }
+    let watcher: Arc<dyn Watcher> = Arc::new(Async { file: Arc::downgrade(file), fd });
+    // What is so already is not told.
+    let _ = file.poll(Some(&mut PollTable::new(watcher.clone())));
+    file.set_watcher(Some(watcher));
+}
