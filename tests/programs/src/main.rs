@@ -33,6 +33,7 @@ mod splicing;
 
 mod threads;
 mod time;
+mod tokio_server;
 mod trees;
 mod vectors;
 mod watching;
@@ -72,6 +73,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         ipc::CHECKS,
         sockets::CHECKS,
         inet::CHECKS,
+        tokio_server::CHECKS,
         events::CHECKS,
     ]
     .concat()
