@@ -14,7 +14,7 @@ use crate::process_table as processes;
 use crate::sigframe::AltStack;
 use crate::task::{Completion, Inherited};
 use crate::uaccess::UserPtr;
-use crate::{SysResult, Task, pidfd, run};
+use crate::{SysResult, Task, itimer, limits, pidfd, run};
 
 /// What is asked for, whichever call it came by.
 #[derive(Clone, Copy, Default)]
@@ -90,6 +90,7 @@ fn inherited(task: &Task, request: &Request) -> Inherited {
         stack: if keeps_stack { stack } else { AltStack::none() },
         cpus: task.cpus.lock().clone(),
         schedule: task.schedule().inherited(),
+        seccomp: task.seccomp.lock().clone(),
         memory_policy: *task.memory_policy.lock(),
         io_priority: task.io_priority.load(Ordering::Relaxed),
     }
@@ -119,7 +120,9 @@ fn new_process(task: &Task, request: &Request, pid: i32) -> Result<Arc<Process>,
         persona: old.persona.load(Ordering::Relaxed),
         traced: old.is_traced(),
     };
-    Ok(Process::new(new))
+    let process = Process::new(new);
+    itimer::watch_cpu_limit(&process);
+    Ok(process)
 }
 
 fn do_clone(task: &Task, regs: &UserRegs, request: &Request) -> SysResult {
@@ -128,6 +131,7 @@ fn do_clone(task: &Task, regs: &UserRegs, request: &Request) -> SysResult {
         return Err(Errno::EINVAL);
     }
     let is_thread = request.has(sys::CLONE_THREAD);
+    limits::check_threads(task)?;
     let fpu = copy_fpu(task, request)?;
     let tid = match request.number {
         Some(number) => processes::claim(number)?,

@@ -6,7 +6,7 @@
 use crate::process::signal_broken_pipe;
 use crate::sockmsg::signals_broken_pipe;
 use crate::uaccess::{self, UserPtr};
-use crate::{SysResult, Task, sigio};
+use crate::{SysResult, Task, limits, sigio};
 use abi::errno::Errno;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -141,20 +141,21 @@ fn write_from(task: &Task, file: &File, buffers: &[(usize, usize)], offset: Opti
     if !file.flags().writable() {
         return Err(Errno::EBADF);
     }
-    transfer_from(task, file, buffers, |buf, done| match offset {
+    let wanted = limits::allowed_of_write(task, file, offset, total(buffers))?;
+    transfer_from(task, file, buffers, wanted, |buf, done| match offset {
         Some(offset) => file.write_at(offset + done as u64, buf),
         None => file.write(buf),
     })
 }
 
-/// Passes the caller's buffers to `once`, piece by piece, with how much came before.
+/// Passes the first `wanted` bytes of the caller's buffers to `once`, piece by piece, with how much came before.
 fn transfer_from(
     task: &Task,
     file: &File,
     buffers: &[(usize, usize)],
+    wanted: usize,
     once: impl Fn(&[u8], usize) -> Result<usize, Errno>,
 ) -> SysResult {
-    let wanted = total(buffers);
     let mut small = [0; SMALL];
     let mut large = Vec::new();
     let buf = if wanted <= SMALL {
@@ -199,7 +200,7 @@ fn offset(value: i64) -> Result<Option<u64>, Errno> {
 pub fn sys_read(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
     let file = task.file(fd)?;
     if !(1..=TINY).contains(&len) {
-        return read_into(&file, &[Buffers::one(buf, len)], None);
+        return task.measured(|| read_into(&file, &[Buffers::one(buf, len)], None));
     }
     if !file.ops().fills_buffers() {
         uaccess::probe_write(buf)?;
@@ -215,11 +216,12 @@ pub fn sys_read(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
 pub fn sys_write(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
     let file = task.file(fd)?;
     if !(1..=TINY).contains(&len) {
-        return write_from(task, &file, &[Buffers::one(buf, len)], None);
+        return task.measured(|| write_from(task, &file, &[Buffers::one(buf, len)], None));
     }
     if !file.flags().writable() {
         return Err(Errno::EBADF);
     }
+    let len = limits::allowed_of_write(task, &file, None, len)?;
     let mut bytes = [0; TINY];
     let bytes = &mut bytes[..len];
     uaccess::read_bytes(buf, bytes)?;
@@ -292,7 +294,8 @@ pub fn sys_pwritev2(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at:
     if flags & sys::RWF_APPEND == 0 {
         return write_from(task, &file, buffers.as_slice(), at);
     }
-    transfer_from(task, &file, buffers.as_slice(), |buf, _| file.append(buf, at.is_none()))
+    let wanted = limits::allowed_of_write(task, &file, Some(file.metadata().size), total(buffers.as_slice()))?;
+    transfer_from(task, &file, buffers.as_slice(), wanted, |buf, _| file.append(buf, at.is_none()))
 }
 
 /// `lseek(2)`
@@ -551,6 +554,7 @@ pub fn sys_ftruncate(task: &Task, fd: i32, size: i64) -> SysResult {
     if !file.flags().writable() || file.inode().kind() != FileType::Regular {
         return Err(Errno::EINVAL);
     }
+    limits::check_size(task, size)?;
     file.inode().truncate(size)?;
     fs::inotify::happened_at(file.path(), sys::IN_MODIFY);
     Ok(0)

@@ -1,8 +1,11 @@
 //! Timers of processes: `setitimer(2)`, `alarm(2)`, `timer_create(2)`. All of them send a signal.
+//!
+//! A timer runs by a clock. Of those of processor time nobody tells when they reach a value, so the timer asks: again and again when, at
+//! the earliest, it can be so, which is soon while the process runs, and seldom while it sleeps.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use ::task::{Mutex, now_ns};
 use abi::errno::Errno;
@@ -11,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::Process;
 use crate::siginfo::{COUNT, SigInfo};
-use crate::time::{NS_PER_SEC, TimeSpec, TimeVal, deadline_at};
+use crate::time::{CpuClock, NS_PER_SEC, TimeSpec, TimeVal, deadline_at};
 use crate::timerfd::Expirations;
 use crate::timers::{self, Alarm, Ticket};
 use crate::uaccess::UserPtr;
@@ -20,110 +23,154 @@ use crate::{SysResult, Task, process_table, signal};
 /// The timers of a process.
 #[derive(Default)]
 pub(crate) struct Timers {
-    real: Option<Arc<Timer>>,
+    /// `ITIMER_REAL`, `ITIMER_VIRTUAL`, `ITIMER_PROF`.
+    interval: [Option<Arc<Timer>>; 3],
+    /// `RLIMIT_CPU`.
+    limit: Option<Arc<Timer>>,
     created: BTreeMap<i32, Arc<Timer>>,
     next: i32,
 }
 
 /// What a timer does.
 enum Notify {
-    /// Sends `SIGALRM` to the process.
-    Alarm,
+    /// Sends a signal to the process, as the kernel does.
+    Plain(i32),
     /// Sends a signal to the process, with a value, or to one thread of it.
     Signal { signo: i32, id: i32, value: u64, tid: Option<i32> },
     /// Counts, for whoever reads a descriptor.
     Count(Arc<Expirations>),
+    /// Looks at the limit of processor time.
+    Limit,
     /// Nothing: somebody asks how much is left.
     Nothing,
+}
+
+/// The clock that a timer runs by.
+#[derive(Clone)]
+pub(crate) enum Clock {
+    /// The one that only goes forward. The wall clock's times are turned into its: both go at the same rate.
+    Time,
+    /// Processor time.
+    Cpu(CpuClock),
+}
+
+impl Clock {
+    fn now(&self) -> u64 {
+        match self {
+            Self::Time => now_ns(),
+            Self::Cpu(clock) => clock.now(),
+        }
+    }
 }
 
 #[derive(Default)]
 struct Setting {
     ticket: Option<Ticket>,
+    /// By the timer's clock.
+    deadline_ns: u64,
     interval_ns: u64,
 }
+
+/// The shortest time between two looks at processor time, and the longest.
+const SOONEST_NS: u64 = 500_000;
+const LATEST_NS: u64 = 100_000_000;
 
 /// A timer. Its alarm holds it while it is set; the process holds it until it is deleted.
 pub(crate) struct Timer {
     me: Weak<Self>,
     process: Weak<Process>,
     notify: Notify,
+    clock: Clock,
+    /// Absolute times are the wall clock's.
     realtime: bool,
     setting: Mutex<Setting>,
     overrun: AtomicI32,
+    /// Of a clock of processor time: what it showed at the last look, and how long after that the next one was to be.
+    seen_ns: AtomicU64,
+    pause_ns: AtomicU64,
 }
 
 impl Timer {
-    /// A timer of no process, that counts how often it fires.
-    pub(crate) fn counting(expirations: Arc<Expirations>) -> Arc<Self> {
-        Self::new(Weak::new(), Notify::Count(expirations), false)
+    /// A timer of no process, that counts how often it fires. `realtime`: absolute times are the wall clock's.
+    pub(crate) fn counting(expirations: Arc<Expirations>, realtime: bool) -> Arc<Self> {
+        Self::new(Weak::new(), Notify::Count(expirations), Clock::Time, realtime)
     }
 
-    fn new(process: Weak<Process>, notify: Notify, realtime: bool) -> Arc<Self> {
+    fn new(process: Weak<Process>, notify: Notify, clock: Clock, realtime: bool) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             process,
             notify,
+            clock,
             realtime,
             setting: Mutex::default(),
             overrun: AtomicI32::new(0),
+            seen_ns: AtomicU64::new(0),
+            pause_ns: AtomicU64::new(0),
         })
     }
 
-    /// Sets it to fire at a time (`None`: not), and then every `interval_ns` if that is not 0. Returns what was left, and
-    /// the interval that was.
+    /// Sets it to fire at a time of its clock (`None`: not), and then every `interval_ns` if that is not 0. Returns what was left,
+    /// and the interval that was.
     pub(crate) fn set(&self, deadline_ns: Option<u64>, interval_ns: u64) -> (u64, u64) {
+        let now = self.clock.now();
         let mut setting = self.setting.lock();
-        let left = self.left(&setting);
+        let left = Self::left(&setting, now);
         let old = core::mem::take(&mut *setting);
         if let Some(ticket) = old.ticket {
             timers::cancel(ticket);
         }
-        if let (Some(deadline), Some(me)) = (deadline_ns, self.me.upgrade()) {
-            *setting = Setting { ticket: Some(timers::set(deadline, me)), interval_ns };
+        if let Some(deadline_ns) = deadline_ns {
+            self.pause_ns.store(0, Ordering::Relaxed);
+            *setting = Setting { ticket: self.alarm(deadline_ns, now), deadline_ns, interval_ns };
         }
         (left, old.interval_ns)
     }
 
-    fn left(&self, setting: &Setting) -> u64 {
+    /// Has the timer looked at when the clock, which shows `now`, can have reached a time.
+    fn alarm(&self, deadline_ns: u64, now: u64) -> Option<Ticket> {
+        let me = self.me.upgrade()?;
+        let Clock::Cpu(_) = self.clock else { return Some(timers::set(deadline_ns, me)) };
+        // Each processor can bring it nearer. A clock that stands is looked at more and more seldom.
+        let stands = self.seen_ns.swap(now, Ordering::Relaxed) == now;
+        let nearest = deadline_ns.saturating_sub(now) / ::task::cpu_count() as u64;
+        let longer = if stands { self.pause_ns.load(Ordering::Relaxed) * 2 } else { 0 };
+        let pause = nearest.max(longer.min(LATEST_NS)).max(SOONEST_NS);
+        self.pause_ns.store(pause, Ordering::Relaxed);
+        Some(timers::set(now_ns().saturating_add(pause), me))
+    }
+
+    fn left(setting: &Setting, now: u64) -> u64 {
         // A set timer always has something left.
-        setting.ticket.map_or(0, |ticket| ticket.deadline_ns().saturating_sub(now_ns()).max(1))
+        setting.ticket.map_or(0, |_| setting.deadline_ns.saturating_sub(now).max(1))
     }
 
     pub(crate) fn get(&self) -> (u64, u64) {
+        let now = self.clock.now();
         let setting = self.setting.lock();
-        (self.left(&setting), setting.interval_ns)
+        (Self::left(&setting, now), setting.interval_ns)
     }
-}
 
-impl Alarm for Timer {
-    fn fire(&self) {
-        let mut times = 1;
-        {
-            let mut setting = self.setting.lock();
-            let Some(ticket) = setting.ticket.take() else { return };
-            if ticket.deadline_ns() > now_ns() {
-                // It was set anew while this was on its way.
-                setting.ticket = Some(ticket);
-                return;
-            }
-            if setting.interval_ns != 0
-                && let Some(me) = self.me.upgrade()
-            {
-                // Intervals that have passed already are counted, not made up for.
-                let missed = (now_ns() - ticket.deadline_ns()) / setting.interval_ns;
-                times += missed;
-                self.overrun.store(i32::try_from(missed).unwrap_or(i32::MAX), Ordering::Relaxed);
-                let next = ticket.deadline_ns() + (missed + 1) * setting.interval_ns;
-                setting.ticket = Some(timers::set(next, me));
-            }
-        }
+    /// When a setting makes it fire first (`None`: not at all), and its interval.
+    pub(crate) fn deadline_of(&self, new: &ITimerSpec, absolute: bool) -> Result<(Option<u64>, u64), Errno> {
+        let (value, interval) = (new.value.to_ns()?, new.interval.to_ns()?);
+        let deadline = match value {
+            0 => None,
+            _ if absolute => Some(deadline_at(new.value, self.realtime)?),
+            value => Some(self.clock.now().saturating_add(value)),
+        };
+        Ok((deadline, interval))
+    }
+
+    /// Tells whoever is to be told that it fired `times` times.
+    fn tell(&self, times: u64) {
         if let Notify::Count(expirations) = &self.notify {
             return expirations.add(times);
         }
         let Some(process) = self.process.upgrade() else { return };
         match self.notify {
-            Notify::Alarm => signal::send(&process, SigInfo::kernel(sys::SIGALRM as i32)),
+            Notify::Plain(signo) => signal::send(&process, SigInfo::kernel(signo)),
+            Notify::Limit => check_cpu_limit(&process),
             Notify::Nothing | Notify::Count(_) => {}
             Notify::Signal { signo, id, value, tid } => {
                 let info = SigInfo::timer(signo, id, self.overrun.load(Ordering::Relaxed), value);
@@ -140,19 +187,79 @@ impl Alarm for Timer {
     }
 }
 
+impl Alarm for Timer {
+    fn fire(&self) {
+        let mut times = 1;
+        let now = self.clock.now();
+        {
+            let mut setting = self.setting.lock();
+            let Some(ticket) = setting.ticket.take() else { return };
+            if ticket.deadline_ns() > now_ns() {
+                // It was set anew while this was on its way.
+                setting.ticket = Some(ticket);
+                return;
+            }
+            if setting.deadline_ns > now {
+                setting.ticket = self.alarm(setting.deadline_ns, now);
+                return;
+            }
+            // Intervals that have passed already are counted, not made up for.
+            if let Some(missed) = (now - setting.deadline_ns).checked_div(setting.interval_ns) {
+                times += missed;
+                self.overrun.store(i32::try_from(missed).unwrap_or(i32::MAX), Ordering::Relaxed);
+                setting.deadline_ns += (missed + 1) * setting.interval_ns;
+                setting.ticket = self.alarm(setting.deadline_ns, now);
+            }
+        }
+        self.tell(times);
+    }
+}
+
 /// A process has ended.
 pub(crate) fn process_ends(process: &Process) {
     let timers = core::mem::take(&mut *process.timers.lock());
-    for timer in timers.created.values().chain(&timers.real) {
+    for timer in timers.created.values().chain(timers.interval.iter().flatten()).chain(&timers.limit) {
         timer.set(None, 0);
     }
 }
 
-/// A process runs another program: only its interval timer goes on.
+/// A process runs another program: only its interval timers go on.
 pub(crate) fn exec(process: &Process) {
     let created = core::mem::take(&mut process.timers.lock().created);
     for timer in created.values() {
         timer.set(None, 0);
+    }
+}
+
+/// The limit of a process's processor time was set, or its memory of it copied: somebody has to look.
+pub(crate) fn watch_cpu_limit(process: &Arc<Process>) {
+    let [soft, _] = process.limits.lock()[sys::RLIMIT_CPU as usize];
+    let limited = soft != u64::MAX;
+    let timer = {
+        let mut timers = process.timers.lock();
+        if !limited && timers.limit.is_none() {
+            return;
+        }
+        let clock = Clock::Cpu(CpuClock::of_process(process, false));
+        timers.limit.get_or_insert_with(|| Timer::new(Arc::downgrade(process), Notify::Limit, clock, false)).clone()
+    };
+    timer.set(limited.then(|| soft.saturating_mul(NS_PER_SEC)), 0);
+}
+
+/// The soft limit of processor time is reached: `SIGXCPU`, each second again, and in the end `SIGKILL`.
+fn check_cpu_limit(process: &Arc<Process>) {
+    let [soft, hard] = process.limits.lock()[sys::RLIMIT_CPU as usize];
+    let used = process.cpu_ns() / NS_PER_SEC;
+    if used >= hard {
+        crate::process::log_end(process, sys::SIGKILL as i32, format_args!("it used its {hard} s of processor time"));
+        return process.kill(sys::SIGKILL as i32);
+    }
+    if used >= soft {
+        signal::send(process, SigInfo::kernel(sys::SIGXCPU as i32));
+    }
+    let timer = process.timers.lock().limit.clone();
+    if let Some(timer) = timer {
+        timer.set(Some((used + 1).max(soft).min(hard).saturating_mul(NS_PER_SEC)), 0);
     }
 }
 
@@ -172,43 +279,43 @@ impl ITimerVal {
     }
 }
 
-fn real_timer(task: &Task) -> Arc<Timer> {
+/// One of the three interval timers.
+///
+/// # Errors
+/// `EINVAL` if there is no such timer.
+fn interval_timer(task: &Task, which: u32) -> Result<Arc<Timer>, Errno> {
     let process = task.process();
-    let mut timers = process.timers.lock();
-    timers.real.get_or_insert_with(|| Timer::new(Arc::downgrade(process), Notify::Alarm, false)).clone()
-}
-
-/// The processor-time timers are not there.
-fn check_which(which: u32) -> Result<(), Errno> {
-    match which {
-        sys::ITIMER_REAL => Ok(()),
-        sys::ITIMER_VIRTUAL | sys::ITIMER_PROF => Err(Errno::ENOSYS),
-        _ => Err(Errno::EINVAL),
-    }
+    let (signo, clock) = match which {
+        sys::ITIMER_REAL => (sys::SIGALRM, Clock::Time),
+        sys::ITIMER_VIRTUAL => (sys::SIGVTALRM, Clock::Cpu(CpuClock::of_process(process, true))),
+        sys::ITIMER_PROF => (sys::SIGPROF, Clock::Cpu(CpuClock::of_process(process, false))),
+        _ => return Err(Errno::EINVAL),
+    };
+    let new = || Timer::new(Arc::downgrade(process), Notify::Plain(signo as i32), clock, false);
+    Ok(process.timers.lock().interval[which as usize].get_or_insert_with(new).clone())
 }
 
 /// `setitimer(2)`
 pub fn sys_setitimer(task: &Task, which: u32, new: UserPtr<ITimerVal>, old: UserPtr<ITimerVal>) -> SysResult {
-    check_which(which)?;
+    let timer = interval_timer(task, which)?;
     let new = new.read_optional()?.unwrap_or_default();
     let (value, interval) = (new.value.to_ns()?, new.interval.to_ns()?);
-    let deadline = (value != 0).then(|| now_ns().saturating_add(value));
-    let before = real_timer(task).set(deadline, interval);
+    let deadline = (value != 0).then(|| timer.clock.now().saturating_add(value));
+    let before = timer.set(deadline, interval);
     old.write_optional(&ITimerVal::from_ns(before))?;
     Ok(0)
 }
 
 /// `getitimer(2)`
 pub fn sys_getitimer(task: &Task, which: u32, value: UserPtr<ITimerVal>) -> SysResult {
-    check_which(which)?;
-    value.write(&ITimerVal::from_ns(real_timer(task).get()))?;
+    value.write(&ITimerVal::from_ns(interval_timer(task, which)?.get()))?;
     Ok(0)
 }
 
 /// `alarm(2)`
 pub fn sys_alarm(task: &Task, seconds: u32) -> SysResult {
     let deadline = (seconds != 0).then(|| now_ns() + u64::from(seconds) * NS_PER_SEC);
-    let (left, _) = real_timer(task).set(deadline, 0);
+    let (left, _) = interval_timer(task, sys::ITIMER_REAL)?.set(deadline, 0);
     // Rounded, but what is left is never nothing.
     let rest = (left + NS_PER_SEC / 2) / NS_PER_SEC;
     Ok(if left > 0 { rest.max(1) } else { 0 } as usize)
@@ -250,30 +357,21 @@ const MAX_TIMERS: usize = 1024;
 /// Whether a timer's clock is the wall clock, rather than the one that only goes forward.
 ///
 /// # Errors
-/// `EOPNOTSUPP` for clocks of processor time, `EINVAL` for others.
+/// `EINVAL` if it is neither.
 pub(crate) fn clock_is_real(clock: i32) -> Result<bool, Errno> {
     match clock.cast_unsigned() {
         sys::CLOCK_REALTIME | sys::CLOCK_TAI | sys::CLOCK_REALTIME_ALARM => Ok(true),
         sys::CLOCK_MONOTONIC | sys::CLOCK_BOOTTIME | sys::CLOCK_BOOTTIME_ALARM => Ok(false),
-        sys::CLOCK_PROCESS_CPUTIME_ID | sys::CLOCK_THREAD_CPUTIME_ID => Err(Errno::EOPNOTSUPP),
         _ => Err(Errno::EINVAL),
     }
 }
 
-/// When a setting makes a timer fire first (`None`: not at all), and its interval.
-pub(crate) fn deadline_of(new: &ITimerSpec, absolute: bool, realtime: bool) -> Result<(Option<u64>, u64), Errno> {
-    let (value, interval) = (new.value.to_ns()?, new.interval.to_ns()?);
-    let deadline = match value {
-        0 => None,
-        _ if absolute => Some(deadline_at(new.value, realtime)?),
-        value => Some(now_ns().saturating_add(value)),
-    };
-    Ok((deadline, interval))
-}
-
 /// `timer_create(2)`
 pub fn sys_timer_create(task: &Task, clock: i32, event: UserPtr<SigEvent>, id: UserPtr<i32>) -> SysResult {
-    let realtime = clock_is_real(clock)?;
+    let (clock, realtime) = match CpuClock::named(task, clock)? {
+        Some(clock) => (Clock::Cpu(clock), false),
+        None => (Clock::Time, clock_is_real(clock)?),
+    };
     let event = event.read_optional()?;
     let process = task.process();
     let mut timers = process.timers.lock();
@@ -296,7 +394,7 @@ pub fn sys_timer_create(task: &Task, clock: i32, event: UserPtr<SigEvent>, id: U
         },
     };
     timers.next += 1;
-    timers.created.insert(number, Timer::new(Arc::downgrade(process), notify, realtime));
+    timers.created.insert(number, Timer::new(Arc::downgrade(process), notify, clock, realtime));
     drop(timers);
     id.write(&number).inspect_err(|_| {
         process.timers.lock().created.remove(&number);
@@ -325,7 +423,7 @@ impl ITimerSpec {
 /// `timer_settime(2)`
 pub fn sys_timer_settime(task: &Task, id: i32, flags: u32, new: UserPtr<ITimerSpec>, old: UserPtr<ITimerSpec>) -> SysResult {
     let timer = created(task, id)?;
-    let (deadline, interval) = deadline_of(&new.read()?, flags & sys::TIMER_ABSTIME != 0, timer.realtime)?;
+    let (deadline, interval) = timer.deadline_of(&new.read()?, flags & sys::TIMER_ABSTIME != 0)?;
     let before = timer.set(deadline, interval);
     old.write_optional(&ITimerSpec::from_ns(before))?;
     Ok(0)

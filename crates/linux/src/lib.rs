@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `file`, `path`, `stat`, `dirent`, `pipe`, `splice`, `poll`, `inotify`, `xattr`, `ioctl`, `mount` | files |
 //! | `sem`, `msg`, `mqueue` | System V semaphores and message queues (`ipc` has what they share), POSIX message queues |
+//! | `seccomp` | filters of system calls; `bpf` runs them |
 //! | `peer` | other processes' memory, and what they share |
 //! | `mempolicy`, `ioprio`, `timex` | what is checked and has little effect |
 //! | `socket`, `sockmsg` | sockets, and what is sent and received through them |
@@ -16,7 +17,7 @@
 //! | `signal`, `sigwait`, `signalfd` | signals; `sigframe` is what a handler finds on its stack |
 //! | `futex`, `futex_pi`, `futex2` | sleeping on words of memory |
 //! | `rseq` | sequences of instructions that begin again when interrupted; `section` describes one |
-//! | `time`, `itimer`, `timerfd` | clocks, sleeping, timers |
+//! | `time`, `itimer`, `timerfd`, `usage` | clocks, sleeping, timers, what was used |
 //! | `sched`, `sys`, `limits` | processors, the machine, what a process may use of it |
 //! | `cred`, `capability`, `prctl` | users, capabilities, settings of a process; `credentials` has the rules |
 #![cfg_attr(target_os = "none", no_std)]
@@ -25,6 +26,7 @@
 extern crate alloc;
 
 // What needs no kernel below it; tested on the host.
+pub mod bpf;
 pub mod credentials;
 pub mod elf;
 pub mod section;
@@ -107,6 +109,8 @@ pub mod sched;
 #[cfg(target_os = "none")]
 mod schedule;
 #[cfg(target_os = "none")]
+pub mod seccomp;
+#[cfg(target_os = "none")]
 pub mod sem;
 #[cfg(target_os = "none")]
 pub mod shm;
@@ -148,6 +152,8 @@ pub mod timex;
 pub mod trace;
 #[cfg(target_os = "none")]
 pub mod uaccess;
+#[cfg(target_os = "none")]
+pub mod usage;
 #[cfg(target_os = "none")]
 mod vdso;
 #[cfg(target_os = "none")]

@@ -167,6 +167,9 @@ pub fn sys_move_pages(
     }
     let space = process.memory()?;
     for i in 0..count {
+        if task.must_end() {
+            return Err(Errno::EINTR);
+        }
         let addr = pages.add(i).read()? as usize;
         if !nodes.is_null() && nodes.add(i).read()? != 0 {
             return Err(Errno::ENODEV);

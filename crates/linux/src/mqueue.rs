@@ -13,6 +13,7 @@ use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::itimer::SigEvent;
+use crate::limits::MSGQUEUE;
 use crate::siginfo::{COUNT, SigInfo};
 use crate::time::{TimeSpec, deadline_at};
 use crate::uaccess::{self, UserPtr};
@@ -26,6 +27,8 @@ const HARD_MESSAGES: i64 = 65_536;
 const HARD_SIZE: i64 = 16 << 20;
 /// The most queues (`/proc/sys/fs/mqueue/queues_max`).
 const MAX_QUEUES: usize = 256;
+/// What a message takes beside its bytes, as Linux counts it.
+const MESSAGE_OVERHEAD: u64 = 56;
 /// Priorities are below this.
 const PRIORITIES: u32 = 32_768;
 
@@ -61,10 +64,39 @@ struct Queue {
     most: usize,
     size: usize,
     permissions: Permissions,
+    /// Bytes that its maker's user is charged for.
+    charge: u64,
     state: Mutex<State>,
     filled: WaitQueue,
     drained: WaitQueue,
     source: Source,
+}
+
+/// Bytes that each user's queues can hold (`RLIMIT_MSGQUEUE`).
+static CHARGED: Mutex<BTreeMap<u32, u64>> = Mutex::new(BTreeMap::new());
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        let mut charged = CHARGED.lock();
+        if let Some(bytes) = charged.get_mut(&self.permissions.uid) {
+            *bytes -= self.charge;
+            if *bytes == 0 {
+                charged.remove(&self.permissions.uid);
+            }
+        }
+    }
+}
+
+/// Charges a user.
+fn charge(task: &Task, uid: u32, bytes: u64) -> Result<(), Errno> {
+    let limit = task.process().limits.lock()[MSGQUEUE][0];
+    let mut charged = CHARGED.lock();
+    let sum = charged.get(&uid).copied().unwrap_or(0) + bytes;
+    if sum > limit {
+        return Err(Errno::EMFILE);
+    }
+    charged.insert(uid, sum);
+    Ok(())
 }
 
 static QUEUES: Mutex<BTreeMap<Vec<u8>, Arc<Queue>>> = Mutex::new(BTreeMap::new());
@@ -109,10 +141,13 @@ fn make(task: &Task, mode: u32, attributes: Option<Attributes>) -> Result<Arc<Qu
     }
     let mode = mode & 0o777 & !task.fs().umask();
     let permissions = Permissions { directory: false, mode, uid: cred.user.fs, gid: cred.group.fs };
+    let bytes = most as u64 * (size as u64 + MESSAGE_OVERHEAD);
+    charge(task, permissions.uid, bytes)?;
     Ok(Arc::new(Queue {
         most: most as usize,
         size: size as usize,
         permissions,
+        charge: bytes,
         state: Mutex::default(),
         filled: WaitQueue::new(),
         drained: WaitQueue::new(),

@@ -19,10 +19,13 @@ const MSG_EXCEPT: u32 = 0o20_000;
 /// A copy of a message by its place.
 const MSG_COPY: u32 = 0o40_000;
 
-/// Most queues, bytes of a message, and bytes in a queue (Linux' `MSGMNI`, `MSGMAX`, `MSGMNB`).
-const MAX_QUEUES: usize = 32_000;
+/// Most bytes of a message, and bytes in a queue (Linux' `MSGMAX`, `MSGMNB`). There are fewer queues than on Linux: what is in them is the
+/// kernel's memory.
+const MAX_QUEUES: usize = 1024;
 const MAX_MESSAGE: usize = 8192;
 const MAX_BYTES: u64 = 16_384;
+/// What `CAP_SYS_RESOURCE` may allow a queue.
+const MOST_BYTES: u64 = 1 << 20;
 
 /// Linux' `struct msqid64_ds`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -207,6 +210,9 @@ pub fn sys_msgctl(task: &Task, id: i32, command: u32, arg: UserPtr<QueueInfo>) -
                 state.info.owner.check_owner(&cred)?;
                 if new.limit > MAX_BYTES && !cred.capable(linux_raw_sys::general::CAP_SYS_RESOURCE) {
                     return Err(Errno::EPERM);
+                }
+                if new.limit > MOST_BYTES {
+                    return Err(Errno::EINVAL);
                 }
                 state.info.owner.set(&new.owner);
                 (state.info.limit, state.info.changed) = (new.limit, ipc::now());

@@ -295,6 +295,7 @@ pub fn sys_readlink(task: &Task, name: usize, buf: usize, size: usize) -> SysRes
 /// `truncate(2)`
 pub fn sys_truncate(task: &Task, name: usize, size: i64) -> SysResult {
     let size = u64::try_from(size).map_err(|_| Errno::EINVAL)?;
+    crate::limits::check_size(task, size)?;
     ops::truncate(&lookup_at(task, AT_FDCWD, name, 0)?, size, &task.fs_cred()).map(|()| 0)
 }
 

@@ -45,7 +45,8 @@ pub fn sys_prctl(task: &Task, option: u32, arg: usize, arg3: usize, arg4: usize,
             Ok(0)
         }
         pr::PR_SET_TSC if arg == pr::PR_TSC_ENABLE as usize => Ok(0),
-        pr::PR_GET_SECCOMP => Ok(0),
+        pr::PR_GET_SECCOMP => Ok(task.seccomp.lock().mode()),
+        pr::PR_SET_SECCOMP => crate::seccomp::set_by_prctl(task, arg, arg3),
         // What a page is made of is the kernel's choice anyway.
         pr::PR_SET_THP_DISABLE | pr::PR_GET_THP_DISABLE => Ok(0),
         // Among those that are not there: names of anonymous memory, which a kernel without that option refuses like this.

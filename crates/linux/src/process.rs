@@ -31,12 +31,13 @@ use vm::AddressSpace;
 
 use crate::cred::Credentials;
 use crate::fdtable::FdTable;
-use crate::limits::{LIMIT_NAMES, Limits};
+use crate::limits::{FSIZE, LIMIT_NAMES, Limits};
 use crate::proc::Snapshot;
 use crate::process_table::{self as processes, TABLE};
 use crate::siginfo::{self, SigInfo, SigSet};
 use crate::signal::{self, Actions, Pending};
 use crate::uaccess::UserPtr;
+use crate::usage::Usage;
 use crate::{SysResult, Task, futex, itimer};
 
 /// What a process runs.
@@ -92,11 +93,15 @@ pub struct Process {
     /// `personality(2)`.
     pub(crate) persona: AtomicU32,
     name: Mutex<String>,
-    /// Processor time of threads that have ended, and of children waited for.
-    ended_ns: AtomicU64,
-    pub(crate) children_ns: AtomicU64,
     /// Its parent's number; changed under the lock of the table of processes.
     pub(crate) parent: AtomicI32,
+    /// What threads that have ended, and children waited for, have used.
+    pub(crate) ended_usage: Mutex<Usage>,
+    pub(crate) children_usage: Mutex<Usage>,
+    /// The most memory that was seen to be present, bytes.
+    pub(crate) max_resident: AtomicU64,
+    /// `RLIMIT_FSIZE`, which each write asks for.
+    pub(crate) file_size_limit: AtomicU64,
     /// The signal it gets when its parent ends.
     pub(crate) parent_death_signal: AtomicI32,
     /// `PR_SET_DUMPABLE`: whether others of the same user may look into it.
@@ -151,9 +156,11 @@ impl Process {
             oom_adjustment: AtomicI32::new(new.oom_adjustment),
             persona: AtomicU32::new(new.persona),
             name: Mutex::default(),
-            ended_ns: AtomicU64::new(0),
-            children_ns: AtomicU64::new(0),
             parent: AtomicI32::new(0),
+            ended_usage: Mutex::default(),
+            children_usage: Mutex::default(),
+            max_resident: AtomicU64::new(0),
+            file_size_limit: AtomicU64::new(new.limits[FSIZE][0]),
             parent_death_signal: AtomicI32::new(0),
             dumpable: AtomicI32::new(1),
             undoes_semaphores: AtomicBool::new(false),
@@ -206,6 +213,7 @@ impl Process {
     }
 
     pub(crate) fn replace_space(&self, space: Arc<AddressSpace>) {
+        self.note_resident();
         self.space_id.store(space.id(), Ordering::Relaxed);
         let old = self.space.lock().replace(space);
         drop(old);
@@ -352,13 +360,6 @@ impl Process {
 
     pub(crate) fn set_exit_signal(&self, signal: i32) {
         self.exit_signal.store(signal, Ordering::Relaxed);
-    }
-
-    /// Processor time of its threads, those that have ended included, in nanoseconds.
-    #[must_use]
-    pub fn cpu_ns(&self) -> u64 {
-        let living: u64 = self.tasks().iter().filter_map(|t| t.started()).map(|t| t.cpu_time_ns()).sum();
-        living + self.ended_ns.load(Ordering::Relaxed)
     }
 
     /// The user and group its files in `/proc` belong to.
@@ -514,9 +515,11 @@ impl Process {
             gids: cred.group.list(),
             capabilities: cred.caps,
             no_new_privileges: cred.no_new_privileges,
+            seccomp: first.map_or(0, |task| task.seccomp.lock().mode()),
             groups: cred.groups.to_vec(),
             threads: tasks.iter().map(|t| t.tid()).collect(),
-            cpu_ns: [self.cpu_ns(), self.children_ns.load(Ordering::Relaxed)],
+            usage: self.usage(),
+            children_usage: *self.children_usage.lock(),
             start_ns: self.start_ns,
             memory: [memory.size as u64, memory.resident as u64],
             signals: [own | self.pending_set(), blocked, ignored, caught],
@@ -562,12 +565,13 @@ pub(crate) fn leave(task: &Arc<Task>) {
     }
     let thread = task.thread();
     thread.set_user(None);
-    process.ended_ns.fetch_add(thread.cpu_time_ns(), Ordering::Relaxed);
+    thread.end_kernel_work();
     // Before a thread that calls `execve` sees that it is alone, and takes the number over.
     processes::remove_task(task.tid());
     let last = {
         let mut tasks = process.tasks.lock();
         *process.name.lock() = task.name();
+        process.ended_usage.lock().add(&task.usage());
         tasks.retain(|t| !Arc::ptr_eq(t, task));
         process.tasks_changed.notify_all(&tasks);
         tasks.is_empty()
@@ -579,6 +583,7 @@ pub(crate) fn leave(task: &Arc<Task>) {
 
 /// The last thread is gone.
 fn finish(process: &Arc<Process>) {
+    process.note_resident();
     let space = process.space.lock().take();
     drop(space);
     crate::oom::given_back(process);

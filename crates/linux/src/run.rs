@@ -1,6 +1,7 @@
 //! The life of a thread in user mode: in, and out again for system calls, faults and signals.
 
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
 
 use guard::fpu::UserFpu;
 use guard::trace::{Kind, Note, event};
@@ -37,7 +38,7 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
             // Calls that somebody looks at go the long way. Whoever begins or ends that makes all threads come by here, so that
             // nobody asks on the way of a call.
             task.process().follow_recording();
-            quick.calls = if task.process().is_watched() { &[] } else { &table::QUICK };
+            quick.calls = if task.process().is_watched() || task.filtered.load(Ordering::Relaxed) { &[] } else { &table::QUICK };
         }
         if thread.take_moved() {
             rseq::resume(task, &mut regs);
@@ -45,7 +46,7 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
         }
         match user::enter(&mut regs, &quick) {
             Trap::Syscall => {
-                let result = table::finish(task, &mut regs);
+                let result = task.measured(|| table::finish(task, &mut regs));
                 regs.rax = match result {
                     Ok(value) => value as u64,
                     Err(e) => {
@@ -57,8 +58,9 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
                 };
             }
             Trap::PageFault { addr, write, exec, present } => {
+                task.faults.store(task.faults.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 thread.take_left();
-                page_fault(task, &regs, addr, write, exec, present);
+                task.measured(|| page_fault(task, &regs, addr, write, exec, present));
                 // Others may have run here while the page was fetched.
                 if thread.take_left() {
                     thread.mark_moved();

@@ -25,8 +25,9 @@ const SETALL: u32 = 17;
 /// An operation is taken back when the process ends.
 const SEM_UNDO: u32 = 0x1000;
 
-/// Most sets, semaphores of one, operations of one call, and the highest value (Linux' `SEMMNI`, `SEMMSL`, `SEMOPM`, `SEMVMX`).
-const MAX_SETS: usize = 32_000;
+/// Most semaphores of one set, operations of one call, and the highest value (Linux' `SEMMSL`, `SEMOPM`, `SEMVMX`). There are fewer sets
+/// than on Linux: all of them are the kernel's memory.
+const MAX_SETS: usize = 512;
 const MAX_OF_SET: usize = 32_000;
 const MAX_OPERATIONS: usize = 500;
 const MAX_VALUE: i32 = 32_767;

@@ -177,6 +177,15 @@ impl SigInfo {
         info.put(4, ticks)
     }
 
+    /// About a system call that was not allowed: from where it came, its number and the kind of processor.
+    #[must_use]
+    pub fn system_call(signo: i32, code: i32, errno: i32, addr: u64, number: u32, arch: u32) -> Self {
+        let mut info = Self::new(signo, code).put(0, addr);
+        info.errno = errno;
+        (info.fields[2], info.fields[3]) = (number, arch);
+        info
+    }
+
     /// From a POSIX message queue: who sent the message.
     #[must_use]
     pub fn message_queue(signo: i32, pid: i32, uid: u32, value: u64) -> Self {

@@ -10,6 +10,7 @@ use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::limits::SIGPENDING;
 use crate::process::{self, Process};
 use crate::process_table as processes;
 use crate::sigframe::{self, AltStack, Frame, LastFault, UContext};
@@ -26,8 +27,6 @@ const SIGSTOP: i32 = sys::SIGSTOP as i32;
 const SIGCONT: i32 = sys::SIGCONT as i32;
 const SIGCHLD: i32 = sys::SIGCHLD as i32;
 const SIGSEGV: i32 = sys::SIGSEGV as i32;
-/// The most real-time signals that wait for one receiver.
-const MAX_QUEUED: usize = 1024;
 
 /// Signals that were sent and not delivered, in order.
 #[derive(Default)]
@@ -42,13 +41,13 @@ impl Pending {
         self.set
     }
 
-    /// Adds one. An ordinary signal that is there already is not added again.
-    fn add(&mut self, info: SigInfo) -> Result<(), Errno> {
+    /// Adds one. An ordinary signal that is there already is not added again; of real-time signals there are `most`.
+    fn add(&mut self, info: SigInfo, most: usize) -> Result<(), Errno> {
         let there = self.set & bit(info.signo) != 0;
         if there && info.signo < FIRST_REAL_TIME {
             return Ok(());
         }
-        if self.queue.len() >= MAX_QUEUED {
+        if info.signo >= FIRST_REAL_TIME && self.queue.len() >= most {
             return Err(Errno::EAGAIN);
         }
         self.set |= bit(info.signo);
@@ -188,13 +187,15 @@ fn post(process: &Arc<Process>, task: Option<&Task>, info: SigInfo) -> Result<()
     }
     let blocked = |task: &Task| task.signals.lock().blocked & bit(signo) != 0;
     let ignored = process.actions().is_ignored(signo);
+    let most =
+        if signo < FIRST_REAL_TIME { 0 } else { usize::try_from(process.limits.lock()[SIGPENDING][0]).unwrap_or(usize::MAX) };
     match task {
         Some(task) => {
             let held = blocked(task);
             if ignored && !held {
                 return Ok(());
             }
-            task.signals.lock().pending.add(info)?;
+            task.signals.lock().pending.add(info, most)?;
             if !held {
                 task.interrupt();
             }
@@ -204,7 +205,7 @@ fn post(process: &Arc<Process>, task: Option<&Task>, info: SigInfo) -> Result<()
             if ignored && receiver.is_some() {
                 return Ok(());
             }
-            process.pending.lock().add(info)?;
+            process.pending.lock().add(info, most)?;
             if let Some(task) = receiver {
                 task.interrupt();
             }

@@ -94,6 +94,7 @@ pub fn spawn_init(program: &Program, context: Arc<FsContext>, stdio: [Arc<File>;
         stack: AltStack::none(),
         cpus: Vec::new(),
         schedule: Schedule::default(),
+        seccomp: Default::default(),
         memory_policy: Default::default(),
         io_priority: 0,
     };

@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering;
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use crate::time::{NS_PER_SEC, TimeVal};
+use crate::time::NS_PER_SEC;
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task, process_table as processes};
 
@@ -133,43 +133,6 @@ pub fn sys_sysinfo(_: &Task, to: UserPtr<SysInfo>) -> SysResult {
     info.processes = u16::try_from(processes::thread_count()).unwrap_or(u16::MAX);
     info.unit = 1;
     to.write(&info)?;
-    Ok(0)
-}
-
-/// `struct rusage`.
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct RUsage {
-    user: TimeVal,
-    system: TimeVal,
-    max_resident_kib: i64,
-    rest: [i64; 13],
-}
-
-const _: () = assert!(size_of::<RUsage>() == 144);
-
-impl RUsage {
-    /// Processor time; user and kernel time are not told apart.
-    #[must_use]
-    pub fn of_time(ns: u64) -> Self {
-        Self { user: TimeVal::from_ns(ns), ..Self::new_zeroed() }
-    }
-}
-
-/// `getrusage(2)`
-pub fn sys_getrusage(task: &Task, who: i32, to: UserPtr<RUsage>) -> SysResult {
-    let process = task.process();
-    let ns = match who {
-        sys::RUSAGE_CHILDREN => process.children_ns.load(Ordering::Relaxed),
-        0 => process.cpu_ns(),
-        1 => task.thread().cpu_time_ns(),
-        _ => return Err(Errno::EINVAL),
-    };
-    let mut usage = RUsage::of_time(ns);
-    if who != sys::RUSAGE_CHILDREN {
-        usage.max_resident_kib = (process.memory()?.stats().resident >> 10) as i64;
-    }
-    to.write(&usage)?;
     Ok(0)
 }
 

@@ -13,8 +13,8 @@ use crate::uaccess::Argument;
 use crate::{SysResult, Task, trace};
 use crate::{
     capability, clone, cred, dirent, exec, file, futex, futex2, inotify, ioctl, ioprio, itimer, limits, membarrier, mempolicy,
-    mm, mount, mqueue, msg, path, peer, pidfd, pipe, poll, prctl, process, rseq, sched, sem, shm, signal, signalfd, sigwait,
-    socket, sockmsg, splice, stat, sys, time, timerfd, timex, wait, xattr,
+    mm, mount, mqueue, msg, path, peer, pidfd, pipe, poll, prctl, process, rseq, sched, seccomp, sem, shm, signal, signalfd,
+    sigwait, socket, sockmsg, splice, stat, sys, time, timerfd, timex, usage, wait, xattr,
 };
 
 /// What an argument is, for tracing.
@@ -56,13 +56,60 @@ pub struct Call {
     handler: Handler,
 }
 
+/// Calls so short that measuring them would cost more than it tells: their time counts as the program's. `read` and `write` measure
+/// themselves when there is much to do.
+const BRIEF: &[&str] = &[
+    "getpid",
+    "gettid",
+    "getppid",
+    "getpgrp",
+    "getpgid",
+    "getsid",
+    "getuid",
+    "geteuid",
+    "getgid",
+    "getegid",
+    "getcpu",
+    "time",
+    "gettimeofday",
+    "clock_gettime",
+    "umask",
+    "sched_yield",
+    "rt_sigprocmask",
+    "set_tid_address",
+    "futex",
+    "read",
+    "write",
+];
+
+const fn is_brief(name: &str) -> bool {
+    let mut at = 0;
+    while at < BRIEF.len() {
+        let (a, b) = (BRIEF[at].as_bytes(), name.as_bytes());
+        let mut i = 0;
+        while i < a.len() && i < b.len() && a[i] == b[i] {
+            i += 1;
+        }
+        if i == a.len() && i == b.len() {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
 macro_rules! handler {
-    (($($a:ident),*) regs $f:path) => {
+    ($name:ident ($($a:ident),*) regs $f:path) => {
         Handler::Full(|task, regs| full!(task, regs, $f, $($a)*))
     };
-    (($($a:ident),*) $f:path) => {{
+    ($name:ident ($($a:ident),*) $f:path) => {{
         extern "sysv64" fn call(task: &Task, regs: &UserRegs) -> Answer {
-            answer(arguments!(task, regs, $f, $($a)*))
+            const MEASURED: bool = !is_brief(stringify!($name));
+            if MEASURED {
+                task.measured(|| answer(arguments!(task, regs, $f, $($a)*)))
+            } else {
+                answer(arguments!(task, regs, $f, $($a)*))
+            }
         }
         Handler::Quick(call)
     }};
@@ -126,7 +173,7 @@ macro_rules! calls {
             $(table[$number] = Some(Call {
                 name: stringify!($name),
                 args: &[$(Kind::$kind),*],
-                handler: handler!(($($kind),*) $($function)+),
+                handler: handler!($name($($kind),*) $($function)+),
             });)+
             table
         };
@@ -176,6 +223,11 @@ pub(crate) static QUICK: [QuickCall<Task>; SIZE] = {
 pub(crate) fn finish(task: &Task, regs: &mut UserRegs) -> SysResult {
     if regs.rax != NOT_RUN {
         return Err(Errno::from_raw(-(regs.rax as i32)));
+    }
+    if task.filtered.load(Ordering::Relaxed)
+        && let Some(refusal) = seccomp::check(task, regs)
+    {
+        return refusal;
     }
     match CALLS.get(regs.orig_rax as usize) {
         Some(Some(call)) if task.process().is_watched() => trace::watched(task, regs, call, |task, regs| call.run(task, regs)),
@@ -252,9 +304,9 @@ calls! {
     33 dup2(Fd, Fd) = [file::sys_dup2];
     34 pause() = [sigwait::sys_pause];
     35 nanosleep(Ptr, Ptr) = [time::sys_nanosleep];
-    36 getitimer(Num, Ptr) = [itimer::sys_getitimer]; // partial: ITIMER_VIRTUAL and ITIMER_PROF are ENOSYS
+    36 getitimer(Num, Ptr) = [itimer::sys_getitimer];
     37 alarm(Num) = [itimer::sys_alarm];
-    38 setitimer(Num, Ptr, Ptr) = [itimer::sys_setitimer]; // partial: ITIMER_VIRTUAL and ITIMER_PROF are ENOSYS
+    38 setitimer(Num, Ptr, Ptr) = [itimer::sys_setitimer];
     39 getpid() = [process::sys_getpid];
     40 sendfile(Fd, Fd, Ptr, Num) = [splice::sys_sendfile];
     41 socket(Num, Hex, Int) = [socket::sys_socket]; // partial: AF_UNIX, AF_INET and AF_INET6 (TCP and UDP over the loop), AF_NETLINK of routes
@@ -314,9 +366,9 @@ calls! {
     95 umask(Oct) = [path::sys_umask];
     96 gettimeofday(Ptr, Ptr) = [time::sys_gettimeofday];
     97 getrlimit(Num, Ptr) = [limits::sys_getrlimit];
-    98 getrusage(Int, Ptr) = [sys::sys_getrusage]; // partial: times only, user and system not told apart
+    98 getrusage(Int, Ptr) = [usage::sys_getrusage]; // partial: brief calls count as user time; the most memory is what was seen at calls, execve and the end
     99 sysinfo(Ptr) = [sys::sys_sysinfo];
-    100 times(Ptr) = [time::sys_times]; // partial: user and system time are not told apart
+    100 times(Ptr) = [usage::sys_times];
     102 getuid() = [cred::sys_getuid];
     103 syslog(Num, Ptr, Num) = [sys::sys_syslog]; // partial: the log is the supervisor's; reading gives nothing
     104 getgid() = [cred::sys_getgid];
@@ -368,7 +420,7 @@ calls! {
     151 mlockall(Hex) = [mm::sys_mlockall];
     152 munlockall() = [mm::sys_munlockall];
     153 vhangup() = [sys::sys_vhangup];
-    157 prctl(Num, Ptr, Ptr, Ptr, Ptr) = [prctl::sys_prctl]; // partial: no PR_SET_SECCOMP, PR_SET_MM, PR_SET_VMA, PR_SCHED_CORE, machine checks, speculation
+    157 prctl(Num, Ptr, Ptr, Ptr, Ptr) = [prctl::sys_prctl]; // partial: no PR_SET_MM, PR_SET_VMA, PR_SCHED_CORE, machine checks, speculation
     158 arch_prctl(Hex, Ptr) = [sys::sys_arch_prctl];
     159 adjtimex(Ptr) = [timex::sys_adjtimex]; // partial: the clock is the supervisor's: it can only be read
     160 setrlimit(Num, Ptr) = [limits::sys_setrlimit];
@@ -405,13 +457,13 @@ calls! {
     219 restart_syscall() = [time::sys_restart_syscall];
     220 semtimedop(Int, Ptr, Num, Ptr) = [sem::sys_semtimedop];
     221 fadvise64(Fd, Int, Int, Num) = [file::sys_fadvise64]; // stub: advice is not needed in memory
-    222 timer_create(Num, Ptr, Ptr) = [itimer::sys_timer_create]; // partial: no clocks of processor time
+    222 timer_create(Num, Ptr, Ptr) = [itimer::sys_timer_create];
     223 timer_settime(Int, Hex, Ptr, Ptr) = [itimer::sys_timer_settime];
     224 timer_gettime(Int, Ptr) = [itimer::sys_timer_gettime];
     225 timer_getoverrun(Int) = [itimer::sys_timer_getoverrun];
     226 timer_delete(Int) = [itimer::sys_timer_delete];
     227 clock_settime(Int, Ptr) = [time::sys_clock_settime]; // partial: EPERM: the clock is the supervisor's
-    228 clock_gettime(Int, Ptr) = [time::sys_clock_gettime]; // partial: no clocks of other processes
+    228 clock_gettime(Int, Ptr) = [time::sys_clock_gettime];
     229 clock_getres(Int, Ptr) = [time::sys_clock_getres];
     230 clock_nanosleep(Int, Hex, Ptr, Ptr) = [time::sys_clock_nanosleep];
     231 exit_group(Int) = [process::sys_exit_group];
@@ -422,7 +474,7 @@ calls! {
     237 mbind(Ptr, Num, Num, Ptr, Num, Hex) = [mempolicy::sys_mbind]; // partial: one node; the policy of a range is not remembered
     238 set_mempolicy(Num, Ptr, Num) = [mempolicy::sys_set_mempolicy]; // partial: one node
     239 get_mempolicy(Ptr, Ptr, Num, Ptr, Hex) = [mempolicy::sys_get_mempolicy]; // partial: one node; ranges have the default policy
-    240 mq_open(Str, Hex, Oct, Ptr) = [mqueue::sys_mq_open]; // partial: RLIMIT_MSGQUEUE is not enforced; no mqueue file system
+    240 mq_open(Str, Hex, Oct, Ptr) = [mqueue::sys_mq_open]; // partial: no mqueue file system
     241 mq_unlink(Str) = [mqueue::sys_mq_unlink];
     242 mq_timedsend(Fd, Ptr, Num, Num, Ptr) = [mqueue::sys_mq_timedsend];
     243 mq_timedreceive(Fd, Ptr, Num, Ptr, Ptr) = [mqueue::sys_mq_timedreceive];
@@ -488,6 +540,7 @@ calls! {
     314 sched_setattr(Int, Ptr, Hex) = [sched::sys_sched_setattr];
     315 sched_getattr(Int, Ptr, Num, Hex) = [sched::sys_sched_getattr];
     316 renameat2(Fd, Str, Fd, Str, Hex) = [path::sys_renameat2];
+    317 seccomp(Num, Hex, Ptr) = [seccomp::sys_seccomp]; // partial: no SECCOMP_RET_TRACE, SECCOMP_RET_USER_NOTIF
     318 getrandom(Ptr, Num, Hex) = [sys::sys_getrandom];
     319 memfd_create(Str, Hex) = [file::sys_memfd_create]; // partial: no MFD_HUGETLB
     322 execveat(Fd, Str, Ptr, Ptr, Hex) = [regs exec::sys_execveat];
@@ -530,12 +583,12 @@ pub static MISSING: &[(u16, &str)] = &[
     (211, "get_thread_area"), (212, "lookup_dcookie"), (214, "epoll_ctl_old"), (215, "epoll_wait_old"),
     (216, "remap_file_pages"), (236, "vserver"), (246, "kexec_load"), (248, "add_key"), (249, "request_key"), (250, "keyctl"),
     (298, "perf_event_open"), (300, "fanotify_init"), (301, "fanotify_mark"), (303, "name_to_handle_at"),
-    (304, "open_by_handle_at"), (308, "setns"), (313, "finit_module"), (317, "seccomp"), (320, "kexec_file_load"), (321, "bpf"),
-    (323, "userfaultfd"), (333, "io_pgetevents"), (335, "uretprobe"), (425, "io_uring_setup"),
-    (426, "io_uring_enter"), (427, "io_uring_register"), (428, "open_tree"), (429, "move_mount"), (430, "fsopen"),
-    (431, "fsconfig"), (432, "fsmount"), (433, "fspick"), (442, "mount_setattr"), (443, "quotactl_fd"),
-    (444, "landlock_create_ruleset"), (445, "landlock_add_rule"), (446, "landlock_restrict_self"), (447, "memfd_secret"),
-    (451, "cachestat"), (453, "map_shadow_stack"), (457, "statmount"), (458, "listmount"), (459, "lsm_get_self_attr"),
-    (460, "lsm_set_self_attr"), (461, "lsm_list_modules"), (462, "mseal"), (463, "setxattrat"), (464, "getxattrat"),
-    (465, "listxattrat"), (466, "removexattrat"), (467, "open_tree_attr"), (468, "file_getattr"), (469, "file_setattr"),
+    (304, "open_by_handle_at"), (308, "setns"), (313, "finit_module"), (320, "kexec_file_load"), (321, "bpf"),
+    (323, "userfaultfd"), (333, "io_pgetevents"), (335, "uretprobe"), (425, "io_uring_setup"), (426, "io_uring_enter"),
+    (427, "io_uring_register"), (428, "open_tree"), (429, "move_mount"), (430, "fsopen"), (431, "fsconfig"), (432, "fsmount"),
+    (433, "fspick"), (442, "mount_setattr"), (443, "quotactl_fd"), (444, "landlock_create_ruleset"), (445, "landlock_add_rule"),
+    (446, "landlock_restrict_self"), (447, "memfd_secret"), (451, "cachestat"), (453, "map_shadow_stack"), (457, "statmount"),
+    (458, "listmount"), (459, "lsm_get_self_attr"), (460, "lsm_set_self_attr"), (461, "lsm_list_modules"), (462, "mseal"),
+    (463, "setxattrat"), (464, "getxattrat"), (465, "listxattrat"), (466, "removexattrat"), (467, "open_tree_attr"),
+    (468, "file_getattr"), (469, "file_setattr"),
 ];

@@ -4,7 +4,7 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use ::task::{Mutex, Once, Policy, Thread, WaitQueue};
 use abi::errno::Errno;
@@ -19,6 +19,7 @@ use crate::mempolicy::MemoryPolicy;
 use crate::process::Process;
 use crate::rseq::Registration;
 use crate::schedule::Schedule;
+use crate::seccomp::Seccomp;
 use crate::sigframe::{AltStack, LastFault};
 use crate::siginfo::{SigSet, UNBLOCKABLE};
 use crate::signal::Pending;
@@ -100,8 +101,13 @@ pub struct Task {
     pub(crate) restart: Mutex<Option<Restart>>,
     /// `rseq(2)`.
     pub(crate) rseq: Mutex<Registration>,
+    /// Page faults of its program.
+    pub(crate) faults: AtomicU64,
     /// `PR_SET_TIMERSLACK`.
     pub(crate) timer_slack: AtomicUsize,
+    /// What it may call, and whether that is less than everything.
+    pub(crate) seccomp: Mutex<Seccomp>,
+    pub(crate) filtered: AtomicBool,
     /// Where its memory should come from.
     pub(crate) memory_policy: Mutex<MemoryPolicy>,
     /// Class and level of its input and output; 0 if they were not set.
@@ -128,6 +134,7 @@ pub(crate) struct Inherited {
     pub(crate) stack: AltStack,
     pub(crate) cpus: Vec<u64>,
     pub(crate) schedule: Schedule,
+    pub(crate) seccomp: Seccomp,
     pub(crate) memory_policy: MemoryPolicy,
     pub(crate) io_priority: u32,
 }
@@ -156,7 +163,10 @@ impl Task {
             vfork: Mutex::new(None),
             restart: Mutex::new(None),
             rseq: Mutex::default(),
+            faults: AtomicU64::new(0),
             timer_slack: AtomicUsize::new(TIMER_SLACK),
+            filtered: AtomicBool::new(from.seccomp.mode() != 0),
+            seccomp: Mutex::new(from.seccomp),
             memory_policy: Mutex::new(from.memory_policy),
             io_priority: AtomicU32::new(from.io_priority),
             cpus: Mutex::new(from.cpus),
@@ -197,6 +207,16 @@ impl Task {
     #[must_use]
     pub fn thread(&self) -> &Arc<Thread> {
         self.thread.get().expect("a task that runs has a thread")
+    }
+
+    /// Does something of which the time counts as the kernel's.
+    #[inline(always)]
+    pub(crate) fn measured<R>(&self, work: impl FnOnce() -> R) -> R {
+        let thread = self.thread();
+        thread.begin_kernel_work();
+        let result = work();
+        thread.end_kernel_work();
+        result
     }
 
     /// The kernel thread, if it runs already.

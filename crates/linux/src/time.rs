@@ -1,18 +1,19 @@
 //! Clocks and sleeping.
 
+use alloc::sync::{Arc, Weak};
+
 use ::task::{WaitError, WaitQueue, now_ns};
 use abi::errno::Errno;
 use guard::timer;
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::process::Process;
 use crate::task::Restart;
 use crate::uaccess::UserPtr;
-use crate::{SysResult, Task};
+use crate::{SysResult, Task, process_table};
 
 pub(crate) const NS_PER_SEC: u64 = 1_000_000_000;
-/// Clock ticks per second, as programs count them (`sysconf(_SC_CLK_TCK)`).
-const TICKS: u64 = 100;
 
 /// `struct timespec`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -95,28 +96,77 @@ pub(crate) fn deadline_at(time: TimeSpec, realtime: bool) -> Result<u64, Errno> 
     Ok(ns.saturating_sub(behind))
 }
 
-/// Low bits of a negative clock number, which names the processor time of a thread or process; all of them set is no such clock.
-const CPU_CLOCK_KIND: i32 = 3;
-const CPU_CLOCK_OF_THREAD: i32 = 4;
+/// A clock that shows how much processor time was used.
+#[derive(Clone)]
+pub(crate) struct CpuClock {
+    of: CpuClockOf,
+    /// In user mode only.
+    user_only: bool,
+}
+
+#[derive(Clone)]
+enum CpuClockOf {
+    Process(Weak<Process>),
+    Thread(Weak<Task>),
+}
+
+impl CpuClock {
+    /// That of a process.
+    pub(crate) fn of_process(process: &Arc<Process>, user_only: bool) -> Self {
+        Self { of: CpuClockOf::Process(Arc::downgrade(process)), user_only }
+    }
+
+    fn of_thread(task: &Arc<Task>, user_only: bool) -> Self {
+        Self { of: CpuClockOf::Thread(Arc::downgrade(task)), user_only }
+    }
+
+    /// The clock that a number names; `None` if it names one of another kind.
+    ///
+    /// # Errors
+    /// `EINVAL` if there is no such process or thread.
+    pub(crate) fn named(task: &Task, clock: i32) -> Result<Option<Self>, Errno> {
+        /// Low bits of a negative number; all of them set is no clock of this kind, 1 is that of user mode.
+        const KIND: i32 = 3;
+        const USER: i32 = 1;
+        const OF_THREAD: i32 = 4;
+        let own = || crate::current_task().ok_or(Errno::EINVAL);
+        match clock.cast_unsigned() {
+            sys::CLOCK_PROCESS_CPUTIME_ID => return Ok(Some(Self::of_process(task.process(), false))),
+            sys::CLOCK_THREAD_CPUTIME_ID => return Ok(Some(Self::of_thread(&own()?, false))),
+            _ if clock >= 0 => return Ok(None),
+            _ => {}
+        }
+        let user_only = clock & KIND == USER;
+        if clock & KIND == KIND {
+            return Err(Errno::EINVAL);
+        }
+        match (clock & OF_THREAD != 0, !(clock >> 3)) {
+            (true, 0) => own().map(|own| Some(Self::of_thread(&own, user_only))),
+            (false, 0) => Ok(Some(Self::of_process(task.process(), user_only))),
+            (true, tid) => {
+                let other = process_table::find_task(tid).filter(|t| t.pid() == task.pid()).ok_or(Errno::EINVAL)?;
+                Ok(Some(Self::of_thread(&other, user_only)))
+            }
+            (false, pid) => {
+                let process = process_table::find(pid).ok_or(Errno::EINVAL)?;
+                Ok(Some(Self::of_process(&process, user_only)))
+            }
+        }
+    }
+
+    /// What it shows: 0 if whom it belongs to is gone.
+    pub(crate) fn now(&self) -> u64 {
+        let usage = match &self.of {
+            CpuClockOf::Process(process) => process.upgrade().map(|process| process.usage()),
+            CpuClockOf::Thread(task) => task.upgrade().map(|task| task.usage()),
+        };
+        let usage = usage.unwrap_or_default();
+        if self.user_only { usage.user_ns } else { usage.total_ns() }
+    }
+}
 
 /// What a clock shows now.
 fn read_clock(task: &Task, clock: i32) -> Result<u64, Errno> {
-    if clock < 0 {
-        let id = !(clock >> 3);
-        let of_thread = clock & CPU_CLOCK_OF_THREAD != 0;
-        if clock & CPU_CLOCK_KIND == CPU_CLOCK_KIND {
-            return Err(Errno::EINVAL);
-        }
-        return match (of_thread, id) {
-            (true, 0) => Ok(task.thread().cpu_time_ns()),
-            (false, 0) => Ok(task.process().cpu_ns()),
-            (true, tid) => {
-                let other = crate::process_table::find_task(tid).filter(|t| t.pid() == task.pid()).ok_or(Errno::EINVAL)?;
-                Ok(other.started().map_or(0, |t| t.cpu_time_ns()))
-            }
-            (false, pid) => Ok(crate::process_table::find(pid).ok_or(Errno::EINVAL)?.cpu_ns()),
-        };
-    }
     Ok(match clock.cast_unsigned() {
         sys::CLOCK_REALTIME | sys::CLOCK_REALTIME_COARSE | sys::CLOCK_TAI | sys::CLOCK_REALTIME_ALARM => timer::wall_ns(),
         sys::CLOCK_MONOTONIC
@@ -124,9 +174,8 @@ fn read_clock(task: &Task, clock: i32) -> Result<u64, Errno> {
         | sys::CLOCK_MONOTONIC_COARSE
         | sys::CLOCK_BOOTTIME
         | sys::CLOCK_BOOTTIME_ALARM => now_ns(),
-        sys::CLOCK_PROCESS_CPUTIME_ID => task.process().cpu_ns(),
         sys::CLOCK_THREAD_CPUTIME_ID => task.thread().cpu_time_ns(),
-        _ => return Err(Errno::EINVAL),
+        _ => CpuClock::named(task, clock)?.ok_or(Errno::EINVAL)?.now(),
     })
 }
 
@@ -169,15 +218,6 @@ pub fn sys_time(_: &Task, time: UserPtr<i64>) -> SysResult {
     Ok(now as usize)
 }
 
-/// `times(2)`
-pub fn sys_times(task: &Task, times: UserPtr<[u64; 4]>) -> SysResult {
-    let ticks = |ns: u64| ns / (NS_PER_SEC / TICKS);
-    let process = task.process();
-    let children = process.children_ns.load(core::sync::atomic::Ordering::Relaxed);
-    times.write_optional(&[ticks(process.cpu_ns()), 0, ticks(children), 0])?;
-    Ok(ticks(now_ns()) as usize)
-}
-
 /// Sleeps until the clock passes a time, or a signal comes (false).
 fn sleep(deadline_ns: u64) -> bool {
     let nothing = WaitQueue::new();
@@ -194,6 +234,26 @@ fn sleep_span(task: &Task, deadline_ns: u64, rest: UserPtr<TimeSpec>) -> SysResu
     Err(Errno::ERESTART_RESTARTBLOCK)
 }
 
+/// Sleeps until a clock of processor time, which others let go on, shows something.
+fn sleep_by(clock: &CpuClock, time: u64, absolute: bool, rest: UserPtr<TimeSpec>) -> SysResult {
+    const SOONEST_NS: u64 = 1_000_000;
+    let deadline = if absolute { time } else { clock.now().saturating_add(time) };
+    loop {
+        let left = deadline.saturating_sub(clock.now());
+        if left == 0 {
+            return Ok(0);
+        }
+        let pause = (left / ::task::cpu_count() as u64).max(SOONEST_NS);
+        if !sleep(now_ns().saturating_add(pause)) {
+            if absolute {
+                return Err(Errno::ERESTARTNOHAND);
+            }
+            rest.write_optional(&TimeSpec::from_ns(left))?;
+            return Err(Errno::EINTR);
+        }
+    }
+}
+
 /// `nanosleep(2)`
 pub fn sys_nanosleep(task: &Task, span: UserPtr<TimeSpec>, rest: UserPtr<TimeSpec>) -> SysResult {
     sleep_span(task, deadline_after(span.read()?)?, rest)
@@ -204,8 +264,12 @@ pub fn sys_clock_nanosleep(task: &Task, clock: i32, flags: u32, time: UserPtr<Ti
     let realtime = match clock.cast_unsigned() {
         sys::CLOCK_REALTIME | sys::CLOCK_TAI => true,
         sys::CLOCK_MONOTONIC | sys::CLOCK_BOOTTIME => false,
-        sys::CLOCK_PROCESS_CPUTIME_ID => return Err(Errno::EOPNOTSUPP),
-        _ => return Err(Errno::EINVAL),
+        // A thread that sleeps uses nothing.
+        sys::CLOCK_THREAD_CPUTIME_ID => return Err(Errno::EINVAL),
+        _ => {
+            let clock = CpuClock::named(task, clock)?.ok_or(Errno::EINVAL)?;
+            return sleep_by(&clock, time.read()?.to_ns()?, flags & sys::TIMER_ABSTIME != 0, rest);
+        }
     };
     let time = time.read()?;
     if flags & sys::TIMER_ABSTIME == 0 {

@@ -8,7 +8,7 @@ use fs::poll::{Events, PollTable, Source};
 use fs::{File, FileOps, OpenFlags};
 use linux_raw_sys::general as sys;
 
-use crate::itimer::{ITimerSpec, Timer, clock_is_real, deadline_of};
+use crate::itimer::{ITimerSpec, Timer, clock_is_real};
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task};
 
@@ -31,7 +31,6 @@ impl Expirations {
 struct TimerFd {
     timer: Arc<Timer>,
     expirations: Arc<Expirations>,
-    realtime: bool,
 }
 
 impl FileOps for TimerFd {
@@ -69,11 +68,11 @@ pub fn sys_timerfd_create(task: &Task, clock: i32, flags: u32) -> SysResult {
     if flags & !(sys::TFD_CLOEXEC | sys::TFD_NONBLOCK) != 0 {
         return Err(Errno::EINVAL);
     }
-    let realtime = clock_is_real(clock).map_err(|_| Errno::EINVAL)?;
+    let realtime = clock_is_real(clock)?;
     let expirations = Arc::<Expirations>::default();
-    let timer = Timer::counting(expirations.clone());
+    let timer = Timer::counting(expirations.clone(), realtime);
     let open = OpenFlags::RDWR | OpenFlags::from_bits_retain(flags & sys::TFD_NONBLOCK);
-    let file = File::anonymous("anon_inode:[timerfd]", Arc::new(TimerFd { timer, expirations, realtime }), open);
+    let file = File::anonymous("anon_inode:[timerfd]", Arc::new(TimerFd { timer, expirations }), open);
     task.files().install(file, flags & sys::TFD_CLOEXEC != 0)
 }
 
@@ -85,7 +84,7 @@ pub fn sys_timerfd_settime(task: &Task, fd: i32, flags: u32, new: UserPtr<ITimer
     let file = task.file_io(fd)?;
     let timer = file.ops_as::<TimerFd>().ok_or(Errno::EINVAL)?;
     let new = new.read()?;
-    let (deadline, interval) = deadline_of(&new, flags & sys::TFD_TIMER_ABSTIME != 0, timer.realtime)?;
+    let (deadline, interval) = timer.timer.deadline_of(&new, flags & sys::TFD_TIMER_ABSTIME != 0)?;
     let before = timer.timer.set(None, 0);
     timer.expirations.count.store(0, Ordering::Release);
     timer.timer.set(deadline, interval);

@@ -1,7 +1,6 @@
 //! Waiting for children: `wait4(2)`, `waitid(2)`.
 
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
@@ -9,8 +8,8 @@ use linux_raw_sys::general as sys;
 use crate::process::{Process, exit_code};
 use crate::process_table::{self as processes, Node, TABLE, Table};
 use crate::siginfo::SigInfo;
-use crate::sys::RUsage;
 use crate::uaccess::UserPtr;
+use crate::usage::{self, RUsage};
 use crate::{SysResult, Task, pidfd};
 
 /// Which children.
@@ -98,9 +97,7 @@ fn wait(task: &Task, which: Which, options: u32) -> Result<Option<Report>, Errno
         && options & sys::WNOWAIT == 0
         && report.process.space().is_none()
     {
-        let child = &report.process;
-        let ns = child.cpu_ns() + child.children_ns.load(Ordering::Relaxed);
-        process.children_ns.fetch_add(ns, Ordering::Relaxed);
+        usage::add_child(process, &report.process);
     }
     Ok(report)
 }
@@ -120,7 +117,7 @@ pub fn sys_wait4(task: &Task, pid: i32, status: UserPtr<i32>, options: u32, usag
     let Some(report) = wait(task, which, options | sys::WEXITED)? else { return Ok(0) };
     status.write_optional(&report.status)?;
     if !usage.is_null() {
-        usage.write(&RUsage::of_time(report.process.cpu_ns()))?;
+        usage.write(&RUsage::of(&report.process.usage_with_children()))?;
     }
     Ok(report.process.pid() as usize)
 }
@@ -151,7 +148,7 @@ pub fn sys_waitid(task: &Task, kind: u32, id: i32, info: UserPtr<SigInfo>, optio
     if !usage.is_null()
         && let Some(report) = &report
     {
-        usage.write(&RUsage::of_time(report.process.cpu_ns()))?;
+        usage.write(&RUsage::of(&report.process.usage_with_children()))?;
     }
     if !info.is_null() {
         let mut told = match &report {

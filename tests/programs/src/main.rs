@@ -15,6 +15,7 @@ mod futexes;
 mod fuzz;
 mod inet;
 mod ipc;
+mod jobs;
 mod layout;
 mod locks;
 mod mappings;
@@ -25,6 +26,7 @@ mod ptys;
 mod quiet;
 mod readiness;
 mod scheduling;
+mod seccomp;
 mod sequences;
 mod signals;
 mod sockets;
@@ -67,7 +69,9 @@ fn checks() -> Vec<(&'static str, Check)> {
         readiness::CHECKS,
         pressure::CHECKS,
         processes::CHECKS,
+        jobs::CHECKS,
         credentials::CHECKS,
+        seccomp::CHECKS,
         time::CHECKS,
         vectors::CHECKS,
         ipc::CHECKS,

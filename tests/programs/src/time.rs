@@ -1,17 +1,24 @@
 //! Clocks and sleeping.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
 
 use crate::Check;
+use crate::credentials::in_child;
 
 pub const CHECKS: &[(&str, Check)] = &[
     ("time-never-goes-back", never_goes_back),
     ("time-sleeps-long-enough", sleeps_long_enough),
     ("time-of-day", time_of_day),
     ("time-of-the-processor", time_of_the_processor),
+    ("time-timers-of-the-processor", timers_of_the_processor),
+    ("time-timers-by-any-clock", timers_by_any_clock),
+    ("time-user-and-system", user_and_system_time),
+    ("time-limit-of-the-processor", limit_of_processor_time),
+    ("limits-are-kept", limits_are_kept),
 ];
 
 fn never_goes_back() -> Result<()> {
@@ -73,4 +80,216 @@ fn time_of_the_processor() -> Result<()> {
     let busy = processor_time()? - start - asleep;
     ensure!(busy >= Duration::from_millis(20), "300 ms of work count as {busy:?} of processor time");
     Ok(())
+}
+
+extern "C" fn count_signal(_: i32) {
+    COUNT.fetch_add(1, Ordering::SeqCst);
+}
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+fn on_signal(signal: i32) {
+    COUNT.store(0, Ordering::SeqCst);
+    // SAFETY: the handler only counts.
+    unsafe { libc::signal(signal, count_signal as *const () as usize) };
+}
+
+/// Works until `done`, but not for ever.
+fn work_until(done: impl Fn() -> bool) -> bool {
+    let begin = Instant::now();
+    let mut value = 1u64;
+    while !done() && begin.elapsed() < Duration::from_secs(20) {
+        for _ in 0..1000 {
+            value = std::hint::black_box(value.wrapping_mul(3));
+        }
+    }
+    done()
+}
+
+fn timers_of_the_processor() -> Result<()> {
+    for (which, signal) in [(libc::ITIMER_VIRTUAL, libc::SIGVTALRM), (libc::ITIMER_PROF, libc::SIGPROF)] {
+        on_signal(signal);
+        let tick = libc::timeval { tv_sec: 0, tv_usec: 20_000 };
+        let new = libc::itimerval { it_interval: tick, it_value: tick };
+        let before = processor_time()?;
+        // SAFETY: valid structures.
+        crate::checked(unsafe { libc::setitimer(which, &new, std::ptr::null_mut()) })?;
+        ensure!(work_until(|| COUNT.load(Ordering::SeqCst) >= 3), "timer {which} does not fire: {COUNT:?}");
+        let used = processor_time()? - before;
+        ensure!(used >= Duration::from_millis(55), "timer {which} fired three times within {used:?}");
+        // SAFETY: likewise.
+        let left = unsafe {
+            let mut left: libc::itimerval = std::mem::zeroed();
+            crate::checked(libc::getitimer(which, &mut left))?;
+            crate::checked(libc::setitimer(which, &std::mem::zeroed(), std::ptr::null_mut()))?;
+            left
+        };
+        ensure!(left.it_interval.tv_usec == 20_000 && left.it_value.tv_sec == 0, "timer {which} has another interval");
+    }
+    Ok(())
+}
+
+fn timers_by_any_clock() -> Result<()> {
+    for clock in [libc::CLOCK_PROCESS_CPUTIME_ID, libc::CLOCK_THREAD_CPUTIME_ID] {
+        on_signal(libc::SIGUSR1);
+        // SAFETY: valid structures; the timer is deleted.
+        unsafe {
+            let mut event: libc::sigevent = std::mem::zeroed();
+            (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_SIGNAL, libc::SIGUSR1);
+            let mut timer: libc::timer_t = std::mem::zeroed();
+            crate::checked(libc::timer_create(clock, &mut event, &mut timer))?;
+            let mut setting: libc::itimerspec = std::mem::zeroed();
+            setting.it_value.tv_nsec = 30_000_000;
+            crate::checked(libc::timer_settime(timer, 0, &setting, std::ptr::null_mut()))?;
+            thread::sleep(Duration::from_millis(60));
+            ensure!(COUNT.load(Ordering::SeqCst) == 0, "clock {clock} goes on in sleep");
+            crate::checked(libc::timer_gettime(timer, &mut setting))?;
+            ensure!(setting.it_value.tv_nsec > 0 && setting.it_value.tv_nsec <= 30_000_000, "nothing is left");
+            ensure!(work_until(|| COUNT.load(Ordering::SeqCst) == 1), "the timer of clock {clock} does not fire");
+            crate::checked(libc::timer_delete(timer))?;
+        }
+    }
+    Ok(())
+}
+
+fn usage(who: i32) -> Result<libc::rusage> {
+    // SAFETY: a valid structure.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        crate::checked(libc::getrusage(who, &mut usage))?;
+        Ok(usage)
+    }
+}
+
+fn duration(time: libc::timeval) -> Duration {
+    Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000)
+}
+
+fn user_and_system_time() -> Result<()> {
+    let before = usage(libc::RUSAGE_SELF)?;
+    let (mut zeros, bytes) = (std::fs::File::open("/dev/zero")?, 1 << 20);
+    let mut buffer = vec![0u8; bytes];
+    // Long enough in the kernel to be seen by one that only looks from time to time.
+    let in_system = || usage(libc::RUSAGE_SELF).map(|now| duration(now.ru_stime) - duration(before.ru_stime)).unwrap_or_default();
+    let begin = Instant::now();
+    while in_system() < Duration::from_millis(50) && begin.elapsed() < Duration::from_secs(20) {
+        for _ in 0..20 {
+            std::io::Read::read_exact(&mut zeros, &mut buffer)?;
+        }
+    }
+    ensure!(in_system() >= Duration::from_millis(50), "reading takes {:?} of the kernel", in_system());
+    let middle = usage(libc::RUSAGE_SELF)?;
+    let in_user = || usage(libc::RUSAGE_SELF).map(|now| duration(now.ru_utime) - duration(middle.ru_utime)).unwrap_or_default();
+    ensure!(work_until(|| in_user() >= Duration::from_millis(50)), "work takes {:?} of user time", in_user());
+    for _ in 0..5 {
+        thread::sleep(Duration::from_millis(2));
+    }
+    let fresh = vec![1u8; 1 << 22];
+    let after = usage(libc::RUSAGE_SELF)?;
+    // A wait that is over before anybody else runs is no switch.
+    ensure!(after.ru_nvcsw > before.ru_nvcsw, "sleeping five times is no switch");
+    ensure!(after.ru_minflt > before.ru_minflt && after.ru_maxrss > 4096, "{} faults, {} KiB", after.ru_minflt, after.ru_maxrss);
+    drop(std::hint::black_box(fresh));
+    let children = usage(libc::RUSAGE_CHILDREN)?;
+    in_child(|| {
+        let begin = processor_time()?;
+        ensure!(work_until(|| processor_time().is_ok_and(|now| now - begin >= Duration::from_millis(60))), "no time passes");
+        Ok(())
+    })?;
+    let now = usage(libc::RUSAGE_CHILDREN)?;
+    let used = duration(now.ru_utime) + duration(now.ru_stime) - duration(children.ru_utime) - duration(children.ru_stime);
+    ensure!(used >= Duration::from_millis(50), "a child's 60 ms are {used:?} to its parent");
+    Ok(())
+}
+
+fn set_limit(which: u32, soft: u64, hard: u64) -> Result<()> {
+    let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+    // SAFETY: a valid structure.
+    crate::checked(unsafe { libc::setrlimit(which as _, &limit) })?;
+    Ok(())
+}
+
+fn limit_of_processor_time() -> Result<()> {
+    // SAFETY: the child counts signals and works.
+    let pid = crate::checked(unsafe { libc::fork() })?;
+    if pid == 0 {
+        on_signal(libc::SIGXCPU);
+        let status = match set_limit(libc::RLIMIT_CPU, 1, 2) {
+            Ok(()) if work_until(|| COUNT.load(Ordering::SeqCst) > 0) => {
+                work_until(|| false);
+                1
+            }
+            _ => 2,
+        };
+        // SAFETY: the child ends here.
+        unsafe { libc::_exit(status) };
+    }
+    let mut status = 0;
+    // SAFETY: the word is valid.
+    crate::checked(unsafe { libc::waitpid(pid, &mut status, 0) })?;
+    ensure!(status == libc::SIGKILL, "it ended with {status:#x}; 100 is too late, 200 is without SIGXCPU");
+    Ok(())
+}
+
+fn limits_are_kept() -> Result<()> {
+    let name = format!("/tmp/limits.{}", std::process::id());
+    let result = in_child(|| {
+        use std::io::Write;
+        use std::os::unix::fs::FileExt;
+        on_signal(libc::SIGXFSZ);
+        set_limit(libc::RLIMIT_FSIZE, 1000, 1000)?;
+        let mut file = std::fs::File::create(&name)?;
+        ensure!(file.write(&[1; 600])? == 600 && file.write(&[1; 600])? == 400, "the limit does not cut a write");
+        let refused = |result: std::io::Result<()>, what: &str| {
+            let right = result.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EFBIG));
+            ensure!(right && COUNT.swap(0, Ordering::SeqCst) == 1, "{what}: {result:?}");
+            Ok(())
+        };
+        refused(file.write(&[1]).map(drop), "writing beyond the limit")?;
+        refused(file.write_at(&[1; 100], 5000).map(drop), "writing far beyond the limit")?;
+        refused(file.set_len(2000), "making it longer")?;
+        file.set_len(500)?;
+        set_limit(libc::RLIMIT_NOFILE, 8, 8)?;
+        let files: Vec<_> = (0..20).map_while(|_| std::fs::File::open("/dev/null").ok()).collect();
+        ensure!(files.len() < 8, "{} files were opened", files.len());
+        drop(files);
+        set_limit(libc::RLIMIT_NPROC, 3, 3)?;
+        // SAFETY: numbers; children end at once.
+        unsafe {
+            crate::checked(libc::setresuid(4321, 4321, 4321))?;
+            let mut made = 0;
+            while made < 10 {
+                match libc::fork() {
+                    -1 => break,
+                    0 => libc::_exit(0),
+                    _ => made += 1,
+                }
+            }
+            ensure!(made == 2, "beside one process {made} were made of three");
+            while libc::wait(std::ptr::null_mut()) > 0 {}
+        }
+        Ok(())
+    });
+    std::fs::remove_file(&name)?;
+    result?;
+    in_child(|| {
+        set_limit(libc::RLIMIT_SIGPENDING, 4, 4)?;
+        // SAFETY: numbers, and a set that is made first; the signal is blocked.
+        unsafe {
+            crate::checked(libc::setresuid(4321, 4321, 4321))?;
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigaddset(&mut set, libc::SIGRTMIN());
+            crate::checked(libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()))?;
+            let value = libc::sigval { sival_ptr: std::ptr::null_mut() };
+            let mut sent = 0;
+            while sent < 50 && libc::sigqueue(libc::getpid(), libc::SIGRTMIN(), value) == 0 {
+                sent += 1;
+            }
+            ensure!(
+                sent == 4 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN),
+                "{sent} signals were queued"
+            );
+        }
+        Ok(())
+    })
 }

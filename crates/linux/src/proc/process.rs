@@ -7,6 +7,7 @@ use crate::oom;
 use crate::process::Process;
 use crate::process_table as processes;
 use crate::schedule::Schedule;
+use crate::usage::Usage;
 use abi::errno::Errno;
 use alloc::format;
 use alloc::string::String;
@@ -33,12 +34,15 @@ pub(crate) struct Snapshot {
     pub(crate) gids: [u32; 4],
     pub(crate) capabilities: Capabilities,
     pub(crate) no_new_privileges: bool,
+    /// 0, 1 or 2: no limits of system calls, strict ones, filters.
+    pub(crate) seccomp: usize,
     /// Supplementary groups.
     pub(crate) groups: Vec<u32>,
     /// Its threads.
     pub(crate) threads: Vec<i32>,
-    /// Processor time, nanoseconds: its own, then that of children waited for.
-    pub(crate) cpu_ns: [u64; 2],
+    /// What it has used, and the children it waited for.
+    pub(crate) usage: Usage,
+    pub(crate) children_usage: Usage,
     /// When it started, nanoseconds since boot.
     pub(crate) start_ns: u64,
     /// Address space and resident part, bytes.
@@ -360,20 +364,24 @@ fn stat(s: &Snapshot, tid: Option<i32>) -> String {
     let terminal = fs::tty::controlling(session as u32);
     let tty = terminal.as_ref().map_or(0, |t| t.id().encode());
     let foreground = terminal.and_then(|t| t.foreground()).map_or(-1, |g| g as i32);
-    let ticks = s.cpu_ns.map(|ns| ns / NS_PER_TICK);
+    let (own, children) = (&s.usage, &s.children_usage);
     let [size, resident] = s.memory;
     let [pending, blocked, ignored, caught] = s.signals;
     let Schedule { policy, priority: rt, nice, .. } = s.schedule;
     // As Linux counts: below 0 for those with priorities, 0 to 39 for the others.
     let priority = if rt == 0 { 20 + nice } else { -1 - rt.cast_signed() };
     format!(
-        "{} ({}) {} {parent} {group} {session} {tty} {foreground} 0 0 0 0 0 {} 0 {} 0 {priority} {nice} {} 0 {} {size} {} \
+        "{} ({}) {} {parent} {group} {session} {tty} {foreground} 0 {} {} 0 0 {} {} {} {} {priority} {nice} {} 0 {} {size} {} \
          18446744073709551615 0 0 0 0 0 {pending} {blocked} {ignored} {caught} 0 0 0 17 {} {rt} {policy} 0 0 0 0 0 0 0 0 0 0 0\n",
         tid.unwrap_or(pid),
         s.name,
         s.state,
-        ticks[0],
-        ticks[1],
+        own.faults,
+        children.faults,
+        own.user_ns / NS_PER_TICK,
+        own.system_ns / NS_PER_TICK,
+        children.user_ns / NS_PER_TICK,
+        children.system_ns / NS_PER_TICK,
         s.threads.len(),
         s.start_ns / NS_PER_TICK,
         resident / PAGE,
@@ -408,7 +416,7 @@ fn status(process: &Process, tid: Option<i32>) -> String {
          VmHWM:\t{resident:>8} kB\nVmRSS:\t{resident:>8} kB\nRssAnon:\t{resident:>8} kB\nRssFile:\t       0 kB\nThreads:\t{}\n\
          SigPnd:\t0000000000000000\nShdPnd:\t{pending:016x}\nSigBlk:\t{blocked:016x}\nSigIgn:\t{ignored:016x}\nSigCgt:\t{caught:016x}\n\
          CapInh:\t{:016x}\nCapPrm:\t{:016x}\nCapEff:\t{:016x}\nCapBnd:\t{:016x}\n\
-         CapAmb:\t{:016x}\nNoNewPrivs:\t{}\nSeccomp:\t0\nCpus_allowed:\t{}\nMems_allowed:\t1\nMems_allowed_list:\t0\n",
+         CapAmb:\t{:016x}\nNoNewPrivs:\t{}\nSeccomp:\t{}\nCpus_allowed:\t{}\nMems_allowed:\t1\nMems_allowed_list:\t0\n",
         s.name,
         process.fs().map_or(0, |fs| fs.umask()),
         s.state,
@@ -423,6 +431,7 @@ fn status(process: &Process, tid: Option<i32>) -> String {
         s.capabilities.bounding,
         s.capabilities.ambient,
         u8::from(s.no_new_privileges),
+        s.seccomp,
         masks.join(","),
     )
 }

@@ -66,6 +66,11 @@ impl Cpu {
         let picked = if why == Why::Yield { queue.pick_other(now) } else { queue.pick(now) };
         let next = picked.map_or(idle, slot::at);
         if !core::ptr::eq(prev, next) {
+            if why != Why::Parked
+                && let Some(own) = &*self.own.borrow()
+            {
+                own.thread.was_evicted();
+            }
             self.account(prev, next, now);
             if !self.overflow.borrow().is_empty() {
                 let tired = why != Why::Parked && !core::ptr::eq(prev, idle) && self.evicted.get().is_none();

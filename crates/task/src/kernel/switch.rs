@@ -122,7 +122,7 @@ impl Cpu {
         let mut own = self.own.take();
         if let Some(own) = &mut own {
             own.thread.leaves(forced);
-            own.thread.run_time.end(self.since.get());
+            own.thread.gives_cpu_up(self.since.get());
             if let Some(fpu) = &mut own.fpu {
                 fpu.save();
             }
@@ -134,7 +134,7 @@ impl Cpu {
     #[inline(always)]
     fn settle(&self, own: Option<Box<Own>>) {
         if let Some(own) = own.as_deref() {
-            own.thread.run_time.begin(self.since.get());
+            own.thread.gets_cpu(self.since.get());
             own.thread.arrives(cpu::current());
             if let Some(user) = &own.user {
                 user.activate();

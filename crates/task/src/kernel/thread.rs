@@ -13,6 +13,7 @@ use guard::context::Context;
 use guard::cpu::CpuId;
 use guard::fpu::UserFpu;
 use guard::stack::KernelStack;
+use guard::timer;
 use lfmutex::{Mutex, Once};
 
 use super::cpu::{CPUS, Own};
@@ -31,6 +32,15 @@ pub trait UserSpace: Send + Sync {
 const INTERRUPTED: u8 = 1;
 /// It was moved to another CPU, or lost its CPU against its will.
 const MOVED: u8 = 2;
+/// No work of the kernel is being measured.
+const IN_USER: u64 = 0;
+/// It is, but the thread has no CPU.
+const AWAY: u64 = 1;
+
+/// Adds to what only one CPU changes at a time.
+fn add(counter: &AtomicU64, amount: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + amount, Ordering::Relaxed);
+}
 
 /// A kernel thread. It ends when its closure returns.
 pub struct Thread {
@@ -47,7 +57,13 @@ pub struct Thread {
     last_cpu: AtomicU32,
     dead: AtomicBool,
     joined: WaitQueue,
-    pub(super) run_time: RunTime,
+    run_time: RunTime,
+    /// Since when its program has the kernel at work, by the TSC; [`IN_USER`], or [`AWAY`].
+    entered: AtomicU64,
+    kernel_ns: AtomicU64,
+    /// How often it left a CPU, and how often of that because others were to run.
+    switches: AtomicU64,
+    evictions: AtomicU64,
     ext: Once<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -65,6 +81,10 @@ impl Thread {
             dead: AtomicBool::new(false),
             joined: WaitQueue::new(),
             run_time: RunTime::default(),
+            entered: AtomicU64::new(IN_USER),
+            kernel_ns: AtomicU64::new(0),
+            switches: AtomicU64::new(0),
+            evictions: AtomicU64::new(0),
             ext: Once::new(),
         })
     }
@@ -207,6 +227,67 @@ impl Thread {
     #[must_use]
     pub fn cpu_time_ns(&self) -> u64 {
         self.run_time.read(now_ns)
+    }
+
+    /// What its program asked the kernel for begins here. By the thread itself.
+    #[inline(always)]
+    pub fn begin_kernel_work(&self) {
+        self.entered.store(timer::tsc_about(), Ordering::Relaxed);
+    }
+
+    /// It ends here. By the thread itself.
+    #[inline(always)]
+    pub fn end_kernel_work(&self) {
+        self.count_kernel_work(IN_USER);
+    }
+
+    /// Adds what the kernel did since `entered`, if it was at work, and puts another word there. In this order: nobody sees both.
+    #[inline(always)]
+    fn count_kernel_work(&self, next: u64) {
+        let entered = self.entered.load(Ordering::Relaxed);
+        if entered != IN_USER {
+            self.entered.store(next, Ordering::Relaxed);
+            add(&self.kernel_ns, timer::ticks_to_ns(timer::tsc_about().saturating_sub(entered)));
+        }
+    }
+
+    /// The part of its time between [`Self::begin_kernel_work`] and [`Self::end_kernel_work`], in nanoseconds.
+    #[must_use]
+    pub fn kernel_time_ns(&self) -> u64 {
+        let done = self.kernel_ns.load(Ordering::Relaxed);
+        match self.entered.load(Ordering::Relaxed) {
+            IN_USER | AWAY => done,
+            entered => done + timer::ticks_to_ns(timer::tsc().saturating_sub(entered)),
+        }
+    }
+
+    /// How often it left a CPU: because it had to wait, and because others were to run.
+    #[must_use]
+    pub fn switches(&self) -> [u64; 2] {
+        let evictions = self.evictions.load(Ordering::Relaxed);
+        [self.switches.load(Ordering::Relaxed).saturating_sub(evictions), evictions]
+    }
+
+    /// By the CPU it runs on: others are to run.
+    pub(super) fn was_evicted(&self) {
+        add(&self.evictions, 1);
+    }
+
+    /// By the CPU it ran on: it gives way at a time.
+    #[inline(always)]
+    pub(super) fn gives_cpu_up(&self, now_ns: u64) {
+        self.run_time.end(now_ns);
+        add(&self.switches, 1);
+        self.count_kernel_work(AWAY);
+    }
+
+    /// By the CPU it gets.
+    #[inline(always)]
+    pub(super) fn gets_cpu(&self, now_ns: u64) {
+        self.run_time.begin(now_ns);
+        if self.entered.load(Ordering::Relaxed) == AWAY {
+            self.begin_kernel_work();
+        }
     }
 
     /// Does something to the slot if the thread still lives there, and tells the CPU that has it.
@@ -370,7 +451,7 @@ fn run(number: usize) -> ! {
         if let Some(Job { thread, body }) = job {
             let own = Box::new(Own { thread, user: None, fpu: None });
             CPUS.with(|c| {
-                own.thread.run_time.begin(now_ns());
+                own.thread.gets_cpu(now_ns());
                 *c.own.borrow_mut() = Some(own);
             });
             make_room();
@@ -405,7 +486,7 @@ fn end(slot: &'static Slot) {
     thread.dead.store(true, Ordering::Release);
     thread.joined.wake_all();
     let own = CPUS.with(|c| {
-        thread.run_time.end(now_ns());
+        thread.gives_cpu_up(now_ns());
         c.own.take()
     });
     drop((own, thread));

@@ -1,0 +1,223 @@
+//! Filters of system calls: `seccomp(2)`. A thread that has one goes the long way for every call; others pay nothing.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+use guard::user::UserRegs;
+use linux_raw_sys::general as sys;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::bpf::{Data, Instruction, Program};
+use crate::process::Process;
+use crate::sigframe::LastFault;
+use crate::siginfo::SigInfo;
+use crate::uaccess::UserPtr;
+use crate::{SysResult, Task, signal};
+
+const SET_MODE_STRICT: u32 = 0;
+const SET_MODE_FILTER: u32 = 1;
+const GET_ACTION_AVAIL: u32 = 2;
+const FLAG_TSYNC: u32 = 1;
+const FLAG_LOG: u32 = 2;
+const FLAG_SPEC_ALLOW: u32 = 4;
+const FLAG_TSYNC_ESRCH: u32 = 16;
+
+const ACTION: u32 = 0xffff_0000;
+const KILL_PROCESS: u32 = 0x8000_0000;
+const KILL_THREAD: u32 = 0;
+const TRAP: u32 = 0x0003_0000;
+const ERRNO: u32 = 0x0005_0000;
+const TRACE: u32 = 0x7ff0_0000;
+const LOG: u32 = 0x7ffc_0000;
+const ALLOW: u32 = 0x7fff_0000;
+const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+const SYS_SECCOMP: i32 = 1;
+/// The most instructions of all of a thread's filters, with a few for each filter.
+const MOST_INSTRUCTIONS: usize = 32_768;
+const PER_FILTER: usize = 4;
+
+/// A filter, and those that were there before: all of them decide.
+pub(crate) struct Filter {
+    program: Program,
+    before: Option<Arc<Self>>,
+}
+
+/// What a thread may call.
+#[derive(Clone, Default)]
+pub(crate) enum Seccomp {
+    /// Everything.
+    #[default]
+    Off,
+    /// `read`, `write`, `exit` and `rt_sigreturn`.
+    Strict,
+    /// What the filters allow.
+    Filtered(Arc<Filter>),
+}
+
+impl Seccomp {
+    /// As `PR_GET_SECCOMP` and `/proc` tell it.
+    pub(crate) fn mode(&self) -> usize {
+        match self {
+            Self::Off => 0,
+            Self::Strict => 1,
+            Self::Filtered(_) => 2,
+        }
+    }
+
+    fn filters(&self) -> impl Iterator<Item = &Filter> {
+        let first = if let Self::Filtered(filter) = self { Some(&**filter) } else { None };
+        core::iter::successors(first, |filter| filter.before.as_deref())
+    }
+}
+
+/// Asks a thread's filters about a call. `None`: it may be done.
+#[cold]
+pub(crate) fn check(task: &Task, regs: &UserRegs) -> Option<SysResult> {
+    let seccomp = task.seccomp.lock().clone();
+    let number = regs.orig_rax as u32;
+    if let Seccomp::Strict = seccomp {
+        let allowed = matches!(number, sys::__NR_read | sys::__NR_write | sys::__NR_exit | sys::__NR_rt_sigreturn);
+        return if allowed { None } else { Some(end(task, sys::SIGKILL, false)) };
+    }
+    let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
+    let data = Data { number: number.cast_signed(), arch: AUDIT_ARCH_X86_64, ip: regs.rip, args };
+    // The action that goes before the others is the least as a signed number; of equals the filter added last counts.
+    let verdicts = seccomp.filters().map(|filter| filter.program.run(&data));
+    let verdict = verdicts.min_by_key(|verdict| (verdict & ACTION).cast_signed()).unwrap_or(ALLOW);
+    let detail = (verdict & !ACTION) as i32;
+    match verdict & ACTION {
+        ALLOW => None,
+        LOG => {
+            log::info!("process {} ({}): system call {number} is logged by its filter", task.pid(), task.name());
+            None
+        }
+        ERRNO => Some(match detail.min(4095) {
+            0 => Ok(0),
+            errno => Err(Errno::from_raw(errno)),
+        }),
+        TRAP => {
+            let info = SigInfo::system_call(sys::SIGSYS as i32, SYS_SECCOMP, detail, regs.rip, number, AUDIT_ARCH_X86_64);
+            signal::force(task, info, LastFault::default());
+            Some(Ok(regs.orig_rax as usize))
+        }
+        // Nobody traces, and nobody listens.
+        TRACE | 0x7fc0_0000 => Some(Err(Errno::ENOSYS)),
+        KILL_THREAD => Some(end(task, sys::SIGSYS, false)),
+        _ => Some(end(task, sys::SIGSYS, true)),
+    }
+}
+
+/// Ends the thread; with `whole`, or if it is the only one, its process, by a signal.
+fn end(task: &Task, signal: u32, whole: bool) -> SysResult {
+    if whole || task.process().tasks().len() == 1 {
+        crate::process::log_end(task.process(), signal as i32, format_args!("of its filter of system calls"));
+        task.process().kill(signal as i32);
+    } else {
+        task.leaving.store(true, Ordering::Relaxed);
+        task.interrupt();
+    }
+    Ok(0)
+}
+
+/// `struct sock_fprog`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct ProgramPtr {
+    length: u16,
+    pad: [u16; 3],
+    code: u64,
+}
+
+fn read_program(addr: usize) -> Result<Program, Errno> {
+    let header = UserPtr::<ProgramPtr>::new(addr).read()?;
+    let code = UserPtr::<Instruction>::new(header.code as usize);
+    Program::new((0..header.length.into()).map(|i| code.add(i).read()).collect::<Result<Vec<_>, _>>()?)
+}
+
+/// Makes a thread go the long way from now on.
+fn set(task: &Task, seccomp: Seccomp) {
+    *task.seccomp.lock() = seccomp;
+    task.filtered.store(true, Ordering::Relaxed);
+    task.interrupt();
+}
+
+/// Whether a thread's filters are among, or the same as, those of another.
+fn is_ancestor(other: &Seccomp, of: &Seccomp) -> bool {
+    match other {
+        Seccomp::Off => true,
+        Seccomp::Strict => false,
+        Seccomp::Filtered(other) => of.filters().any(|filter| core::ptr::eq(filter, &**other)),
+    }
+}
+
+fn add_filter(task: &Task, flags: u32, addr: usize) -> SysResult {
+    if flags & !(FLAG_TSYNC | FLAG_LOG | FLAG_SPEC_ALLOW | FLAG_TSYNC_ESRCH) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let program = read_program(addr)?;
+    let cred = task.cred();
+    if !cred.no_new_privileges && !cred.privileged() {
+        return Err(Errno::EACCES);
+    }
+    let old = task.seccomp.lock().clone();
+    let length: usize = old.filters().map(|filter| filter.program.length() + PER_FILTER).sum();
+    if length + program.length() > MOST_INSTRUCTIONS {
+        return Err(Errno::ENOMEM);
+    }
+    let before = match &old {
+        Seccomp::Off => None,
+        Seccomp::Strict => return Err(Errno::EINVAL),
+        Seccomp::Filtered(filter) => Some(filter.clone()),
+    };
+    let others = if flags & FLAG_TSYNC != 0 { others(task.process(), task) } else { Vec::new() };
+    if let Some(strange) = others.iter().find(|other| !is_ancestor(&other.seccomp.lock(), &old)) {
+        return if flags & FLAG_TSYNC_ESRCH != 0 { Err(Errno::ESRCH) } else { Ok(strange.tid() as usize) };
+    }
+    let new = Seccomp::Filtered(Arc::new(Filter { program, before }));
+    for other in others {
+        if cred.no_new_privileges && !other.cred().no_new_privileges {
+            let theirs = crate::credentials::Credentials { no_new_privileges: true, ..(*other.cred()).clone() };
+            other.set_cred(theirs);
+        }
+        set(&other, new.clone());
+    }
+    set(task, new);
+    Ok(0)
+}
+
+fn others(process: &Process, task: &Task) -> Vec<Arc<Task>> {
+    process.tasks().into_iter().filter(|other| !core::ptr::eq(&**other, task)).collect()
+}
+
+fn set_strict(task: &Task) -> SysResult {
+    if let Seccomp::Filtered(_) = *task.seccomp.lock() {
+        return Err(Errno::EINVAL);
+    }
+    set(task, Seccomp::Strict);
+    Ok(0)
+}
+
+/// `PR_SET_SECCOMP`
+pub(crate) fn set_by_prctl(task: &Task, mode: usize, addr: usize) -> SysResult {
+    match mode {
+        1 => set_strict(task),
+        2 => add_filter(task, 0, addr),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// `seccomp(2)`
+pub fn sys_seccomp(task: &Task, operation: u32, flags: u32, addr: usize) -> SysResult {
+    match operation {
+        SET_MODE_STRICT if flags == 0 && addr == 0 => set_strict(task),
+        SET_MODE_FILTER => add_filter(task, flags, addr),
+        GET_ACTION_AVAIL if flags == 0 => {
+            let action = UserPtr::<u32>::new(addr).read()?;
+            let known = [KILL_PROCESS, KILL_THREAD, TRAP, ERRNO, TRACE, LOG, ALLOW].contains(&action);
+            if known { Ok(0) } else { Err(Errno::EOPNOTSUPP) }
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}
