@@ -167,8 +167,9 @@ impl Tty {
 
     /// The line is gone: readers see the end of file, writers `EIO`, the session `SIGHUP`. Openings made later work again.
     pub fn hang_up(&self) {
-        self.kill_openings();
+        // The signal first: who reads is to die of it, not to see the end of file and go on.
         self.signal_hangup();
+        self.kill_openings();
     }
 
     /// Makes the openings there are useless: end of file for readers, `EIO` for writers.
