@@ -61,7 +61,9 @@ pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd:
         _ => return Err(Errno::EINVAL),
     };
     if flags & sys::MAP_HUGETLB != 0 {
-        return Err(Errno::ENOMEM);
+        // There are none of those sizes that the processor has, and no other sizes.
+        let size = flags >> sys::MAP_HUGE_SHIFT & sys::MAP_HUGE_MASK;
+        return Err(if matches!(size, 0 | 21 | 30) { Errno::ENOMEM } else { Errno::EINVAL });
     }
     if page_up(len).is_none() || offset.checked_add(len as u64).is_none() {
         return Err(Errno::EOVERFLOW);
@@ -142,7 +144,11 @@ pub fn sys_brk(task: &Task, end: usize) -> SysResult {
     if end > now && ((end - now) as u64 > limit || may_commit(end - now).is_err()) {
         return Ok(now);
     }
-    Ok(space.brk(end))
+    let new = space.brk(end);
+    if new > now && space.locks_future() {
+        space.bring_in(&(vm::page_down(now)..new));
+    }
+    Ok(new)
 }
 
 /// `madvise(2)`
@@ -157,6 +163,7 @@ pub fn sys_madvise(task: &Task, addr: usize, len: usize, advice: u32) -> SysResu
         sys::MADV_DOFORK => space.madvise(addr, len, Advice::Flags(none, AreaFlags::DONTFORK))?,
         sys::MADV_WIPEONFORK => space.madvise(addr, len, Advice::Flags(AreaFlags::WIPEONFORK, none))?,
         sys::MADV_KEEPONFORK => space.madvise(addr, len, Advice::Flags(none, AreaFlags::WIPEONFORK))?,
+        sys::MADV_REMOVE => space.remove(addr, len)?,
         sys::MADV_POPULATE_READ => populate(&space, addr, len, Access::Read)?,
         sys::MADV_POPULATE_WRITE => populate(&space, addr, len, Access::Write)?,
         // Said to help, and nothing to do.
@@ -176,8 +183,25 @@ pub fn sys_madvise(task: &Task, addr: usize, len: usize, advice: u32) -> SysResu
 }
 
 fn populate(space: &AddressSpace, addr: usize, len: usize, access: Access) -> Result<(), Errno> {
-    space.check_mapped(addr, len)?;
+    space.check_access(addr, len, access)?;
     space.populate(addr, page_up(len).ok_or(Errno::EINVAL)?, access)
+}
+
+/// `mseal(2)`
+pub fn sys_mseal(task: &Task, addr: usize, len: usize, flags: u64) -> SysResult {
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    space(task)?.seal(addr, len).map(|()| 0)
+}
+
+/// `remap_file_pages(2)`: as Linux does it since 4.0, by a mapping for each part.
+pub fn sys_remap_file_pages(task: &Task, start: usize, len: usize, prot: u32, first: usize, _flags: u32) -> SysResult {
+    let (start, len) = (vm::page_down(start), vm::page_down(len));
+    if prot != 0 || len == 0 || start.checked_add(len).is_none() || first.checked_add(len / PAGE_SIZE).is_none() {
+        return Err(Errno::EINVAL);
+    }
+    space(task)?.show_pages(start, len, first as u64).map(|()| 0)
 }
 
 /// `mincore(2)`

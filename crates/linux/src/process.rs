@@ -17,7 +17,6 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::fmt::Write;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -439,41 +438,6 @@ impl Process {
     pub fn environment(&self) -> Vec<u8> {
         let range = self.image.lock().env.clone();
         self.strings(range)
-    }
-
-    /// `/proc/<pid>/maps`.
-    #[must_use]
-    pub fn memory_map(&self) -> String {
-        let mut text = String::new();
-        for area in self.space().map(|space| space.listing()).unwrap_or_default() {
-            let flag = |set: bool, letter: char| if set { letter } else { '-' };
-            let dev = fs::DeviceId::decode(area.dev);
-            let start = text.len();
-            // Writing to a string does not fail.
-            let _ = write!(
-                text,
-                "{:08x}-{:08x} {}{}{}{} {:08x} {:02x}:{:02x} {} ",
-                area.range.start,
-                area.range.end,
-                flag(area.prot.contains(vm::Prot::READ), 'r'),
-                flag(area.prot.contains(vm::Prot::WRITE), 'w'),
-                flag(area.prot.contains(vm::Prot::EXEC), 'x'),
-                if area.shared { 's' } else { 'p' },
-                area.offset,
-                dev.major,
-                dev.minor,
-                area.ino,
-            );
-            if !area.name.is_empty() {
-                // Names begin in column 73.
-                while text.len() - start < 73 {
-                    text.push(' ');
-                }
-                text.push_str(&String::from_utf8_lossy(&area.name));
-            }
-            text.push('\n');
-        }
-        text
     }
 
     /// Names, units, and soft and hard values of its limits.

@@ -296,7 +296,7 @@ calls! {
     25 mremap(Ptr, Num, Num, Hex, Ptr) = [mm::sys_mremap];
     26 msync(Ptr, Num, Hex) = [mm::sys_msync];
     27 mincore(Ptr, Num, Ptr) = [mm::sys_mincore];
-    28 madvise(Ptr, Num, Num) = [mm::sys_madvise]; // partial: no MADV_REMOVE, MADV_COLLAPSE, MADV_HWPOISON
+    28 madvise(Ptr, Num, Num) = [mm::sys_madvise]; // partial: no MADV_COLLAPSE, MADV_HWPOISON
     29 shmget(Int, Num, Oct) = [shm::sys_shmget]; // partial: no SHM_HUGETLB
     30 shmat(Int, Ptr, Oct) = [shm::sys_shmat];
     31 shmctl(Int, Num, Ptr) = [shm::sys_shmctl]; // partial: no IPC_INFO, SHM_INFO, SHM_STAT
@@ -452,6 +452,7 @@ calls! {
     203 sched_setaffinity(Int, Num, Ptr) = [sched::sys_sched_setaffinity];
     204 sched_getaffinity(Int, Num, Ptr) = [sched::sys_sched_getaffinity];
     213 epoll_create(Int) = [poll::sys_epoll_create];
+    216 remap_file_pages(Ptr, Num, Hex, Num, Hex) = [mm::sys_remap_file_pages];
     217 getdents64(Fd, Ptr, Num) = [dirent::sys_getdents64];
     218 set_tid_address(Ptr) = [process::sys_set_tid_address];
     219 restart_syscall() = [time::sys_restart_syscall];
@@ -570,6 +571,7 @@ calls! {
     454 futex_wake(Ptr, Hex, Int, Hex) = [futex2::sys_futex_wake];
     455 futex_wait(Ptr, Num, Hex, Hex, Ptr, Int) = [futex2::sys_futex_wait];
     456 futex_requeue(Ptr, Hex, Int, Int) = [futex2::sys_futex_requeue];
+    462 mseal(Ptr, Num, Hex) = [mm::sys_mseal];
 }
 
 /// The names of the calls there are not.
@@ -581,14 +583,7 @@ pub static MISSING: &[(u16, &str)] = &[
     (181, "getpmsg"), (182, "putpmsg"), (183, "afs_syscall"), (184, "tuxcall"), (185, "security"), (205, "set_thread_area"),
     (206, "io_setup"), (207, "io_destroy"), (208, "io_getevents"), (209, "io_submit"), (210, "io_cancel"),
     (211, "get_thread_area"), (212, "lookup_dcookie"), (214, "epoll_ctl_old"), (215, "epoll_wait_old"),
-    (216, "remap_file_pages"), (236, "vserver"), (246, "kexec_load"), (248, "add_key"), (249, "request_key"), (250, "keyctl"),
+    (236, "vserver"), (246, "kexec_load"), (248, "add_key"), (249, "request_key"), (250, "keyctl"),
     (298, "perf_event_open"), (300, "fanotify_init"), (301, "fanotify_mark"), (303, "name_to_handle_at"),
-    (304, "open_by_handle_at"), (308, "setns"), (313, "finit_module"), (320, "kexec_file_load"), (321, "bpf"),
-    (323, "userfaultfd"), (333, "io_pgetevents"), (335, "uretprobe"), (425, "io_uring_setup"), (426, "io_uring_enter"),
-    (427, "io_uring_register"), (428, "open_tree"), (429, "move_mount"), (430, "fsopen"), (431, "fsconfig"), (432, "fsmount"),
-    (433, "fspick"), (442, "mount_setattr"), (443, "quotactl_fd"), (444, "landlock_create_ruleset"), (445, "landlock_add_rule"),
-    (446, "landlock_restrict_self"), (447, "memfd_secret"), (451, "cachestat"), (453, "map_shadow_stack"), (457, "statmount"),
-    (458, "listmount"), (459, "lsm_get_self_attr"), (460, "lsm_set_self_attr"), (461, "lsm_list_modules"), (462, "mseal"),
-    (463, "setxattrat"), (464, "getxattrat"), (465, "listxattrat"), (466, "removexattrat"), (467, "open_tree_attr"),
-    (468, "file_getattr"), (469, "file_setattr"),
+    (304, "open_by_handle_at"), (308, "setns"), (313, "finit_module"), (320, "kexec_file_load"), (321, "bpf"), (323, "userfaultfd"), (333, "io_pgetevents"), (335, "uretprobe"), (425, "io_uring_setup"), (426, "io_uring_enter"), (427, "io_uring_register"), (428, "open_tree"), (429, "move_mount"), (430, "fsopen"), (431, "fsconfig"), (432, "fsmount"), (433, "fspick"), (442, "mount_setattr"), (443, "quotactl_fd"), (444, "landlock_create_ruleset"), (445, "landlock_add_rule"), (446, "landlock_restrict_self"), (447, "memfd_secret"), (451, "cachestat"), (453, "map_shadow_stack"), (457, "statmount"), (458, "listmount"), (459, "lsm_get_self_attr"), (460, "lsm_set_self_attr"), (461, "lsm_list_modules"), (463, "setxattrat"), (464, "getxattrat"), (465, "listxattrat"), (466, "removexattrat"), (467, "open_tree_attr"), (468, "file_getattr"), (469, "file_setattr"),
 ];

@@ -41,6 +41,7 @@ impl AddressSpace {
                 if !locked_too && state.areas.within(range.clone()).any(|(_, area)| area.flags.contains(AreaFlags::LOCKED)) {
                     return Err(Errno::EINVAL);
                 }
+                state.check_seals_of_contents(&range)?;
                 let parts = state.parts(&range);
                 let _claim = self.claim(&mut state, range);
                 drop(state);
@@ -49,10 +50,52 @@ impl AddressSpace {
                 }
             }
             Advice::Flags(set, clear) => {
+                if set.intersects(AreaFlags::DONTFORK | AreaFlags::WIPEONFORK) {
+                    state.check_seals_of_contents(&range)?;
+                }
                 state.areas.update(range, |area| area.flags = (area.flags | set) - clear);
             }
         }
         if whole { Ok(()) } else { Err(Errno::ENOMEM) }
+    }
+
+    /// Has the objects of shared mappings forget what they have in a range (`MADV_REMOVE`).
+    ///
+    /// # Errors
+    /// `EINVAL` for what is no object's or locked, `EACCES` for what is private or may not be written to, `ENOMEM` if something is not mapped; the
+    /// object's.
+    pub fn remove(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        let range = Self::range(addr, len)?;
+        let mut holes = Vec::new();
+        {
+            let state = self.look(&range);
+            if !state.areas.covers(range.clone()) {
+                return Err(Errno::ENOMEM);
+            }
+            for (part, area) in state.areas.within(range) {
+                let source = area.source.as_ref().filter(|_| !area.flags.contains(AreaFlags::LOCKED));
+                let (source, (start, _)) = source.zip(state.areas.find(part.start)).ok_or(Errno::EINVAL)?;
+                if !area.shared() || !area.prot.contains(Prot::WRITE) {
+                    return Err(Errno::EACCES);
+                }
+                let first = source.first + ((part.start - start) / PAGE_SIZE) as u64;
+                holes.push((source.object.clone(), first..first + (part.len() / PAGE_SIZE) as u64));
+            }
+        }
+        holes.into_iter().try_for_each(|(object, pages)| object.backing.punch(pages))
+    }
+
+    /// Whether a program may touch everything in a range so; it is mapped.
+    ///
+    /// # Errors
+    /// `ENOMEM` if something is not mapped, `EINVAL` if it may not.
+    pub fn check_access(&self, addr: usize, len: usize, access: Access) -> Result<(), Errno> {
+        let range = Self::range(addr, len)?;
+        let state = self.look(&range);
+        if !state.areas.covers(range.clone()) {
+            return Err(Errno::ENOMEM);
+        }
+        if state.areas.within(range).all(|(_, area)| access.allowed(area.prot)) { Ok(()) } else { Err(Errno::EINVAL) }
     }
 
     /// Whether everything in a range is mapped; the range must be page-aligned.
@@ -75,7 +118,18 @@ impl AddressSpace {
             return Err(Errno::ENOMEM);
         }
         let there = |va: usize| self.table.get(va).is_some() || self.parked.contains(va);
-        Ok(range.step_by(PAGE_SIZE).map(|va| u8::from(there(va))).collect())
+        let at_hand = |start: usize, area: &Area, va: usize| {
+            let index = |first: u64| first + ((va - start) / PAGE_SIZE) as u64;
+            area.source.as_ref().is_some_and(|s| s.object.backing.cached(index(s.first)).is_some())
+        };
+        let mut pages = Vec::with_capacity(range.len() / PAGE_SIZE);
+        for (part, _) in state.areas.within(range) {
+            if let Some((start, area)) = state.areas.find(part.start) {
+                // A file's pages count as soon as the file has them.
+                pages.extend(part.step_by(PAGE_SIZE).map(|va| u8::from(there(va) || at_hand(start, area, va))));
+            }
+        }
+        Ok(pages)
     }
 
     /// Locks a range, of whole pages, and brings its pages in unless `on_fault`. `limit`: the most bytes that may be locked

@@ -37,6 +37,8 @@ bitflags::bitflags! {
         const WIPEONFORK = 8;
         /// `mlock(2)` was called; nothing is ever swapped, so this is only shown.
         const LOCKED = 16;
+        /// Stays as it is (`mseal(2)`).
+        const SEALED = 32;
     }
 }
 

@@ -22,7 +22,7 @@ pub enum Access {
 }
 
 impl Access {
-    fn allowed(self, prot: Prot) -> bool {
+    pub(crate) fn allowed(self, prot: Prot) -> bool {
         match self {
             // The processor reads whatever it may write or execute.
             Self::Read => !prot.is_empty(),

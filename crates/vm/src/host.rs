@@ -55,6 +55,13 @@ pub(crate) struct Perm {
     pub(crate) exec: bool,
 }
 
+/// As `guard::paging::Flags`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flags {
+    pub(crate) accessed: bool,
+    pub(crate) dirty: bool,
+}
+
 /// As `guard::paging::MapError`.
 #[derive(Debug)]
 pub(crate) struct MapError;
@@ -158,6 +165,12 @@ impl PageTable {
             child.0.lock().unwrap().insert(va, (page.clone(), *perm));
         }
         Ok(())
+    }
+
+    pub(crate) fn visit(&self, range: Range<usize>, mut each: impl FnMut(usize, &Page, Flags)) {
+        for (&va, (page, perm)) in self.0.lock().unwrap().range(range) {
+            each(va, &page.clone(), Flags { accessed: true, dirty: perm.write });
+        }
     }
 
     pub(crate) fn activate(&self) {}

@@ -8,6 +8,8 @@
 //! | `fault` | what happens when a program touches a page: demand paging, copy on write, stack growth |
 //! | `advice` | what a program says about its memory: `madvise`, `mlock`, `mincore` |
 //! | `remap` | moving and growing what is mapped |
+//! | `seal` | what stays as it is |
+//! | `residency` | what of a mapping is in memory |
 //! | `object` | where the pages of a mapping come from |
 //! | `few` | lists of mostly one element |
 //! | `zero` | the page of zeros |
@@ -34,6 +36,8 @@ mod object;
 #[cfg(test)]
 mod parallel;
 mod remap;
+mod residency;
+mod seal;
 mod space;
 mod zero;
 
@@ -55,6 +59,7 @@ pub use fault::{Access, FaultError};
 pub use mappings::Mappings;
 pub use object::{Backing, Object, SharedMemory};
 pub use remap::Remap;
+pub use residency::Residency;
 pub use space::{AddressSpace, AreaInfo, FutexKey, Mapping, Placement, Stats};
 
 pub use abi::layout::{PAGE_SIZE, USER_END, USER_START};

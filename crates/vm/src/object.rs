@@ -30,6 +30,15 @@ pub trait Backing: Send + Sync {
         }
     }
 
+    /// Forgets the pages among `pages`, so that they are zeros again, and takes them out of all mappings (`MADV_REMOVE`).
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if it cannot; the object's own.
+    fn punch(&self, pages: Range<u64>) -> Result<(), Errno> {
+        let _ = pages;
+        Err(Errno::EOPNOTSUPP)
+    }
+
     /// Where it is noted who maps it, if pages can be taken away again.
     fn mappings(&self) -> Option<&Mappings> {
         None
@@ -64,6 +73,7 @@ impl Object {
 #[derive(Default)]
 pub struct SharedMemory {
     pages: Mutex<BTreeMap<u64, Page>>,
+    mappings: Mappings,
 }
 
 impl Backing for SharedMemory {
@@ -79,5 +89,21 @@ impl Backing for SharedMemory {
 
     fn cached(&self, index: u64) -> Option<Page> {
         self.pages.lock().get(&index).cloned()
+    }
+
+    fn punch(&self, range: Range<u64>) -> Result<(), Errno> {
+        let gone = {
+            let mut pages = self.pages.lock();
+            let mut gone = pages.split_off(&range.start);
+            pages.append(&mut gone.split_off(&range.end));
+            gone
+        };
+        self.mappings.unmap(range, false);
+        drop(gone);
+        Ok(())
+    }
+
+    fn mappings(&self) -> Option<&Mappings> {
+        Some(&self.mappings)
     }
 }

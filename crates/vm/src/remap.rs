@@ -53,6 +53,10 @@ impl AddressSpace {
             Some((_, area)) if area.end >= from.end => {}
             _ => return Err(Errno::EFAULT),
         }
+        state.check_seals(&from)?;
+        if let Some(target) = &target {
+            state.check_seals(target)?;
+        }
         let more = if how.keep { new_len } else { new_len.saturating_sub(old_len) };
         if !self.has_room(&state, more) {
             return Err(Errno::ENOMEM);
@@ -107,6 +111,29 @@ impl AddressSpace {
             Mapping { place, len, prot: area.prot, flags: area.flags, object: Some((source.object, source.first)) }
         };
         self.mmap(request)
+    }
+
+    /// Has a shared mapping show other pages of what it maps, from page `first` on (`remap_file_pages(2)`).
+    ///
+    /// # Errors
+    /// `EINVAL` if the range is not of one shared mapping; those of `mmap`.
+    pub fn show_pages(&self, start: usize, len: usize, first: u64) -> Result<(), Errno> {
+        let range = Self::range(start, len)?;
+        let request = {
+            let state = self.look(&range);
+            let (_, area) = state.areas.find(start).ok_or(Errno::EINVAL)?;
+            let source = area.source.as_ref().filter(|_| area.shared()).ok_or(Errno::EINVAL)?;
+            let same = |other: &Area| {
+                let object = other.source.as_ref().is_some_and(|s| alloc::sync::Arc::ptr_eq(&s.object, &source.object));
+                object && other.flags == area.flags && other.prot == area.prot
+            };
+            if !state.areas.covers(range.clone()) || !state.areas.within(range).all(|(_, other)| same(other)) {
+                return Err(Errno::EINVAL);
+            }
+            let object = Some((source.object.clone(), first));
+            Mapping { place: Placement::Fixed(start), len, prot: area.prot, flags: area.flags, object }
+        };
+        self.mmap(request).map(drop)
     }
 
     /// The areas, to change them in two ranges that do not overlap.

@@ -114,6 +114,8 @@ pub(crate) struct State {
     pub(crate) heap: Range<usize>,
     /// Bytes mapped.
     pub(crate) size: usize,
+    /// Some area is or was sealed.
+    pub(crate) has_seals: bool,
 }
 
 impl State {
@@ -305,6 +307,7 @@ impl AddressSpace {
         if !replace {
             return Err(Errno::EEXIST);
         }
+        state.check_seals(&range)?;
         if !self.has_room(&state, len) {
             return Err(Errno::ENOMEM);
         }
@@ -388,7 +391,9 @@ impl AddressSpace {
         if range.is_empty() {
             return Err(Errno::EINVAL);
         }
-        self.clear(self.change(&range), range, |_| ());
+        let state = self.change(&range);
+        state.check_seals(&range)?;
+        self.clear(state, range, |_| ());
         Ok(())
     }
 
@@ -399,6 +404,7 @@ impl AddressSpace {
     pub fn mprotect(&self, addr: usize, len: usize, prot: Prot) -> Result<(), Errno> {
         let range = Self::range(addr, len)?;
         let mut state = self.change(&range);
+        state.check_seals(&range)?;
         // A private page may be shared with a child or a file: writing to it is granted page by page, by faults. So nothing
         // is to be done in the table for more than there was.
         let grows = |area: &Area| !area.shared() && prot.contains(area.prot) && (area.prot ^ prot) - Prot::WRITE == Prot::empty();
@@ -471,13 +477,18 @@ impl AddressSpace {
             if state.heap.end != old {
                 continue;
             }
+            if new_top < old_top && state.check_seals(&range).is_err() {
+                return old;
+            }
             if new_top < old_top {
                 self.clear(state, range, |state| state.heap.end = end);
                 return end;
             }
             if new_top > old_top {
                 let prot = Prot::READ | Prot::WRITE;
-                let area = Area::new(new_top, prot, AreaFlags::empty(), None);
+                let mut flags = AreaFlags::empty();
+                flags.set(AreaFlags::LOCKED, self.locks_future());
+                let area = Area::new(new_top, prot, flags, None);
                 if !state.areas.is_free(range) || self.add(&mut state, old_top, area).is_err() {
                     return old;
                 }
@@ -496,7 +507,7 @@ impl AddressSpace {
         child.set_limits(self.size_limit.load(Ordering::Relaxed), self.stack_limit());
         // Nobody faults, and nobody is in the middle of a change.
         let state = self.change(&(0..usize::MAX));
-        let mut copy = State { heap: state.heap.clone(), ..State::default() };
+        let mut copy = State { heap: state.heap.clone(), has_seals: state.has_seals, ..State::default() };
         let mut pages = 0;
         for (start, area) in state.areas.iter() {
             if area.flags.contains(AreaFlags::DONTFORK) {

@@ -5,6 +5,7 @@
 //! wake-ups N` does as many of one of them as it is told, `machine-tests quiet` counts interrupts as only Skerry
 //! shows them, and `machine-tests fuzz …` is `cargo xtask fuzz syscalls` inside the machine.
 
+mod areas;
 mod canary;
 mod coherence;
 mod credentials;
@@ -58,6 +59,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         spaces::CHECKS,
         coherence::CHECKS,
         mappings::CHECKS,
+        areas::CHECKS,
         layout::CHECKS,
         sequences::CHECKS,
         files::CHECKS,

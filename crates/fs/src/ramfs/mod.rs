@@ -45,15 +45,27 @@ pub(crate) struct Super {
     page_limit: u64,
 }
 
+/// Pages of all such file systems.
+static IN_FILES: AtomicU64 = AtomicU64::new(0);
+
+/// How many pages files in memory have.
+#[must_use]
+pub fn pages_in_files() -> u64 {
+    IN_FILES.load(Ordering::Relaxed)
+}
+
 impl Super {
     /// Takes pages from the allowance.
     fn reserve(&self, pages: u64) -> Result<()> {
         let fits = |used: u64| used.checked_add(pages).filter(|&sum| sum <= self.page_limit);
-        self.pages_used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map(drop).map_err(|_| Errno::ENOSPC)
+        self.pages_used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_err(|_| Errno::ENOSPC)?;
+        IN_FILES.fetch_add(pages, Ordering::Relaxed);
+        Ok(())
     }
 
     fn release(&self, pages: u64) {
         self.pages_used.fetch_sub(pages, Ordering::Relaxed);
+        IN_FILES.fetch_sub(pages, Ordering::Relaxed);
     }
 }
 
@@ -690,6 +702,12 @@ impl vm::Backing for RamInode {
         if let Ok(contents) = self.contents() {
             contents.each_cached(range, each);
         }
+    }
+
+    fn punch(&self, pages: Range<u64>) -> core::result::Result<(), Errno> {
+        let page = vm::PAGE_SIZE as u64;
+        let mode = sys::FALLOC_FL_PUNCH_HOLE | sys::FALLOC_FL_KEEP_SIZE;
+        Inode::fallocate(self, mode, pages.start * page, (pages.end - pages.start) * page)
     }
 
     fn mappings(&self) -> Option<&vm::Mappings> {

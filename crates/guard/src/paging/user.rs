@@ -53,6 +53,12 @@ pub struct Flags {
     pub dirty: bool,
 }
 
+impl Flags {
+    fn of(bits: Bits) -> Self {
+        Self { accessed: bits.contains(Bits::ACCESSED), dirty: bits.contains(Bits::DIRTY) }
+    }
+}
+
 /// Pages taken out of a table, or tables that became empty, until all CPUs have forgotten them.
 enum Removed {
     Page(usize, Frame),
@@ -324,7 +330,7 @@ impl PageTable {
         // SAFETY: the entry holds a reference, and stays while the span is locked.
         let page = unsafe { Page::share_frame(frame) };
         let bits = entry.flags();
-        Some((page, Perm::of(bits), Flags { accessed: bits.contains(Bits::ACCESSED), dirty: bits.contains(Bits::DIRTY) }))
+        Some((page, Perm::of(bits), Flags::of(bits)))
     }
 
     /// For fork: every page mapped in `range` (page-aligned) is mapped read-only in both tables, so that the next write in
@@ -367,6 +373,23 @@ impl PageTable {
             tlb::flush(&self.active, start..end);
         }
         result
+    }
+
+    /// Calls `each` with every page that is mapped in `range` (page-aligned), its address and what the processor noted, with the span
+    /// locked: it must not use this table. The page is one more reference.
+    pub fn visit(&self, range: Range<usize>, mut each: impl FnMut(usize, &Page, Flags)) {
+        let Range { start, end } = user_pages(&range);
+        let Ok(()) = self.for_each_table(start..end, |va, table, slots| {
+            for (slot, entry) in table.entries(slots) {
+                if let Some(frame) = mapped(entry) {
+                    // SAFETY: the entry holds a reference, and stays while the span is locked.
+                    let page = unsafe { Page::share_frame(frame) };
+                    let at = (va & !(span(2) - 1)) + slot * PAGE_SIZE;
+                    each(at, &page, Flags::of(entry.flags()));
+                }
+            }
+            Ok::<(), Infallible>(())
+        });
     }
 
     /// Every CPU on which the table is active passes a full memory barrier, and serialises its instructions, between the call and

@@ -83,28 +83,29 @@ fn meminfo() -> String {
     let kib = |frames: u64| frames * 4;
     // What other instances were given is not this machine's memory any more.
     let (total, free) = (kib(stats.total - stats.granted - stats.leaked), kib(stats.free));
-    let user = kib(stats.user);
-    // What is here is what there is: no swap, no cache that could be given back beside the files themselves.
+    // No swap, and no cache that could be given back beside the files themselves, which are shared memory in Linux' words.
+    let files = kib(fs::ramfs::pages_in_files().min(stats.user));
+    let anonymous = kib(stats.user) - files;
     let rows = [
         ("MemTotal", total),
         ("MemFree", free),
         ("MemAvailable", free),
         ("Buffers", 0),
-        ("Cached", 0),
+        ("Cached", files),
         ("SwapCached", 0),
-        ("Active", user),
-        ("Inactive", 0),
+        ("Active", anonymous),
+        ("Inactive", files),
         ("SwapTotal", 0),
         ("SwapFree", 0),
         ("Dirty", 0),
         ("Writeback", 0),
-        ("AnonPages", user),
+        ("AnonPages", anonymous),
         ("Mapped", 0),
-        ("Shmem", 0),
+        ("Shmem", files),
         ("Slab", kib(stats.kernel)),
         ("SReclaimable", 0),
         ("CommitLimit", total),
-        ("Committed_AS", user),
+        ("Committed_AS", kib(stats.user)),
     ];
     let mut text = rows.iter().fold(String::new(), |mut text, (name, value)| {
         let _ = writeln!(text, "{:<16}{value:>8} kB", format!("{name}:"));

@@ -1,9 +1,10 @@
 //! `/proc`: what programs read to learn about processes and the machine.
 //!
 //! The tree is made of the generated files of [`fs::pseudo`]: `machine.rs` holds the texts about the machine, `pressure.rs` those about waiting, `network.rs` those about sockets, `sysctl.rs` those below
-//! `/proc/sys`, `process.rs` those of one process. Texts are made when they are read and are not held against changes.
+//! `/proc/sys`, `process.rs` those of one process, `memory.rs` those about its memory. Texts are made when they are read and are not held against changes.
 
 mod machine;
+mod memory;
 mod network;
 mod pressure;
 mod process;

@@ -1,6 +1,6 @@
 //! The files of one process: `/proc/<pid>`, `/proc/<pid>/task/<tid>`.
 
-use super::{PID_SHIFT, machine::NS_PER_TICK, number};
+use super::{PID_SHIFT, machine::NS_PER_TICK, memory, number};
 use crate::credentials::Capabilities;
 use crate::fdtable::FdTable;
 use crate::oom;
@@ -293,13 +293,13 @@ fn text(name: &str, pid: i32, tid: Option<i32>) -> Result<Vec<u8>> {
         "coredump_filter" => "00000033\n".into(),
         "environ" => return Ok(process.environment()),
         "limits" => limits(&process),
-        "maps" => process.memory_map(),
+        "maps" => memory::maps(&process),
         "mountinfo" => mount_table(true),
         "mounts" => mount_table(false),
         "oom_score" => format!("{}\n", oom::score(&process)),
         "oom_score_adj" => format!("{}\n", process.oom_adjustment.load(Ordering::Relaxed)),
-        "smaps" => smaps(&process, ""),
-        "smaps_rollup" => smaps(&process, "[rollup]"),
+        "smaps" => memory::smaps(&process),
+        "smaps_rollup" => memory::smaps_rollup(&process),
         // All users and groups are those of the one namespace.
         "uid_map" | "gid_map" => format!("{:>10} {:>10} {:>10}\n", 0, 0, u32::MAX),
         "setgroups" => "allow\n".into(),
@@ -309,7 +309,7 @@ fn text(name: &str, pid: i32, tid: Option<i32>) -> Result<Vec<u8>> {
         "syscall" => "running\n".into(),
         "stack" => stack(&process, tid),
         "stat" => stat(&process.snapshot(), tid),
-        "statm" => statm(&process.snapshot()),
+        "statm" => memory::statm(&process),
         "status" => status(&process, tid),
         "wchan" => waits_in(&process, tid),
         _ => return Err(Errno::ENOENT),
@@ -389,11 +389,6 @@ fn stat(s: &Snapshot, tid: Option<i32>) -> String {
     )
 }
 
-fn statm(s: &Snapshot) -> String {
-    let [size, resident] = s.memory.map(|bytes| bytes / PAGE);
-    format!("{size} {resident} 0 0 0 {resident} 0\n")
-}
-
 fn status(process: &Process, tid: Option<i32>) -> String {
     let s = process.snapshot();
     let [pid, parent, ..] = s.ids;
@@ -405,15 +400,13 @@ fn status(process: &Process, tid: Option<i32>) -> String {
         _ => "sleeping",
     };
     let four = |ids: [u32; 4]| ids.map(|id| format!("{id}")).join("\t");
-    let [size, resident] = s.memory.map(|bytes| bytes / 1024);
     let [pending, blocked, ignored, caught] = s.signals;
     let groups: String = s.groups.iter().map(|g| format!("{g} ")).collect();
     let masks: Vec<String> =
         s.allowed_cpus.iter().rev().flat_map(|w| [w >> 32, w & 0xffff_ffff]).map(|w| format!("{w:08x}")).collect();
     format!(
         "Name:\t{}\nUmask:\t{:04o}\nState:\t{} ({state})\nTgid:\t{pid}\nNgid:\t0\nPid:\t{}\nPPid:\t{parent}\nTracerPid:\t0\n\
-         Uid:\t{}\nGid:\t{}\nFDSize:\t{}\nGroups:\t{groups}\nVmPeak:\t{size:>8} kB\nVmSize:\t{size:>8} kB\nVmLck:\t       0 kB\n\
-         VmHWM:\t{resident:>8} kB\nVmRSS:\t{resident:>8} kB\nRssAnon:\t{resident:>8} kB\nRssFile:\t       0 kB\nThreads:\t{}\n\
+         Uid:\t{}\nGid:\t{}\nFDSize:\t{}\nGroups:\t{groups}\n{}Threads:\t{}\n\
          SigPnd:\t0000000000000000\nShdPnd:\t{pending:016x}\nSigBlk:\t{blocked:016x}\nSigIgn:\t{ignored:016x}\nSigCgt:\t{caught:016x}\n\
          CapInh:\t{:016x}\nCapPrm:\t{:016x}\nCapEff:\t{:016x}\nCapBnd:\t{:016x}\n\
          CapAmb:\t{:016x}\nNoNewPrivs:\t{}\nSeccomp:\t{}\nCpus_allowed:\t{}\nMems_allowed:\t1\nMems_allowed_list:\t0\n",
@@ -424,6 +417,7 @@ fn status(process: &Process, tid: Option<i32>) -> String {
         four(s.uids),
         four(s.gids),
         process.files().map_or(0, |f| f.size()),
+        memory::status(process),
         s.threads.len(),
         s.capabilities.inheritable,
         s.capabilities.permitted,
@@ -433,16 +427,6 @@ fn status(process: &Process, tid: Option<i32>) -> String {
         u8::from(s.no_new_privileges),
         s.seccomp,
         masks.join(","),
-    )
-}
-
-/// One entry for the whole address space: what readers add up.
-fn smaps(process: &Process, name: &str) -> String {
-    let [size, resident] = process.snapshot().memory.map(|bytes| bytes / 1024);
-    format!(
-        "00010000-7ffffffff000 rw-p 00000000 00:00 0 {name:>10}\nSize:{size:>16} kB\nRss:{resident:>17} kB\nPss:{resident:>17} kB\n\
-         Shared_Clean:          0 kB\nShared_Dirty:          0 kB\nPrivate_Clean:         0 kB\nPrivate_Dirty:{resident:>7} kB\n\
-         Referenced:{resident:>10} kB\nAnonymous:{resident:>11} kB\nAnonHugePages:         0 kB\nSwap:                  0 kB\n"
     )
 }
 

@@ -1,0 +1,146 @@
+//! What of a process's memory is where: `/proc/<pid>/maps`, `smaps`, `smaps_rollup`, and the sizes in `status` and `statm`.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Write;
+
+use vm::{AreaInfo, PAGE_SIZE, Prot, Residency, Stats};
+
+use crate::process::Process;
+
+/// A line of `maps`.
+fn line(area: &AreaInfo) -> String {
+    let flag = |set: bool, letter: char| if set { letter } else { '-' };
+    let dev = fs::DeviceId::decode(area.dev);
+    let mut line = format!(
+        "{:08x}-{:08x} {}{}{}{} {:08x} {:02x}:{:02x} {} ",
+        area.range.start,
+        area.range.end,
+        flag(area.prot.contains(Prot::READ), 'r'),
+        flag(area.prot.contains(Prot::WRITE), 'w'),
+        flag(area.prot.contains(Prot::EXEC), 'x'),
+        if area.shared { 's' } else { 'p' },
+        area.offset,
+        dev.major,
+        dev.minor,
+        area.ino,
+    );
+    if !area.name.is_empty() {
+        // Names begin in column 73.
+        while line.len() < 73 {
+            line.push(' ');
+        }
+        line.push_str(&String::from_utf8_lossy(&area.name));
+    }
+    line.push('\n');
+    line
+}
+
+/// `maps`
+pub(super) fn maps(process: &Process) -> String {
+    process.space().map(|space| space.listing()).unwrap_or_default().iter().map(line).collect()
+}
+
+/// The lines that `smaps` and its sum have in common.
+fn amounts(sum: &Residency) -> String {
+    let private = sum.resident - sum.shared;
+    let rows = [
+        ("Rss", sum.resident),
+        ("Pss", sum.proportional),
+        ("Shared_Clean", sum.shared - sum.shared_dirty),
+        ("Shared_Dirty", sum.shared_dirty),
+        ("Private_Clean", private - sum.private_dirty),
+        ("Private_Dirty", sum.private_dirty),
+        ("Referenced", sum.referenced),
+        ("Anonymous", sum.anonymous),
+        ("LazyFree", 0),
+        ("AnonHugePages", 0),
+        ("ShmemPmdMapped", 0),
+        ("FilePmdMapped", 0),
+        ("Shared_Hugetlb", 0),
+        ("Private_Hugetlb", 0),
+        ("Swap", 0),
+        ("SwapPss", 0),
+        ("Locked", sum.locked),
+    ];
+    rows.iter().fold(String::new(), |mut text, row| {
+        push(&mut text, *row);
+        text
+    })
+}
+
+fn push(text: &mut String, (name, bytes): (&str, usize)) {
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "{:<16}{:>8} kB", format!("{name}:"), bytes >> 10);
+}
+
+fn residency(process: &Process) -> Vec<(AreaInfo, Residency)> {
+    process.space().map(|space| space.residency()).unwrap_or_default()
+}
+
+/// `smaps`
+pub(super) fn smaps(process: &Process) -> String {
+    residency(process).iter().fold(String::new(), |mut text, (area, sum)| {
+        text.push_str(&line(area));
+        push(&mut text, ("Size", area.range.len()));
+        push(&mut text, ("KernelPageSize", PAGE_SIZE));
+        push(&mut text, ("MMUPageSize", PAGE_SIZE));
+        text.push_str(&amounts(sum));
+        text.push_str("THPeligible:           0\n");
+        text
+    })
+}
+
+/// `smaps_rollup`
+pub(super) fn smaps_rollup(process: &Process) -> String {
+    let areas = residency(process);
+    let (Some((first, _)), Some((last, _))) = (areas.first(), areas.last()) else { return String::new() };
+    let mut all = Residency::default();
+    for (_, sum) in &areas {
+        all.add(sum);
+    }
+    format!("{:08x}-{:08x} ---p 00000000 00:00 0 {:>33}[rollup]\n{}", first.range.start, last.range.end, "", amounts(&all))
+}
+
+fn stats(process: &Process) -> Stats {
+    process.space().map(|space| space.stats()).unwrap_or_default()
+}
+
+/// The lines of `status` about memory; none for a process that has ended.
+pub(super) fn status(process: &Process) -> String {
+    if process.space().is_none() {
+        return String::new();
+    }
+    let stats = stats(process);
+    let rows = [
+        ("VmPeak", stats.size),
+        ("VmSize", stats.size),
+        ("VmLck", stats.locked),
+        ("VmPin", 0),
+        ("VmHWM", stats.resident),
+        ("VmRSS", stats.resident),
+        ("RssAnon", stats.resident - stats.shared),
+        ("RssFile", 0),
+        ("RssShmem", stats.shared),
+        ("VmData", stats.data),
+        ("VmStk", stats.stack),
+        ("VmExe", stats.text),
+        ("VmLib", 0),
+        // A table for every 2 MiB in use, if they are in use as a whole.
+        ("VmPTE", (stats.resident / 512).next_multiple_of(PAGE_SIZE)),
+        ("VmSwap", 0),
+    ];
+    rows.iter().fold(String::new(), |mut text, (name, bytes)| {
+        let _ = writeln!(text, "{name}:\t{:>8} kB", bytes >> 10);
+        text
+    })
+}
+
+/// `statm`
+pub(super) fn statm(process: &Process) -> String {
+    let stats = stats(process);
+    let pages = |bytes: usize| bytes / PAGE_SIZE;
+    let Stats { size, resident, shared, data, stack, text, .. } = stats;
+    format!("{} {} {} {} 0 {} 0\n", pages(size), pages(resident), pages(shared), pages(text), pages(data + stack))
+}
