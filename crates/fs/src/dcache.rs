@@ -171,7 +171,7 @@ impl Origin {
 }
 
 /// The dentry of `name` in `parent`, if it was used lately.
-#[inline]
+#[inline(always)]
 pub(crate) fn find(parent: &Arc<Dentry>, name: &[u8]) -> Option<Arc<Dentry>> {
     let key = Key::of(parent, name);
     let entry = key.slot().lock();

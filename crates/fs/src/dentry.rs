@@ -153,7 +153,7 @@ impl Dentry {
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`.
-    #[inline]
+    #[inline(always)]
     pub fn find(self: &Arc<Self>, name: &[u8]) -> Result<Arc<Self>> {
         match self.recall(name) {
             Some(child) => Ok(child),

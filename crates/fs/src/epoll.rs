@@ -11,7 +11,7 @@ use abi::errno::Errno;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use linux_raw_sys::general as sys;
 use task::Mutex;
 
@@ -45,10 +45,11 @@ struct Entry {
     set: Weak<Epoll>,
     /// `None` once removed from the set. Without event bits while a one-shot entry waits to be armed again.
     interest: Mutex<Option<Interest>>,
+    /// What it has been left for at the sources of its file.
+    watched: AtomicU32,
     queued: AtomicBool,
     /// Of several sets that watch the file in this way one is told: the first that somebody waits for.
     exclusive: bool,
-    this: Weak<Entry>,
 }
 
 impl Entry {
@@ -65,7 +66,7 @@ impl Entry {
 }
 
 impl Watcher for Entry {
-    fn changed(&self, what: Events) {
+    fn changed(self: Arc<Self>, what: Events) {
         self.take(what);
     }
 
@@ -73,17 +74,17 @@ impl Watcher for Entry {
         self.exclusive
     }
 
-    fn take(&self, what: Events) -> bool {
+    fn take(self: Arc<Self>, what: Events) -> bool {
         let interest = *self.interest.lock();
         if interest.is_none_or(|i| (Events::from_bits_truncate(i.events) | Events::ALWAYS) & what == Events::empty()) {
             return false;
         }
-        match (self.set.upgrade(), self.this.upgrade()) {
-            (Some(set), Some(this)) => {
-                set.enqueue([this]);
+        match self.set.upgrade() {
+            Some(set) => {
+                set.enqueue(self);
                 set.waiting.load(Ordering::SeqCst) > 0
             }
-            _ => false,
+            None => false,
         }
     }
 }
@@ -131,16 +132,10 @@ fn key(fd: i32, file: &Arc<File>) -> Key {
 }
 
 impl Epoll {
-    /// Puts entries on the ready list, those that are not there yet, and wakes waiters.
-    fn enqueue(&self, entries: impl IntoIterator<Item = Arc<Entry>>) {
-        let mut news = false;
-        for entry in entries {
-            if !entry.queued.swap(true, Ordering::AcqRel) {
-                self.ready.lock().push_back(entry);
-                news = true;
-            }
-        }
-        if news {
+    /// Puts an entry on the ready list, if it is not there yet, and wakes waiters.
+    fn enqueue(&self, entry: Arc<Entry>) {
+        if !entry.queued.swap(true, Ordering::AcqRel) {
+            self.ready.lock().push_back(entry);
             self.waiters.notify();
         }
     }
@@ -162,13 +157,13 @@ impl Epoll {
         {
             return Err(Errno::ELOOP);
         }
-        let entry = Arc::new_cyclic(|this| Entry {
+        let entry = Arc::new(Entry {
             file: Arc::downgrade(file),
             set: self.this.clone(),
             interest: Mutex::new(Some(interest)),
+            watched: AtomicU32::new(0),
             queued: AtomicBool::new(false),
             exclusive,
-            this: this.clone(),
         });
         {
             let mut entries = self.entries.lock();
@@ -180,17 +175,18 @@ impl Epoll {
             }
             entries.insert(key(fd, file), entry.clone());
         }
-        self.arm(&entry, file, true);
+        self.arm(&entry, file);
         Ok(())
     }
 
-    /// Looks at a file after its interest changed; the first time leaves the entry at its sources.
-    fn arm(&self, entry: &Arc<Entry>, file: &Arc<File>, first: bool) {
-        let mut table = first.then(|| PollTable::new(entry.clone()));
-        let found = file.poll(table.as_mut());
+    /// Looks at a file after its interest changed; leaves the entry at the sources of what was not of interest before.
+    fn arm(&self, entry: &Arc<Entry>, file: &Arc<File>) {
         let wanted = (*entry.interest.lock()).map_or(0, |i| i.events);
-        if !(found & (Events::from_bits_truncate(wanted) | Events::ALWAYS)).is_empty() {
-            self.enqueue([entry.clone()]);
+        let wanted = Events::from_bits_truncate(wanted) | Events::ALWAYS;
+        let before = Events::from_bits_truncate(entry.watched.fetch_or(wanted.bits(), Ordering::Relaxed));
+        let mut table = (!before.contains(wanted)).then(|| PollTable::new(entry.clone(), wanted, before));
+        if file.poll(table.as_mut()).intersects(wanted) {
+            self.enqueue(entry.clone());
         }
     }
 
@@ -204,7 +200,7 @@ impl Epoll {
             return Err(Errno::EINVAL);
         }
         *entry.interest.lock() = Some(interest);
-        self.arm(&entry, file, false);
+        self.arm(&entry, file);
         Ok(())
     }
 
@@ -243,10 +239,13 @@ impl Epoll {
         let mut again = false;
         let mut result = Ok(());
         // Entries that come in while this runs are for the next round, else a busy file could keep it going.
-        let mut budget = self.ready.lock().len();
+        let (mut budget, mut first) = {
+            let mut ready = self.ready.lock();
+            (ready.len(), ready.pop_front())
+        };
         while found < max && budget > 0 && result.is_ok() {
             budget -= 1;
-            let Some(entry) = self.ready.lock().pop_front() else { break };
+            let Some(entry) = first.take().or_else(|| self.ready.lock().pop_front()) else { break };
             // From here on a change puts it on the list again, so none is lost between the look below and the next.
             entry.queued.store(false, Ordering::Release);
             let Some((interest, events)) = entry.ready() else { continue };

@@ -65,8 +65,8 @@ impl FileOps for EventFd {
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch(&self.readable);
-            table.watch(&self.writable);
+            table.watch_for(&self.readable, Events::READABLE);
+            table.watch_for(&self.writable, Events::WRITABLE);
         }
         let count = *self.count.lock();
         let mut events = Events::empty();

@@ -212,6 +212,8 @@ struct Signals {
 pub struct File {
     path: Path,
     ops: Arc<dyn FileOps>,
+    /// The operations' answer, which never changes.
+    fills_buffers: bool,
     flags: AtomicU32,
     offset: Mutex<u64>,
     /// Who is signalled, and by what, if that was ever said.
@@ -224,10 +226,17 @@ impl File {
     /// An opening of `path` that does what `ops` does.
     #[must_use]
     pub fn new(path: Path, ops: Arc<dyn FileOps>, flags: OpenFlags) -> Arc<Self> {
+        let fills_buffers = ops.fills_buffers();
+        Self::with(path, ops, fills_buffers, flags)
+    }
+
+    #[inline(always)]
+    fn with(path: Path, ops: Arc<dyn FileOps>, fills_buffers: bool, flags: OpenFlags) -> Arc<Self> {
         let flags = flags.difference(OpenFlags::TRANSIENT).bits();
         Arc::new(Self {
             path,
             ops,
+            fills_buffers,
             flags: AtomicU32::new(flags),
             offset: Mutex::new(0),
             signals: Mutex::new(None),
@@ -250,12 +259,11 @@ impl File {
         // Neither has anything of its own, so there is one of each.
         static DIRECTORY: Once<Arc<dyn FileOps>> = Once::new();
         static REGULAR: Once<Arc<dyn FileOps>> = Once::new();
-        let ops = match path.inode().kind() {
+        let ops = match path.dentry().kind() {
             FileType::Directory => DIRECTORY.call_once(|| Arc::new(Directory)),
             _ => REGULAR.call_once(|| Arc::new(Regular)),
         };
-        let ops = ops.clone();
-        Self::new(path, ops, flags)
+        Self::with(path, ops.clone(), true, flags)
     }
 
     /// Where in the tree it was opened.
@@ -286,6 +294,13 @@ impl File {
     #[must_use]
     pub fn flags(&self) -> OpenFlags {
         OpenFlags::from_bits_retain(self.flags.load(Ordering::Relaxed))
+    }
+
+    /// Whether a read goes on until the buffer is full ([`FileOps::fills_buffers`]).
+    #[inline]
+    #[must_use]
+    pub fn fills_buffers(&self) -> bool {
+        self.fills_buffers
     }
 
     /// Changes the flags that may change ([`OpenFlags::SETTABLE`]), as `fcntl(F_SETFL)` does.

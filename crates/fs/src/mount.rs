@@ -109,6 +109,13 @@ impl Mount {
         if text.is_empty() { b"/".to_vec() } else { text }
     }
 
+    /// The place at its top.
+    #[inline]
+    pub(crate) fn top(self: Arc<Self>) -> Path {
+        let root = self.root.clone();
+        Path::new(self, root)
+    }
+
     /// What it hangs on; `None` for the top of the tree.
     #[must_use]
     pub fn point(&self) -> Option<Path> {
@@ -217,21 +224,29 @@ pub fn unmount(at: &Path, detach: bool) -> Result<()> {
     Ok(())
 }
 
+/// What was mounted last on `dentry` of `mount`.
+#[inline(always)]
+pub(crate) fn over(mount: &Arc<Mount>, dentry: &Arc<Dentry>) -> Option<Arc<Mount>> {
+    if dentry.mounts.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    let here = |point: &Path| Arc::ptr_eq(point.dentry(), dentry) && Arc::ptr_eq(point.mount(), mount);
+    let last = dentry.cover.lock().as_ref().filter(|top| top.point.as_ref().is_some_and(here)).cloned();
+    // What was hung there last may hang there in another mount of the same file system.
+    last.or_else(|| search(mount, dentry))
+}
+
+#[cold]
+fn search(mount: &Arc<Mount>, dentry: &Arc<Dentry>) -> Option<Arc<Mount>> {
+    let here = |point: &Path| Arc::ptr_eq(point.dentry(), dentry) && Arc::ptr_eq(point.mount(), mount);
+    MOUNTS.lock().iter().rev().find(|mount| mount.point.as_ref().is_some_and(here)).cloned()
+}
+
 /// The top of what is mounted on `path`, or `path` itself.
 #[must_use]
-#[inline]
 pub fn cross(mut path: Path) -> Path {
-    let hangs_at = |mount: &&Arc<Mount>, path: &Path| mount.point.as_ref().is_some_and(|point| point == path);
-    while path.dentry().mounts.load(Ordering::Acquire) != 0 {
-        let last = path.dentry().cover.lock().as_ref().filter(|mount| hangs_at(mount, &path)).cloned();
-        // What was hung there last may hang there in another mount of the same file system.
-        match last.or_else(|| MOUNTS.lock().iter().rev().find(|mount| hangs_at(mount, &path)).cloned()) {
-            Some(mount) => {
-                let root = mount.root.clone();
-                path = Path::new(mount, root);
-            }
-            None => break,
-        }
+    while let Some(mount) = over(path.mount(), path.dentry()) {
+        path = mount.top();
     }
     path
 }

@@ -20,6 +20,7 @@ static RENAME: Mutex<()> = Mutex::new(());
 ///
 /// # Errors
 /// Those of `open(2)`.
+#[inline]
 pub fn open(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Result<Arc<File>> {
     if flags.contains(OpenFlags::TMPFILE) {
         return open_unnamed(walk, name, flags, mode);
@@ -33,21 +34,21 @@ pub fn open(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Result
     let mut lookup = LookupFlags::empty();
     lookup.set(LookupFlags::NOFOLLOW, flags.contains(OpenFlags::NOFOLLOW));
     lookup.set(LookupFlags::DIRECTORY, flags.contains(OpenFlags::DIRECTORY));
-    open_path(&walk.lookup(name, lookup)?, flags, walk.cred, false)
+    open_path(walk.lookup(name, lookup)?, flags, walk.cred, false)
 }
 
 fn open_or_create(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Result<Arc<File>> {
     let exclusive = flags.contains(OpenFlags::EXCL);
-    let existing = |path: &Path| if exclusive { Err(Errno::EEXIST) } else { open_path(path, flags, walk.cred, false) };
+    let existing = |path: Path| if exclusive { Err(Errno::EEXIST) } else { open_path(path, flags, walk.cred, false) };
     let mut walker = Walker::new(walk, name)?;
     loop {
-        let Some((last, trailing_slash)) = walker.walk_to_parent()? else { return existing(&walker.at) };
+        let Some((last, trailing_slash)) = walker.walk_to_parent()? else { return existing(walker.at) };
         if trailing_slash {
             return Err(Errno::EISDIR);
         }
         if matches!(walker.text(&last), b"." | b"..") {
             walker.step(last, false)?;
-            return existing(&walker.at);
+            return existing(walker.at);
         }
         walker.require_search()?;
         if last.len() > crate::NAME_MAX {
@@ -62,7 +63,7 @@ fn open_or_create(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> 
         )?;
         let path = Path::new(dir.mount().clone(), dentry);
         if created {
-            return open_path(&path, flags, walk.cred, true);
+            return open_path(path, flags, walk.cred, true);
         }
         let path = mount::cross(path);
         walker.may_enter(&path)?;
@@ -73,7 +74,7 @@ fn open_or_create(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> 
             walker.follow(&path)?;
             continue;
         }
-        return existing(&path);
+        return existing(path);
     }
 }
 
@@ -119,15 +120,15 @@ fn open_unnamed(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Re
 ///
 /// # Errors
 /// Those of `open(2)`.
-pub fn open_path(path: &Path, flags: OpenFlags, cred: &Cred, created: bool) -> Result<Arc<File>> {
+pub fn open_path(path: Path, flags: OpenFlags, cred: &Cred, created: bool) -> Result<Arc<File>> {
     let file = open_quietly(path, flags, cred, created)?;
     if !flags.contains(OpenFlags::PATH) {
-        inotify::happened_at(path, sys::IN_OPEN);
+        inotify::happened_at(file.path(), sys::IN_OPEN);
     }
     Ok(file)
 }
 
-fn open_quietly(path: &Path, flags: OpenFlags, cred: &Cred, created: bool) -> Result<Arc<File>> {
+fn open_quietly(path: Path, flags: OpenFlags, cred: &Cred, created: bool) -> Result<Arc<File>> {
     let inode = path.inode();
     let kind = path.dentry().kind();
     if flags.contains(OpenFlags::DIRECTORY) && kind != FileType::Directory {
@@ -135,7 +136,7 @@ fn open_quietly(path: &Path, flags: OpenFlags, cred: &Cred, created: bool) -> Re
     }
     if flags.contains(OpenFlags::PATH) {
         let keep = OpenFlags::PATH | OpenFlags::DIRECTORY | OpenFlags::NOFOLLOW;
-        return Ok(File::new(path.clone(), Arc::new(PathOnly), flags & keep));
+        return Ok(File::new(path, Arc::new(PathOnly), flags & keep));
     }
     match kind {
         FileType::Symlink => return Err(Errno::ELOOP),
@@ -163,17 +164,17 @@ fn open_quietly(path: &Path, flags: OpenFlags, cred: &Cred, created: bool) -> Re
     }
     if truncate {
         inode.truncate(0)?;
-        inotify::happened_at(path, sys::IN_MODIFY);
+        inotify::happened_at(&path, sys::IN_MODIFY);
     }
     let ops = match inode.clone().open(flags)? {
         Some(ops) => ops,
         None => match kind {
-            FileType::Fifo => pipe::open_fifo(&inode.fifo().ok_or(Errno::ENXIO)?, flags)?,
-            FileType::Char => devfs::open(inode.device().ok_or(Errno::ENXIO)?, flags)?,
-            _ => return Ok(File::of_inode(path.clone(), flags)),
+            FileType::Fifo => pipe::open_fifo(&path.inode().fifo().ok_or(Errno::ENXIO)?, flags)?,
+            FileType::Char => devfs::open(path.inode().device().ok_or(Errno::ENXIO)?, flags)?,
+            _ => return Ok(File::of_inode(path, flags)),
         },
     };
-    Ok(File::new(path.clone(), ops, flags))
+    Ok(File::new(path, ops, flags))
 }
 
 /// An opening with `O_PATH`: a place, nothing else.

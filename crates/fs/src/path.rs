@@ -214,11 +214,21 @@ impl<'a> Walker<'a> {
             return Err(Errno::ENAMETOOLONG);
         }
         let child = self.at.dentry().find(name)?;
-        if child.mounts.load(Ordering::Acquire) == 0 && (!follow || child.kind() != FileType::Symlink) {
-            self.at.descend(child);
-            return Ok(());
+        if follow && child.kind() == FileType::Symlink {
+            return self.step_aside(child);
         }
-        self.step_aside(child, follow)
+        match mount::over(self.at.mount(), &child) {
+            None => self.at.descend(child),
+            Some(_) if self.walk.resolve.contains(Resolve::NO_XDEV) => return Err(Errno::EXDEV),
+            Some(mount) => {
+                self.at = mount.top();
+                // Seldom is anything mounted on that.
+                while let Some(mount) = mount::over(self.at.mount(), self.at.dentry()) {
+                    self.at = mount.top();
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Goes to `.` or `..`.
@@ -246,12 +256,12 @@ impl<'a> Walker<'a> {
         if leaves { Err(Errno::EXDEV) } else { Ok(()) }
     }
 
-    /// Goes on from an entry that is a mount point, or a link.
+    /// Goes on from a link, unless something is mounted on it.
     #[inline(never)]
-    fn step_aside(&mut self, child: Arc<Dentry>, follow: bool) -> Result<()> {
+    fn step_aside(&mut self, child: Arc<Dentry>) -> Result<()> {
         let child = mount::cross(Path::new(self.at.mount().clone(), child));
         self.may_enter(&child)?;
-        if follow && child.dentry().kind() == FileType::Symlink {
+        if child.dentry().kind() == FileType::Symlink {
             return self.follow(&child);
         }
         self.at = child;

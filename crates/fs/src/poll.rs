@@ -10,7 +10,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use linux_raw_sys::general as sys;
-use task::{Mutex, WaitError, WaitQueue};
+use task::{Mutex, MutexGuard, WaitError, WaitQueue};
 
 bitflags::bitflags! {
     /// What a file is ready for; the bits of `poll(2)` and `epoll_ctl(2)`.
@@ -53,7 +53,7 @@ impl Events {
 /// Somebody who wants to hear that a source changed. Called in thread context, never in an interrupt; must not block.
 pub trait Watcher: Send + Sync {
     /// The source changed; poll it again to learn how. Nothing but what is in `what` may have come true.
-    fn changed(&self, what: Events);
+    fn changed(self: Arc<Self>, what: Events);
 
     /// Whether it is one of several of whom one is enough (`EPOLLEXCLUSIVE`); it is then told by [`Watcher::take`].
     fn is_exclusive(&self) -> bool {
@@ -61,7 +61,7 @@ pub trait Watcher: Send + Sync {
     }
 
     /// As [`Watcher::changed`]; true if it will act, so that no other of its kind needs to be told.
-    fn take(&self, what: Events) -> bool {
+    fn take(self: Arc<Self>, what: Events) -> bool {
         self.changed(what);
         false
     }
@@ -110,18 +110,29 @@ impl Source {
     #[inline(never)]
     fn tell_watchers(&self, what: Events) {
         // The watchers run without the lock: a watcher may drop files, and with them this source's other users.
+        let watchers = self.watchers.lock();
+        if let [only] = &watchers[..]
+            && let Some(watcher) = only.upgrade()
+        {
+            drop(watchers);
+            return watcher.changed(what);
+        }
+        self.tell_all(watchers, what);
+    }
+
+    /// Tells several watchers, and forgets those that are gone.
+    #[inline(never)]
+    fn tell_all(&self, mut watchers: MutexGuard<'_, Vec<Weak<dyn Watcher>>>, what: Events) {
         let mut few: [Option<Arc<dyn Watcher>>; FEW] = [const { None }; FEW];
         let mut more: Vec<Arc<dyn Watcher>> = Vec::new();
-        {
-            let mut watchers = self.watchers.lock();
-            watchers.retain(|w| w.strong_count() != 0);
-            self.watcher_count.store(watchers.len(), Ordering::Relaxed);
-            let mut live = watchers.iter().filter_map(Weak::upgrade);
-            for (place, watcher) in few.iter_mut().zip(&mut live) {
-                *place = Some(watcher);
-            }
-            more.extend(live);
+        watchers.retain(|w| w.strong_count() != 0);
+        self.watcher_count.store(watchers.len(), Ordering::Relaxed);
+        let mut live = watchers.iter().filter_map(Weak::upgrade);
+        for (place, watcher) in few.iter_mut().zip(&mut live) {
+            *place = Some(watcher);
         }
+        more.extend(live);
+        drop(watchers);
         let mut taken = false;
         for watcher in few.into_iter().flatten().chain(more) {
             if !watcher.is_exclusive() {
@@ -174,18 +185,28 @@ impl Source {
 /// before the state is looked at.
 pub struct PollTable {
     watcher: Arc<dyn Watcher>,
+    wanted: Events,
+    /// What the watcher was left for at the same sources before.
+    before: Events,
 }
 
 impl PollTable {
-    /// A table that leaves `watcher` at every source.
+    /// A table that leaves `watcher` at the sources of what is in `wanted` and was not in `before`.
     #[must_use]
-    pub fn new(watcher: Arc<dyn Watcher>) -> Self {
-        Self { watcher }
+    pub fn new(watcher: Arc<dyn Watcher>, wanted: Events, before: Events) -> Self {
+        Self { watcher, wanted, before }
     }
 
     /// The answer depends on this source.
     pub fn watch(&mut self, source: &Source) {
-        source.watch(&self.watcher);
+        self.watch_for(source, Events::all());
+    }
+
+    /// The answer depends on this source, which tells of nothing but `what`.
+    pub fn watch_for(&mut self, source: &Source, what: Events) {
+        if self.wanted.intersects(what) && !self.before.intersects(what) {
+            source.watch(&self.watcher);
+        }
     }
 }
 
@@ -197,7 +218,7 @@ pub struct PollWaiter {
 }
 
 impl Watcher for PollWaiter {
-    fn changed(&self, _: Events) {
+    fn changed(self: Arc<Self>, _: Events) {
         self.changed.store(true, Ordering::Release);
         self.queue.wake_all();
     }
@@ -241,13 +262,16 @@ pub struct PollEntry {
 /// `EINTR` when a signal came first.
 pub fn poll(entries: &mut [PollEntry], deadline: Option<u64>) -> Result<usize> {
     let waiter = PollWaiter::new();
-    let mut table = Some(PollTable::new(waiter.clone()));
+    let mut table = Some(PollTable::new(waiter.clone(), Events::all(), Events::empty()));
     loop {
         let mut ready = 0;
         for entry in &mut *entries {
             if let Some(file) = &entry.file {
                 // Once something is ready there will be no wait, so nobody needs to be told any more.
-                let table = if ready == 0 { table.as_mut() } else { None };
+                let mut table = table.as_mut().filter(|_| ready == 0);
+                if let Some(table) = &mut table {
+                    table.wanted = entry.wanted | Events::ALWAYS;
+                }
                 entry.found = file.poll(table) & entry.wanted;
             }
             ready += usize::from(!entry.found.is_empty());

@@ -52,7 +52,7 @@ struct Async {
 }
 
 impl Watcher for Async {
-    fn changed(&self, what: Events) {
+    fn changed(self: Arc<Self>, what: Events) {
         let Some(file) = self.file.upgrade() else { return };
         if !file.flags().contains(OpenFlags::ASYNC) {
             return;
@@ -76,6 +76,6 @@ pub fn update(file: &Arc<File>, fd: i32) {
     }
     let watcher: Arc<dyn Watcher> = Arc::new(Async { file: Arc::downgrade(file), fd });
     // What is so already is not told.
-    let _ = file.poll(Some(&mut PollTable::new(watcher.clone())));
+    let _ = file.poll(Some(&mut PollTable::new(watcher.clone(), Events::all(), Events::empty())));
     file.set_watcher(Some(watcher));
 }

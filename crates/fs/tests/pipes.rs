@@ -85,13 +85,13 @@ fn the_end_of_one_side_is_seen_by_the_other() {
 fn a_pipe_can_be_opened_again() {
     // As `/dev/stdin` does.
     let (reader, writer) = pipe(OpenFlags::empty());
-    let again = ops::open_path(reader.path(), OpenFlags::RDONLY, &Cred::root(), false).unwrap();
+    let again = ops::open_path(reader.path().clone(), OpenFlags::RDONLY, &Cred::root(), false).unwrap();
     writer.write(b"shared").unwrap();
     assert_eq!(again.read(&mut [0; 8]), Ok(6));
     writer.write(b"left").unwrap();
     drop(writer);
     // Also when nobody writes any more.
-    let late = ops::open_path(reader.path(), OpenFlags::RDONLY, &Cred::root(), false).unwrap();
+    let late = ops::open_path(reader.path().clone(), OpenFlags::RDONLY, &Cred::root(), false).unwrap();
     assert_eq!(late.read(&mut [0; 8]), Ok(4));
     assert_eq!(again.read(&mut [0; 8]), Ok(0));
 }
@@ -184,6 +184,7 @@ fn event_counters() {
 }
 
 const IN: u32 = 1;
+const OUT: u32 = 4;
 const ET: u32 = 1 << 31;
 const ONESHOT: u32 = 1 << 30;
 
@@ -238,6 +239,26 @@ fn epoll_level_edge_and_one_shot() {
     // A closed file leaves by itself.
     set.set().modify(5, &r, interest(IN)).unwrap();
     drop(r);
+    assert!(now(set).is_empty());
+}
+
+#[test]
+fn epoll_hears_of_what_was_asked_for_later() {
+    let file = epoll(OpenFlags::empty());
+    let set = file.ops_as::<EpollFile>().unwrap();
+    let counter = eventfd(0, false, NONBLOCK);
+    let full = (u64::MAX - 1).to_ne_bytes();
+    set.set().add(3, &counter, Interest { events: IN | ET, data: 1 }).unwrap();
+    counter.write(&full).unwrap();
+    assert_eq!(now(set), [Ready { events: IN, data: 1 }]);
+    set.set().modify(3, &counter, Interest { events: OUT | ET, data: 2 }).unwrap();
+    assert!(now(set).is_empty(), "it is full");
+    counter.read(&mut [0; 8]).unwrap();
+    assert_eq!(now(set), [Ready { events: OUT, data: 2 }]);
+    // Both were asked for by now; one is wanted again, and told once.
+    set.set().modify(3, &counter, Interest { events: IN | ET, data: 3 }).unwrap();
+    counter.write(&full).unwrap();
+    assert_eq!(now(set), [Ready { events: IN, data: 3 }]);
     assert!(now(set).is_empty());
 }
 

@@ -58,6 +58,7 @@ impl Files {
         &self.further[chunk].call_once(|| core::iter::repeat_with(RcuArc::empty).take(size).collect())[fd - start]
     }
 
+    #[inline(always)]
     fn get(&self, fd: usize) -> Option<Arc<File>> {
         self.place(fd)?.load()
     }
@@ -72,12 +73,18 @@ impl Bits {
         self.0.get(fd / 64).is_some_and(|word| word & 1 << (fd % 64) != 0)
     }
 
+    #[inline]
     fn set(&mut self, fd: usize, value: bool) {
-        if self.0.len() <= fd / 64 {
-            self.0.resize(fd / 64 + 1, 0);
+        match self.0.get_mut(fd / 64) {
+            Some(word) => *word = *word & !(1 << (fd % 64)) | u64::from(value) << (fd % 64),
+            None => self.extend(fd, value),
         }
-        let (word, bit) = (&mut self.0[fd / 64], 1 << (fd % 64));
-        *word = if value { *word | bit } else { *word & !bit };
+    }
+
+    #[cold]
+    fn extend(&mut self, fd: usize, value: bool) {
+        self.0.resize(fd / 64 + 1, 0);
+        self.set(fd, value);
     }
 
     fn iter(&self) -> impl Iterator<Item = usize> {
@@ -113,6 +120,7 @@ impl Numbers {
         usize::try_from(fd).ok().filter(|&fd| self.taken.has(fd)).ok_or(Errno::EBADF)
     }
 
+    #[inline]
     fn take(&mut self, fd: usize, cloexec: bool) {
         self.taken.set(fd, true);
         self.cloexec.set(fd, cloexec);
@@ -199,6 +207,7 @@ impl FdTable {
     ///
     /// # Errors
     /// `EBADF`.
+    #[inline(always)]
     pub fn get(&self, fd: i32) -> Result<Arc<File>, Errno> {
         // A negative number is beyond all there are.
         self.files.get(fd as u32 as usize).ok_or(Errno::EBADF)
@@ -208,6 +217,7 @@ impl FdTable {
     ///
     /// # Errors
     /// `EBADF`.
+    #[inline]
     pub fn get_io(&self, fd: i32) -> Result<Arc<File>, Errno> {
         let file = self.get(fd)?;
         if file.flags().contains(OpenFlags::PATH) { Err(Errno::EBADF) } else { Ok(file) }

@@ -105,7 +105,7 @@ fn read_into(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> Sy
         None => file.read(buf),
     };
     // A file gives all it has, in steps; what may have to be waited for gives what it has now, and only once.
-    let whole = file.ops().fills_buffers();
+    let whole = file.fills_buffers();
     if !whole && let Some((addr, _)) = buffers.iter().find(|(_, len)| *len > 0) {
         uaccess::probe_write(*addr)?;
     }
@@ -202,7 +202,7 @@ pub fn sys_read(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
     if !(1..=TINY).contains(&len) {
         return task.measured(|| read_into(&file, &[Buffers::one(buf, len)], None));
     }
-    if !file.ops().fills_buffers() {
+    if !file.fills_buffers() {
         uaccess::probe_write(buf)?;
     }
     let mut bytes = [0; TINY];

@@ -60,7 +60,7 @@ impl Name {
 ///
 /// # Errors
 /// `EBADF`, `ENOTDIR`.
-#[inline]
+#[inline(always)]
 pub fn walk_at<'a>(task: &Task, cred: &'a Cred, dirfd: i32, name: &[u8]) -> Result<Walk<'a>, Errno> {
     let mut walk = task.walk(cred);
     if dirfd != AT_FDCWD && name.first() != Some(&b'/') {

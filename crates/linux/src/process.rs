@@ -34,7 +34,7 @@ use crate::limits::{FSIZE, LIMIT_NAMES, Limits};
 use crate::proc::Snapshot;
 use crate::process_table::{self as processes, TABLE};
 use crate::siginfo::{self, SigInfo, SigSet};
-use crate::signal::{self, Actions, Pending};
+use crate::signal::{self, Action, Actions, Pending};
 use crate::uaccess::UserPtr;
 use crate::usage::Usage;
 use crate::{SysResult, Task, futex, itimer};
@@ -221,6 +221,16 @@ impl Process {
     /// What it does with signals.
     pub(crate) fn actions(&self) -> Arc<Actions> {
         self.actions.lock().clone()
+    }
+
+    /// What it does with one signal.
+    pub(crate) fn action(&self, signal: i32) -> Action {
+        self.actions.lock().get(signal)
+    }
+
+    /// Whether a signal has no effect on it.
+    pub(crate) fn ignores(&self, signal: i32) -> bool {
+        self.actions.lock().is_ignored(signal)
     }
 
     pub(crate) fn replace_actions(&self, actions: Arc<Actions>) {

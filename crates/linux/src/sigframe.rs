@@ -162,6 +162,7 @@ pub fn place(sp: u64, alternate: Option<&AltStack>, fpu_size: usize) -> Option<P
 
 impl Frame {
     /// The frame for a handler that interrupts the program at `regs`; `mask` is what becomes the signal mask afterwards.
+    #[inline(always)]
     #[must_use]
     pub fn new(
         regs: &UserRegs,
@@ -172,38 +173,47 @@ impl Frame {
         mask: u64,
         fault: LastFault,
     ) -> Self {
-        let context = SigContext {
-            r8: regs.r8,
-            r9: regs.r9,
-            r10: regs.r10,
-            r11: regs.r11,
-            r12: regs.r12,
-            r13: regs.r13,
-            r14: regs.r14,
-            r15: regs.r15,
-            rdi: regs.rdi,
-            rsi: regs.rsi,
-            rbp: regs.rbp,
-            rbx: regs.rbx,
-            rdx: regs.rdx,
-            rax: regs.rax,
-            rcx: regs.rcx,
-            rsp: regs.rsp,
-            rip: regs.rip,
-            rflags: regs.rflags,
-            cs: UserRegs::CS,
-            gs: 0,
-            fs: 0,
-            ss: UserRegs::SS,
-            err: fault.err,
-            trapno: fault.trapno,
-            oldmask: mask,
-            cr2: fault.cr2,
-            fpstate: place.fpu,
-            reserved: [0; 8],
-        };
         let flags = UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS;
-        Self { restorer, ucontext: UContext { flags, link: 0, stack, context, mask }, info: *info }
+        Self {
+            restorer,
+            ucontext: UContext {
+                flags,
+                link: 0,
+                stack,
+                context: SigContext {
+                    r8: regs.r8,
+                    r9: regs.r9,
+                    r10: regs.r10,
+                    r11: regs.r11,
+                    r12: regs.r12,
+                    r13: regs.r13,
+                    r14: regs.r14,
+                    r15: regs.r15,
+                    rdi: regs.rdi,
+                    rsi: regs.rsi,
+                    rbp: regs.rbp,
+                    rbx: regs.rbx,
+                    rdx: regs.rdx,
+                    rax: regs.rax,
+                    rcx: regs.rcx,
+                    rsp: regs.rsp,
+                    rip: regs.rip,
+                    rflags: regs.rflags,
+                    cs: UserRegs::CS,
+                    gs: 0,
+                    fs: 0,
+                    ss: UserRegs::SS,
+                    err: fault.err,
+                    trapno: fault.trapno,
+                    oldmask: mask,
+                    cr2: fault.cr2,
+                    fpstate: place.fpu,
+                    reserved: [0; 8],
+                },
+                mask,
+            },
+            info: *info,
+        }
     }
 
     /// Where in a frame the state of the interrupted program is.

@@ -122,7 +122,7 @@ pub fn name(signal: i32) -> &'static str {
 
 /// `siginfo_t`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
+#[repr(C, align(8))]
 pub struct SigInfo {
     /// The signal.
     pub signo: i32,

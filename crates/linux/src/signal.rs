@@ -42,7 +42,7 @@ impl Pending {
     }
 
     /// Adds one. An ordinary signal that is there already is not added again; of real-time signals there are `most`.
-    fn add(&mut self, info: SigInfo, most: usize) -> Result<(), Errno> {
+    fn add(&mut self, info: &SigInfo, most: usize) -> Result<(), Errno> {
         let there = self.set & bit(info.signo) != 0;
         if there && info.signo < FIRST_REAL_TIME {
             return Ok(());
@@ -51,7 +51,7 @@ impl Pending {
             return Err(Errno::EAGAIN);
         }
         self.set |= bit(info.signo);
-        self.queue.push_back(info);
+        self.queue.push_back(*info);
         Ok(())
     }
 
@@ -62,6 +62,10 @@ impl Pending {
     }
 
     fn take_first(&mut self, there: SigSet) -> Option<SigInfo> {
+        if self.queue.len() == 1 {
+            self.set = 0;
+            return self.queue.pop_front();
+        }
         let first = if there & SYNCHRONOUS != 0 { there & SYNCHRONOUS } else { there };
         let signo = first.trailing_zeros() as i32 + 1;
         let info = match self.queue.pop_front_if(|info| info.signo == signo) {
@@ -111,7 +115,7 @@ impl Default for Actions {
 }
 
 impl Actions {
-    fn get(&self, signal: i32) -> Action {
+    pub(crate) fn get(&self, signal: i32) -> Action {
         self.0.lock()[signal as usize - 1]
     }
 
@@ -167,7 +171,7 @@ impl Actions {
 }
 
 /// Puts a signal where its receiver finds it: with `task`, or with the process.
-fn post(process: &Arc<Process>, task: Option<&Task>, info: SigInfo) -> Result<(), Errno> {
+fn post(process: &Arc<Process>, task: Option<&Task>, info: &SigInfo) -> Result<(), Errno> {
     let signo = info.signo;
     if signo == SIGKILL {
         process.kill(SIGKILL);
@@ -186,7 +190,7 @@ fn post(process: &Arc<Process>, task: Option<&Task>, info: SigInfo) -> Result<()
         discard(bit(SIGCONT));
     }
     let blocked = |task: &Task| task.signals.lock().blocked & bit(signo) != 0;
-    let ignored = process.actions().is_ignored(signo);
+    let ignored = process.ignores(signo);
     let most =
         if signo < FIRST_REAL_TIME { 0 } else { usize::try_from(process.limits.lock()[SIGPENDING][0]).unwrap_or(usize::MAX) };
     match task {
@@ -218,12 +222,12 @@ fn post(process: &Arc<Process>, task: Option<&Task>, info: SigInfo) -> Result<()
 /// Sends a signal to a process, from the kernel.
 pub(crate) fn send(process: &Arc<Process>, info: SigInfo) {
     // A full queue loses real-time signals only, and the kernel sends none.
-    let _ = post(process, None, info);
+    let _ = post(process, None, &info);
 }
 
 /// Sends a signal to a thread, from the kernel.
 pub(crate) fn send_task(task: &Task, info: SigInfo) {
-    let _ = post(task.process(), Some(task), info);
+    let _ = post(task.process(), Some(task), &info);
 }
 
 /// Sends a signal to all processes of a group, from the kernel.
@@ -264,10 +268,11 @@ pub(crate) fn attend(task: &Arc<Task>, regs: &mut UserRegs, mut interrupted: Opt
         if task.must_end() {
             return true;
         }
-        let Some(info) = next(task) else { break };
+        // Looked at where it is: it is large.
+        let info = next(task);
+        let Some(info) = &info else { break };
         let signo = info.signo;
-        let actions = process.actions();
-        let action = actions.get(signo);
+        let action = process.action(signo);
         match action.handler {
             SIG_IGN => {}
             SIG_DFL => match default_action(signo) {
@@ -298,10 +303,10 @@ pub(crate) fn attend(task: &Arc<Task>, regs: &mut UserRegs, mut interrupted: Opt
                     }
                 }
                 if action.has(sys::SA_RESETHAND) {
-                    actions.set(signo, Action { handler: SIG_DFL, ..action });
+                    process.actions().set(signo, Action { handler: SIG_DFL, ..action });
                 }
                 rseq::resume(task, regs);
-                if handle(task, regs, &info, &action).is_err() {
+                if handle(task, regs, info, &action).is_err() {
                     process::log_end(process, SIGSEGV, format_args!("no room for the frame of {}", crate::siginfo::name(signo)));
                     process.kill(SIGSEGV);
                 }
@@ -312,9 +317,9 @@ pub(crate) fn attend(task: &Arc<Task>, regs: &mut UserRegs, mut interrupted: Opt
         let number = if code == Errno::ERESTART_RESTARTBLOCK { u64::from(sys::__NR_restart_syscall) } else { regs.orig_rax };
         restart(regs, number);
     }
-    let saved = task.signals.lock().saved.take();
-    if let Some(mask) = saved {
-        task.set_blocked(mask);
+    let mut signals = task.signals.lock();
+    if let Some(mask) = signals.saved.take() {
+        task.block(signals, mask);
     }
     false
 }
@@ -339,13 +344,23 @@ fn next(task: &Task) -> Option<SigInfo> {
 }
 
 /// Makes the thread run a handler.
+#[inline(never)]
 fn handle(task: &Task, regs: &mut UserRegs, info: &SigInfo, action: &Action) -> Result<(), Errno> {
     if !action.has(sys::SA_RESTORER) {
         return Err(Errno::EFAULT);
     }
+    let own = if action.has(sys::SA_NODEFER) { 0 } else { bit(info.signo) };
+    // If there is no room for the frame, the process ends: what is changed here matters to nobody then.
     let (stack, mask, fault) = {
         let mut signals = task.signals.lock();
-        (signals.stack, signals.saved.take().unwrap_or(signals.blocked), signals.fault)
+        let stack = signals.stack;
+        let mask = signals.saved.take().unwrap_or(signals.blocked);
+        signals.blocked |= (action.mask | own) & !UNBLOCKABLE;
+        // Handlers that jump out never come back to the alternate stack.
+        if stack.flags & sys::SS_AUTODISARM != 0 {
+            signals.stack = AltStack::none();
+        }
+        (stack, mask, signals.fault)
     };
     let on_stack = stack.contains(regs.rsp);
     let alternate = (action.has(sys::SA_ONSTACK) && stack.enabled() && !on_stack).then_some(&stack);
@@ -360,13 +375,6 @@ fn handle(task: &Task, regs: &mut UserRegs, info: &SigInfo, action: &Action) -> 
     let frame = Frame::new(regs, place, action.restorer, info, shown, mask, fault);
     UserPtr::new(place.frame as usize).write(&frame)?;
     sigframe::enter_handler(regs, place, action.handler, info.signo);
-    let own = if action.has(sys::SA_NODEFER) { 0 } else { bit(info.signo) };
-    let mut signals = task.signals.lock();
-    signals.blocked |= (action.mask | own) & !UNBLOCKABLE;
-    // Handlers that jump out never come back to the alternate stack.
-    if stack.flags & sys::SS_AUTODISARM != 0 {
-        signals.stack = AltStack::none();
-    }
     Ok(())
 }
 
@@ -383,7 +391,11 @@ pub fn sys_rt_sigreturn(task: &Task, regs: &mut UserRegs) -> SysResult {
 }
 
 fn restore(task: &Task, regs: &mut UserRegs, addr: usize) -> Result<(), Errno> {
-    let frame = UserPtr::<UContext>::new(addr.wrapping_add(Frame::UCONTEXT)).read()?;
+    UserPtr::<UContext>::new(addr.wrapping_add(Frame::UCONTEXT)).with(|frame| restore_frame(task, regs, frame))?
+}
+
+#[inline(always)]
+fn restore_frame(task: &Task, regs: &mut UserRegs, frame: &UContext) -> Result<(), Errno> {
     if frame.fpu() != 0 {
         let from = frame.fpu() as usize;
         let load = |fpu: &mut UserFpu| fpu.load_signal_frame(|to| uaccess::read_bytes(from, to));
@@ -392,9 +404,10 @@ fn restore(task: &Task, regs: &mut UserRegs, addr: usize) -> Result<(), Errno> {
         }
     }
     frame.restore(regs);
-    task.set_blocked(frame.mask());
     let stack = frame.stack();
-    task.signals.lock().stack = stack.with_flags(stack.flags & !AltStack::ONSTACK);
+    let mut signals = task.signals.lock();
+    signals.stack = stack.with_flags(stack.flags & !AltStack::ONSTACK);
+    task.block(signals, frame.mask());
     Ok(())
 }
 
@@ -465,7 +478,7 @@ pub(crate) fn is_spared(process: &Process, signal: i32) -> bool {
 }
 
 /// Sends from a call of `task`. 0 only checks.
-fn send_from(task: &Task, process: &Arc<Process>, thread: Option<&Task>, info: SigInfo) -> Result<(), Errno> {
+fn send_from(task: &Task, process: &Arc<Process>, thread: Option<&Task>, info: &SigInfo) -> Result<(), Errno> {
     check_permission(task, process, info.signo)?;
     if info.signo == 0 {
         return Ok(());
@@ -481,7 +494,7 @@ fn check_signal(signal: i32) -> Result<(), Errno> {
 }
 
 fn info_of(task: &Task, signal: i32, code: i32) -> SigInfo {
-    SigInfo::from_process(signal, code, task.pid(), task.cred().user.real)
+    SigInfo::from_process(signal, code, task.pid(), task.uid())
 }
 
 /// `kill(2)`
@@ -490,9 +503,10 @@ pub fn sys_kill(task: &Task, pid: i32, signal: i32) -> SysResult {
     let info = info_of(task, signal, sys::SI_USER as i32);
     let own = task.pid();
     let receivers = match pid {
+        1.. if pid == own => return send_from(task, task.process(), None, &info).map(|()| 0),
         1.. => {
             let process = processes::find(pid).ok_or(Errno::ESRCH)?;
-            return send_from(task, &process, None, info).map(|()| 0);
+            return send_from(task, &process, None, &info).map(|()| 0);
         }
         // Everybody else.
         -1 => processes::select(|pid, node| pid != 1 && pid != own && node.ended.is_none()),
@@ -503,7 +517,7 @@ pub fn sys_kill(task: &Task, pid: i32, signal: i32) -> SysResult {
     };
     let mut result = Err(Errno::ESRCH);
     for process in receivers {
-        match send_from(task, &process, None, info) {
+        match send_from(task, &process, None, &info) {
             Ok(()) => result = Ok(0),
             Err(e) if result.is_err() => result = Err(e),
             Err(_) => {}
@@ -522,7 +536,7 @@ fn to_thread(task: &Task, process: Option<i32>, tid: i32, info: SigInfo) -> SysR
     if process.is_some_and(|pid| pid != target.pid()) {
         return Err(Errno::ESRCH);
     }
-    send_from(task, target.process(), Some(target), info).map(|()| 0)
+    send_from(task, target.process(), Some(target), &info).map(|()| 0)
 }
 
 /// Sends to the process that a descriptor means: `pidfd_send_signal(2)`.
@@ -532,7 +546,7 @@ pub(crate) fn send_by_descriptor(task: &Task, process: &Arc<Process>, signal: i3
         true => info_of(task, signal, sys::SI_USER as i32),
         false => claimed(task, process.pid(), signal, info)?,
     };
-    send_from(task, process, None, info).map(|()| 0)
+    send_from(task, process, None, &info).map(|()| 0)
 }
 
 /// `tgkill(2)`
@@ -558,7 +572,7 @@ pub fn sys_rt_sigqueueinfo(task: &Task, pid: i32, signal: i32, info: UserPtr<Sig
     check_signal(signal)?;
     let info = claimed(task, pid, signal, info)?;
     let process = processes::find(pid).ok_or(Errno::ESRCH)?;
-    send_from(task, &process, None, info).map(|()| 0)
+    send_from(task, &process, None, &info).map(|()| 0)
 }
 
 /// `rt_tgsigqueueinfo(2)`

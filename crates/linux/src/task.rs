@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use ::task::{Mutex, Once, Policy, Thread, WaitQueue};
+use ::task::{Mutex, MutexGuard, Once, Policy, Thread, WaitQueue};
 use abi::errno::Errno;
 use fs::path::Walk;
 use fs::{Cred, File, FsContext};
@@ -266,7 +266,7 @@ impl Task {
     ///
     /// # Errors
     /// `EBADF`.
-    #[inline]
+    #[inline(always)]
     pub fn file(&self, fd: i32) -> Result<Arc<File>, Errno> {
         self.files.lock().get(fd)
     }
@@ -275,6 +275,7 @@ impl Task {
     ///
     /// # Errors
     /// `EBADF`.
+    #[inline(always)]
     pub fn file_io(&self, fd: i32) -> Result<Arc<fs::File>, Errno> {
         self.files.lock().get_io(fd)
     }
@@ -317,6 +318,11 @@ impl Task {
     #[must_use]
     pub fn cred(&self) -> Arc<Credentials> {
         self.cred.lock().all.clone()
+    }
+
+    /// The real user.
+    pub(crate) fn uid(&self) -> u32 {
+        self.cred.lock().all.user.real
     }
 
     /// Its users and groups, for a new thread.
@@ -399,11 +405,14 @@ impl Task {
 
     /// Sets the blocked signals and returns those that were; what is deliverable now is looked at before the program goes on.
     pub(crate) fn set_blocked(&self, mask: SigSet) -> SigSet {
-        let (old, own) = {
-            let mut signals = self.signals.lock();
-            let old = core::mem::replace(&mut signals.blocked, mask & !UNBLOCKABLE);
-            (old, signals.pending.set())
-        };
+        self.block(self.signals.lock(), mask)
+    }
+
+    /// As [`Self::set_blocked`], with the signals locked already.
+    pub(crate) fn block(&self, mut signals: MutexGuard<'_, TaskSignals>, mask: SigSet) -> SigSet {
+        let old = core::mem::replace(&mut signals.blocked, mask & !UNBLOCKABLE);
+        let own = signals.pending.set();
+        drop(signals);
         if (own | self.process.pending_set()) & !mask != 0 {
             self.interrupt();
         }

@@ -60,6 +60,15 @@ impl<T: FromBytes + IntoBytes + Immutable> UserPtr<T> {
         Ok(value)
     }
 
+    /// Reads it and shows it to `see`: for large ones, which are not moved then.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    #[inline]
+    pub fn with<R>(self, see: impl FnOnce(&T) -> R) -> Result<R, Errno> {
+        user::with_value(self.addr, see).map_err(|_| Errno::EFAULT)
+    }
+
     /// Reads it if the pointer is not null.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::mem;
 
-use lfmutex::Mutex;
+use lfmutex::{Mutex, MutexGuard};
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
@@ -12,9 +12,11 @@ use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// As many retired values as one grace period waits for.
-pub const BATCH: usize = 64;
+pub const BATCH: usize = 32;
+/// When so many more wait and it is not over, CPUs are asked for it.
+const PATIENCE: usize = 2 * BATCH;
 /// At most so many wait for the next one. Who retires one more sleeps until the present grace period is over.
-pub const LIMIT: usize = 8 * BATCH;
+pub const LIMIT: usize = 16 * BATCH;
 
 /// What grace periods need to know of the CPUs.
 ///
@@ -85,6 +87,14 @@ impl<C: Cpus, G> Domain<C, G> {
     pub fn retire(&self, garbage: G) {
         let mut waiting = self.waiting.lock();
         waiting.next.push(garbage);
+        if !waiting.now.is_empty() || waiting.next.len() >= BATCH {
+            self.advance(waiting);
+        }
+    }
+
+    /// Frees what has waited long enough, and begins a grace period if enough waits for one.
+    #[inline(never)]
+    fn advance(&self, mut waiting: MutexGuard<'_, Waiting<G>>) {
         let mut freed = Vec::new();
         if !waiting.now.is_empty() {
             self.cpus.pass_here();
@@ -104,7 +114,7 @@ impl<C: Cpus, G> Domain<C, G> {
                 freed.append(&mut waiting.now);
                 self.periods.fetch_add(1, Ordering::Relaxed);
                 self.begin(&mut waiting);
-            } else if waiting.next.len().is_multiple_of(BATCH) {
+            } else if waiting.next.len().is_multiple_of(PATIENCE) {
                 self.lagging(&waiting.marks).for_each(|cpu| self.cpus.nudge(cpu));
             }
         }

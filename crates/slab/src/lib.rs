@@ -20,7 +20,7 @@ use class::{SIZES, SMALL, order};
 
 const PAGE: usize = 4096;
 /// Objects of a size that a CPU keeps.
-const SMALL_ROUNDS: usize = 32;
+const SMALL_ROUNDS: usize = 64;
 const LARGE_ROUNDS: usize = 8;
 /// Most objects that go to or come from the slabs at once.
 const BATCH: usize = SMALL_ROUNDS / 2;

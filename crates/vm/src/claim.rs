@@ -60,6 +60,7 @@ impl Drop for Claim<'_> {
 
 impl AddressSpace {
     /// The areas, to look at `range`: nobody is in the middle of changing it.
+    #[inline(always)]
     pub(crate) fn look(&self, range: &Range<usize>) -> ReadGuard<'_, State> {
         loop {
             let state = self.state.read();

@@ -9,10 +9,16 @@ static ZERO: Once<Page> = Once::new();
 /// The zero page; `None` if memory is short.
 ///
 /// The reference kept here makes every mapping of it look shared, so it is never written to.
+#[inline]
 pub(crate) fn page() -> Option<Page> {
-    if let Some(page) = ZERO.get() {
-        return Some(page.clone());
+    match ZERO.get() {
+        Some(page) => Some(page.clone()),
+        None => make(),
     }
+}
+
+#[cold]
+fn make() -> Option<Page> {
     let fresh = Page::zeroed()?;
     Some(ZERO.call_once(|| fresh).clone())
 }

@@ -9,7 +9,10 @@
 //! pages allow is the processor's business (CR0.WP is set). With SMAP, user memory is open only in these instructions.
 
 use core::arch::global_asm;
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, Ordering};
+
+use zerocopy::FromBytes;
 
 use super::features::{self, Features};
 use super::user::USER_END;
@@ -249,6 +252,20 @@ pub fn read_bytes(dst: &mut [u8], src: usize) -> Result<(), UserFault> {
     check(src, dst.len())?;
     // SAFETY: the source is user memory, whose faults are handled; the destination is borrowed exclusively.
     done(unsafe { skerry_user_copy(dst.as_mut_ptr(), src as *const u8, dst.len()) })
+}
+
+/// Copies a value from a program's memory and shows it to `see`.
+///
+/// # Errors
+/// As [`read_bytes`].
+#[inline]
+pub fn with_value<T: FromBytes, R>(src: usize, see: impl FnOnce(&T) -> R) -> Result<R, UserFault> {
+    check(src, size_of::<T>())?;
+    let mut value = MaybeUninit::<T>::uninit();
+    // SAFETY: as in `read_bytes`; the destination has the size of a `T`.
+    done(unsafe { skerry_user_copy(value.as_mut_ptr().cast(), src as *const u8, size_of::<T>()) })?;
+    // SAFETY: all its bytes were written, and any are a `T`.
+    Ok(see(unsafe { value.assume_init_ref() }))
 }
 
 /// Copies to a program's memory.
