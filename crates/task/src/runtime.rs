@@ -7,31 +7,37 @@ const RUNS: u64 = 1 << 63;
 
 /// In nanoseconds of a clock that does not go back. Changed by the CPU that the thread is on.
 #[derive(Default)]
-pub(crate) struct RunTime(AtomicU64);
+pub(crate) struct RunTime {
+    word: AtomicU64,
+    /// The most that was told to anybody. The CPU reads the clock before it writes down that the thread gives it up; who reads in
+    /// between is told a little more than what is written then.
+    told: AtomicU64,
+}
 
 impl RunTime {
     /// The thread gets a CPU; it had none.
     #[inline]
     pub(crate) fn begin(&self, now_ns: u64) {
-        self.0.store(RUNS | now_ns.saturating_sub(self.0.load(Ordering::Relaxed)), Ordering::Release);
+        self.word.store(RUNS | now_ns.saturating_sub(self.word.load(Ordering::Relaxed)), Ordering::Release);
     }
 
     /// It gives it up.
     #[inline]
     pub(crate) fn end(&self, now_ns: u64) {
-        self.0.store(at(self.0.load(Ordering::Relaxed), now_ns), Ordering::Release);
+        self.word.store(at(self.word.load(Ordering::Relaxed), now_ns), Ordering::Release);
     }
 
     /// How long it has run. Never less than before.
     pub(crate) fn read(&self, now_ns: impl Fn() -> u64) -> u64 {
-        loop {
-            let word = self.0.load(Ordering::Acquire);
+        let time = loop {
+            let word = self.word.load(Ordering::Acquire);
             let now = now_ns();
             // Otherwise it was switched from or to in between, and `now` is not a time of this word.
-            if self.0.load(Ordering::Acquire) == word {
-                return at(word, now);
+            if self.word.load(Ordering::Acquire) == word {
+                break at(word, now);
             }
-        }
+        };
+        self.told.fetch_max(time, Ordering::AcqRel).max(time)
     }
 }
 
