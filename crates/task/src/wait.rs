@@ -91,7 +91,9 @@ impl WaitQueue {
         let me = current();
         loop {
             let key = self.enqueue(me.clone());
+            let mut queued;
             let outcome = loop {
+                queued = self.contains(key);
                 if let Some(result) = condition() {
                     break Some(Ok(result));
                 }
@@ -113,16 +115,13 @@ impl WaitQueue {
                 }
             };
             let was_woken = !self.remove(key);
-            match outcome {
-                Some(Err(error)) => {
-                    // A wake-up meant for one thread must not end with one that leaves.
-                    if was_woken {
-                        self.wake_one();
-                    }
-                    return Err(error);
+            if let Some(result) = outcome {
+                // A wake-up meant for one thread must not end with one that leaves without it: because it gives up, or because it
+                // found the condition true before it was woken, when whoever waits behind it may have found it false.
+                if was_woken && (queued || result.is_err()) {
+                    self.wake_one();
                 }
-                Some(result) => return result,
-                None => {}
+                return result;
             }
         }
     }
@@ -224,10 +223,8 @@ mod tests {
     fn a_semaphore_made_of_it_loses_nothing() {
         static QUEUE: WaitQueue = WaitQueue::new();
         static PERMITS: AtomicU32 = AtomicU32::new(0);
-        let take = || {
-            let p = PERMITS.load(Ordering::SeqCst);
-            (p > 0 && PERMITS.compare_exchange(p, p - 1, Ordering::SeqCst, Ordering::SeqCst).is_ok()).then_some(())
-        };
+        // Never fails while there is one: nobody would wake who sleeps then.
+        let take = || PERMITS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |p| p.checked_sub(1)).ok().map(drop);
         let takers: Vec<_> = (0..3)
             .map(|_| {
                 std::thread::spawn(move || {
@@ -246,6 +243,38 @@ mod tests {
         }
         assert_eq!(PERMITS.load(Ordering::SeqCst), 0);
         assert!(!QUEUE.has_waiters());
+    }
+
+    #[test]
+    fn who_did_not_need_the_wake_up_passes_it_on() {
+        static QUEUE: WaitQueue = WaitQueue::new();
+        static LOOKS: AtomicU32 = AtomicU32::new(0);
+        static PERMIT: AtomicU32 = AtomicU32::new(0);
+        let (tell, told) = std::sync::mpsc::channel();
+        let mut looks = 0;
+        QUEUE.wait(|| {
+            looks += 1;
+            if looks == 1 {
+                return None;
+            }
+            // In the queue, and about to leave it. Another one queues up behind, in vain, before there is a permit for it.
+            let tell = tell.clone();
+            std::thread::spawn(move || {
+                QUEUE.wait(|| {
+                    let permit = PERMIT.load(Ordering::SeqCst) == 1;
+                    LOOKS.fetch_add(1, Ordering::SeqCst);
+                    permit.then_some(())
+                });
+                tell.send(()).unwrap();
+            });
+            while LOOKS.load(Ordering::SeqCst) < 2 {
+                std::thread::yield_now();
+            }
+            PERMIT.store(1, Ordering::SeqCst);
+            QUEUE.wake_one();
+            Some(())
+        });
+        told.recv_timeout(std::time::Duration::from_secs(20)).expect("the wake-up was lost");
     }
 
     #[test]
