@@ -125,6 +125,25 @@ const SPLICE_F_NONBLOCK: u32 = 2;
 /// Move pages, non-blocking, more will come, pages are a gift: all but the second are advice.
 const SPLICE_F_ALL: u32 = 15;
 
+/// Where bytes come from, and where they go.
+type Ends = (Arc<File>, Arc<File>);
+
+/// The files to move between; `None` if nothing is to be moved, and then no descriptor is looked at.
+fn ends(task: &Task, in_fd: i32, out_fd: i32, len: usize, flags: u32) -> Result<Option<Ends>, Errno> {
+    if flags & !SPLICE_F_ALL != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if len == 0 {
+        return Ok(None);
+    }
+    let files = task.files();
+    let (from, to) = (files.get_io(in_fd)?, files.get_io(out_fd)?);
+    if !from.flags().readable() || !to.flags().writable() {
+        return Err(Errno::EBADF);
+    }
+    Ok(Some((from, to)))
+}
+
 /// `splice(2)`
 pub fn sys_splice(
     task: &Task,
@@ -135,17 +154,7 @@ pub fn sys_splice(
     len: usize,
     flags: u32,
 ) -> SysResult {
-    if flags & !SPLICE_F_ALL != 0 {
-        return Err(Errno::EINVAL);
-    }
-    if len == 0 {
-        return Ok(0);
-    }
-    let files = task.files();
-    let (from, to) = (files.get_io(in_fd)?, files.get_io(out_fd)?);
-    if !from.flags().readable() || !to.flags().writable() {
-        return Err(Errno::EBADF);
-    }
+    let Some((from, to)) = ends(task, in_fd, out_fd, len, flags)? else { return Ok(0) };
     let len = len.min(MAX_TRANSFER);
     let nonblocking = |pipe: &File| flags & SPLICE_F_NONBLOCK != 0 || pipe.nonblocking();
     let (source, target) = (from.ops_as::<PipeEnd>(), to.ops_as::<PipeEnd>());
@@ -173,17 +182,7 @@ pub fn sys_splice(
 
 /// `tee(2)`
 pub fn sys_tee(task: &Task, in_fd: i32, out_fd: i32, len: usize, flags: u32) -> SysResult {
-    if flags & !SPLICE_F_ALL != 0 {
-        return Err(Errno::EINVAL);
-    }
-    if len == 0 {
-        return Ok(0);
-    }
-    let files = task.files();
-    let (from, to) = (files.get_io(in_fd)?, files.get_io(out_fd)?);
-    if !from.flags().readable() || !to.flags().writable() {
-        return Err(Errno::EBADF);
-    }
+    let Some((from, to)) = ends(task, in_fd, out_fd, len, flags)? else { return Ok(0) };
     let (Some(source), Some(target)) = (from.ops_as::<PipeEnd>(), to.ops_as::<PipeEnd>()) else { return Err(Errno::EINVAL) };
     if source.is_of_same_pipe(target) {
         return Err(Errno::EINVAL);
