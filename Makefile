@@ -11,7 +11,7 @@ run: setup ## Boot a machine and show what Skerry does
 	$(XTASK) demo
 
 test: setup ## Check and test everything (FILTER=name for a part)
-	$(XTASK) test $(FILTER)
+	$(XTASK) test --retries 1 $(FILTER)
 
 check: setup ## Formatting, lints, house rules and documentation, without booting a machine
 	$(XTASK) check

@@ -5,7 +5,8 @@ mod host;
 mod scenarios;
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::thread;
@@ -21,6 +22,9 @@ use crate::vm::{Kernel, Machine};
 /// Machines that run at the same time.
 const MACHINES: usize = 2;
 
+/// Characters of a failure in the last line.
+const EXCERPT: usize = 300;
+
 /// What the names of tests begin with that take minutes each: they are run when they are asked for.
 const LONG: &str = "long/";
 
@@ -32,6 +36,10 @@ pub struct Arguments {
     /// The kernel of the machine tests: `skerry`, or `linux=VMLINUZ` for those that apply to it
     #[arg(long, default_value = "skerry", value_parser = parse_kernel, value_name = "KERNEL")]
     kernel: Kernel,
+    /// How often a test that fails is run once more, alone, after all others. If it holds then it counts as passed, and the end says
+    /// what did not hold before
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    retries: u32,
     /// List the tests' names
     #[arg(long)]
     list: bool,
@@ -88,25 +96,68 @@ impl Check {
     }
 }
 
-/// How many checks held, and how many did not.
+/// What became of the tests.
 #[derive(Default)]
 struct Tally {
     passed: usize,
     failed: Vec<String>,
+    /// What failed, and held in a later attempt.
+    unsteady: Vec<String>,
 }
 
 impl Tally {
-    fn add(&mut self, test: &str, checks: Vec<Check>) {
-        for Check { what, result } in checks {
-            match result {
-                Ok(_) => self.passed += 1,
-                Err(why) => self.failed.push(format!("{test}: {what}: {why}")),
-            }
+    /// Counts a test that will not be run again, after what failed in its attempts before.
+    fn add(&mut self, test: &str, checks: Vec<Check>, before: Vec<String>) {
+        let failures = failures(test, &checks);
+        self.passed += checks.len() - failures.len();
+        if failures.is_empty() {
+            self.unsteady.extend(before);
         }
+        self.failed.extend(failures);
+    }
+
+    /// Tells what failed; the last line counts: `N passed, N failed`.
+    fn print(&self, logs: &Path) {
+        let list = |title: &str, failures: &[String]| {
+            if !failures.is_empty() {
+                println!("\n{title} (machine logs are in {}):", logs.display());
+                failures.iter().for_each(|failure| println!("  {failure}"));
+            }
+        };
+        list("failed at first, held when run again", &self.unsteady);
+        list("failed", &self.failed);
+        println!("\n{}", self.last_line());
+    }
+
+    fn last_line(&self) -> String {
+        let mut last = format!("{} passed, {} failed", self.passed, self.failed.len());
+        if !self.unsteady.is_empty() {
+            write!(last, ", {} unsteady", self.unsteady.len()).expect("a string takes all");
+        }
+        // Of a long output, often the end is all that is kept.
+        if let Some(failure) = self.failed.first().or(self.unsteady.first()) {
+            write!(last, " ({})", excerpt(failure)).expect("a string takes all");
+        }
+        last
     }
 }
 
-/// Carries out `cargo xtask test`. The last line counts: `N passed, N failed`.
+/// The beginning of a text, on one line.
+fn excerpt(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(EXCERPT) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
+/// The checks of a test that did not hold, a line each.
+fn failures(test: &str, checks: &[Check]) -> Vec<String> {
+    let failure = |check: &Check| check.result.as_ref().err().map(|why| format!("{test}: {}: {why}", check.what));
+    checks.iter().filter_map(failure).collect()
+}
+
+/// Carries out `cargo xtask test`.
 pub fn run(arguments: Arguments) -> Result<ExitCode> {
     let wanted = |test: &Test| {
         arguments.filter.as_deref().map_or(!test.name.starts_with(LONG), |filter| test.name.contains(filter))
@@ -121,34 +172,50 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
     std::fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
     let (on_host, in_machines): (Vec<_>, Vec<_>) = tests.into_iter().partition(|test| test.place == Place::Host);
     let tally = Mutex::new(Tally::default());
-    let run_one = |test: &Test| {
+    let again = Mutex::new(VecDeque::new());
+    let attempt = |Attempt { test, left, before }| {
         let setting = Setting { kernel: arguments.kernel.clone(), logs: logs.clone(), name: test.name };
         let start = Instant::now();
         let checks = (test.run)(&setting).unwrap_or_else(|error| vec![Check::new("it could be run", Err(error))]);
         let mut tally = tally.lock().expect("reporting does not panic");
         report(test.name, &checks, start.elapsed());
-        tally.add(test.name, checks);
+        let failures = failures(test.name, &checks);
+        if left == 0 || failures.is_empty() {
+            tally.add(test.name, checks, before);
+        } else {
+            let before = before.into_iter().chain(failures).collect();
+            again.lock().expect("storing does not panic").push_back(Attempt { test, left: left - 1, before });
+        }
     };
+    let first = |test| Attempt { test, left: arguments.retries, before: Vec::new() };
     // Host tests use all processors themselves.
-    on_host.iter().for_each(run_one);
-    let queue = Mutex::new(in_machines.into_iter().collect::<VecDeque<_>>());
-    let next = || queue.lock().expect("taking does not panic").pop_front();
+    on_host.iter().map(first).for_each(attempt);
+    let queue = Mutex::new(in_machines.iter().map(first).collect::<VecDeque<_>>());
+    let next = |queue: &Mutex<VecDeque<_>>| queue.lock().expect("taking does not panic").pop_front();
     thread::scope(|scope| {
         for _ in 0..MACHINES {
             scope.spawn(|| {
-                while let Some(test) = next() {
-                    run_one(&test);
+                while let Some(test) = next(&queue) {
+                    attempt(test);
                 }
             });
         }
     });
-    let tally = tally.into_inner().expect("reporting does not panic");
-    if !tally.failed.is_empty() {
-        println!("\nfailed (machine logs are in {}):", logs.display());
-        tally.failed.iter().for_each(|failure| println!("  {failure}"));
+    while let Some(test) = next(&again) {
+        attempt(test);
     }
-    println!("\n{} passed, {} failed", tally.passed, tally.failed.len());
+    let tally = tally.into_inner().expect("reporting does not panic");
+    tally.print(&logs);
     Ok(ExitCode::from(u8::from(!tally.failed.is_empty() || tally.passed == 0)))
+}
+
+/// A test to be run.
+struct Attempt<'a> {
+    test: &'a Test,
+    /// Attempts left after this one.
+    left: u32,
+    /// What failed in the attempts before.
+    before: Vec<String>,
 }
 
 fn report(name: &str, checks: &[Check], time: Duration) {
@@ -159,5 +226,29 @@ fn report(name: &str, checks: &[Check], time: Duration) {
             Ok(seen) => println!("  ok      {what}: {seen}"),
             Err(why) => println!("  FAILED  {what}: {why}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checks(results: [Result<(), &str>; 2]) -> Vec<Check> {
+        let check =
+            |result: Result<(), &str>| Check { what: "it".into(), result: result.map(|()| String::new()).map_err(str::to_owned) };
+        results.into_iter().map(check).collect()
+    }
+
+    #[test]
+    fn the_last_line_counts_and_names_a_failure() {
+        let mut tally = Tally::default();
+        tally.add("a", checks([Ok(()), Ok(())]), vec![]);
+        assert_eq!(tally.last_line(), "2 passed, 0 failed");
+        tally.add("b", checks([Ok(()), Ok(())]), vec!["b: it: was late".into()]);
+        assert_eq!(tally.last_line(), "4 passed, 0 failed, 1 unsteady (b: it: was late)");
+        tally.add("c", checks([Ok(()), Err("two\nlines")]), vec!["c: it: other".into()]);
+        assert_eq!(tally.last_line(), "5 passed, 1 failed, 1 unsteady (c: it: two lines)");
+        tally.failed[0] = "é".repeat(EXCERPT + 1);
+        assert!(tally.last_line().ends_with(&format!("({}…)", "é".repeat(EXCERPT))));
     }
 }
