@@ -88,6 +88,7 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
 
 /// The right to use what a [`Mutex`] holds.
 #[must_use = "the lock is given up as soon as the guard is dropped"]
+#[clippy::has_significant_drop]
 pub struct MutexGuard<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,
     not_send: PhantomData<*mut ()>,

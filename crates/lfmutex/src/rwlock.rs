@@ -106,6 +106,7 @@ impl<T: ?Sized> fmt::Debug for RwLock<T> {
 
 /// The right to read what an [`RwLock`] holds.
 #[must_use = "the lock is given up as soon as the guard is dropped"]
+#[clippy::has_significant_drop]
 pub struct ReadGuard<'a, T: ?Sized> {
     lock: &'a RwLock<T>,
 }
@@ -126,6 +127,7 @@ impl<T: ?Sized> Drop for ReadGuard<'_, T> {
 
 /// The right to change what an [`RwLock`] holds.
 #[must_use = "the lock is given up as soon as the guard is dropped"]
+#[clippy::has_significant_drop]
 pub struct WriteGuard<'a, T: ?Sized> {
     lock: &'a RwLock<T>,
 }

@@ -350,9 +350,7 @@ pub(crate) fn take_over(task: &Task, loaded: Loaded) {
     task.set_cred(loaded.cred);
     process.dumpable.store(i32::from(loaded.dumpable), Ordering::Relaxed);
     processes::note_exec(process.pid());
-    if let Some(waiter) = task.vfork.lock().take() {
-        waiter.complete();
-    }
+    task.end_vfork();
 }
 
 fn exec(task: &Task, regs: &mut UserRegs, dirfd: i32, name: &[u8], nofollow: bool, args: usize, env: usize) -> SysResult {

@@ -530,9 +530,7 @@ pub(crate) fn exit_code(status: i32) -> (i32, i32) {
 pub(crate) fn leave(task: &Arc<Task>) {
     let process = task.process().clone();
     futex::thread_ends(task);
-    if let Some(waiter) = task.vfork.lock().take() {
-        waiter.complete();
-    }
+    task.end_vfork();
     let files = task.replace_files(Arc::new(FdTable::new()));
     if let Some(files) = Arc::into_inner(files) {
         files.close_all();

@@ -251,6 +251,14 @@ impl Task {
         }
     }
 
+    /// It has left its parent's memory: who waits for that in `vfork(2)` goes on.
+    pub(crate) fn end_vfork(&self) {
+        let waiter = self.vfork.lock().take();
+        if let Some(waiter) = waiter {
+            waiter.complete();
+        }
+    }
+
     /// Whether the thread has to end, and may start nothing more.
     pub(crate) fn must_end(&self) -> bool {
         self.leaving.load(Ordering::Relaxed) || self.process.must_end(self.tid())

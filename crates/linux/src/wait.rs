@@ -88,9 +88,9 @@ impl Table {
 
 fn wait(task: &Task, which: Which, options: u32) -> Result<Option<Report>, Errno> {
     let process = task.process();
-    let look = || match TABLE.lock().news(process.pid(), which, options) {
-        Ok(None) if options & sys::WNOHANG == 0 => None,
-        result => Some(result),
+    let look = || {
+        let news = TABLE.lock().news(process.pid(), which, options);
+        (options & sys::WNOHANG != 0 || !matches!(news, Ok(None))).then_some(news)
     };
     let report = process.children_changed.wait_interruptible(None, look).map_err(|_| Errno::ERESTARTSYS)??;
     if let Some(report) = &report

@@ -300,9 +300,9 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
         let size = if flags.contains(Flags::WAITALL) {
             WHOLE
         } else {
-            let any = || match self.own.queue.lock().as_mut().bytes.len() {
-                0 => (self.own.failed() || self.own.is_shut(RECEIVING)).then_some(Ok(1)),
-                bytes => Some(Ok(bytes)),
+            let any = || {
+                let bytes = self.own.queue.lock().as_mut().bytes.len();
+                (bytes > 0 || self.own.failed() || self.own.is_shut(RECEIVING)).then_some(Ok(bytes.max(1)))
             };
             wait.at(&self.own.readable, any)?
         };

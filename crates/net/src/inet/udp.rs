@@ -73,10 +73,9 @@ pub fn deliver(datagram: Datagram) -> Result<()> {
         }
         return Ok(());
     }
-    let score = |socket: &Udp, fit: u8| match *socket.peer.lock() {
-        None => Some((false, fit)),
-        Some(peer) if peer == datagram.from => Some((true, fit)),
-        Some(_) => None,
+    let score = |socket: &Udp, fit: u8| {
+        let peer = *socket.peer.lock();
+        peer.is_none_or(|peer| peer == datagram.from).then_some((peer.is_some(), fit))
     };
     let receivers = ports(datagram.protocol).best(datagram.to, score);
     let shared = |socket: &Arc<Udp>| socket.port.options.switch(net::SO_REUSEPORT);
