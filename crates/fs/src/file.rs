@@ -1,6 +1,8 @@
 //! One opening of a file.
 
+pub use crate::flags::OpenFlags;
 use crate::ioctl::Request;
+use crate::opening::{Directory, Regular};
 use crate::poll::{Events, PollTable, Watcher};
 use crate::sigio::Notice;
 use crate::{DirEntry, FileType, Inode, Metadata, Path, Result, inotify, lock};
@@ -11,72 +13,6 @@ use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use linux_raw_sys::general as sys;
 use task::{Mutex, Once};
-
-bitflags::bitflags! {
-    /// Flags of `open(2)`. The two lowest bits are the access mode, see [`OpenFlags::readable`] and [`OpenFlags::writable`].
-    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub struct OpenFlags: u32 {
-        /// Open for writing only.
-        const WRONLY = sys::O_WRONLY;
-        /// Open for reading and writing.
-        const RDWR = sys::O_RDWR;
-        /// Make the file if it is not there.
-        const CREAT = sys::O_CREAT;
-        /// With `CREAT`: it must not be there.
-        const EXCL = sys::O_EXCL;
-        /// Do not make a terminal the controlling one.
-        const NOCTTY = sys::O_NOCTTY;
-        /// Cut the file to no length.
-        const TRUNC = sys::O_TRUNC;
-        /// Every write goes behind the end.
-        const APPEND = sys::O_APPEND;
-        /// Never block.
-        const NONBLOCK = sys::O_NONBLOCK;
-        /// Writes are on the medium when they return (always so for memory).
-        const DSYNC = sys::O_DSYNC;
-        /// Send a signal when the file is ready ([`crate::sigio`]).
-        const ASYNC = sys::FASYNC;
-        /// Bypass caches (accepted).
-        const DIRECT = sys::O_DIRECT;
-        /// Offsets beyond 2 GiB (always so).
-        const LARGEFILE = sys::O_LARGEFILE;
-        /// It must be a directory.
-        const DIRECTORY = sys::O_DIRECTORY;
-        /// The last component must not be a symbolic link.
-        const NOFOLLOW = sys::O_NOFOLLOW;
-        /// Reading leaves the access time.
-        const NOATIME = sys::O_NOATIME;
-        /// The descriptor closes at `execve(2)`.
-        const CLOEXEC = sys::O_CLOEXEC;
-        /// Only a place in the tree: no reading, no writing.
-        const PATH = sys::O_PATH;
-        /// As `DSYNC`, with metadata.
-        const SYNC = sys::O_SYNC;
-        /// A file without a name, in the directory given.
-        const TMPFILE = sys::O_TMPFILE;
-    }
-}
-
-impl OpenFlags {
-    /// Read only, nothing else.
-    pub const RDONLY: Self = Self::empty();
-    /// What `fcntl(F_SETFL)` may change.
-    pub const SETTABLE: Self = Self::APPEND.union(Self::NONBLOCK).union(Self::ASYNC).union(Self::DIRECT).union(Self::NOATIME);
-    /// What concerns the call of `open(2)` only and is not remembered.
-    const TRANSIENT: Self = Self::CREAT.union(Self::EXCL).union(Self::NOCTTY).union(Self::TRUNC).union(Self::CLOEXEC);
-
-    /// Whether the access mode has reading.
-    #[must_use]
-    pub const fn readable(self) -> bool {
-        matches!(self.bits() & sys::O_ACCMODE, sys::O_RDONLY | sys::O_RDWR) && !self.contains(Self::PATH)
-    }
-
-    /// Whether the access mode has writing.
-    #[must_use]
-    pub const fn writable(self) -> bool {
-        matches!(self.bits() & sys::O_ACCMODE, sys::O_WRONLY | sys::O_RDWR) && !self.contains(Self::PATH)
-    }
-}
 
 /// Where `lseek(2)` counts from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -479,133 +415,5 @@ impl Drop for File {
             let event = if flags.writable() { sys::IN_CLOSE_WRITE } else { sys::IN_CLOSE_NOWRITE };
             inotify::happened(self.path.dentry(), event);
         }
-    }
-}
-
-/// Applies `whence` and `offset` to a position. `end` is the size where there is one.
-///
-/// # Errors
-/// `EINVAL` for a result below zero or a whence that means nothing here.
-pub fn seek_position(position: u64, end: Option<u64>, whence: Whence, offset: i64) -> Result<u64> {
-    let base = match whence {
-        Whence::Set => 0,
-        Whence::Current => position,
-        Whence::End => end.ok_or(Errno::EINVAL)?,
-        Whence::Data | Whence::Hole => return Err(Errno::EINVAL),
-    };
-    let result = base.checked_add_signed(offset).ok_or(if offset < 0 { Errno::EINVAL } else { Errno::EOVERFLOW })?;
-    if i64::try_from(result).is_err() { Err(Errno::EOVERFLOW) } else { Ok(result) }
-}
-
-/// An opening of a file with contents.
-struct Regular;
-
-impl FileOps for Regular {
-    fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        file.with_offset(|offset| {
-            let n = file.inode().read_at(*offset, buf)?;
-            *offset += n as u64;
-            Ok(n)
-        })
-    }
-
-    fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
-        file.with_offset(|offset| {
-            let (at, n) = if file.flags().contains(OpenFlags::APPEND) {
-                file.inode().append(buf)?
-            } else {
-                (*offset, file.inode().write_at(*offset, buf)?)
-            };
-            *offset = at + n as u64;
-            Ok(n)
-        })
-    }
-
-    fn read_at(&self, file: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        file.inode().read_at(offset, buf)
-    }
-
-    fn write_at(&self, file: &File, offset: u64, buf: &[u8]) -> Result<usize> {
-        if file.flags().contains(OpenFlags::APPEND) {
-            return file.inode().append(buf).map(|(_, n)| n);
-        }
-        file.inode().write_at(offset, buf)
-    }
-
-    fn seek(&self, file: &File, whence: Whence, offset: i64) -> Result<u64> {
-        file.with_offset(|position| {
-            *position = match whence {
-                Whence::Data | Whence::Hole => {
-                    let from = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
-                    file.inode().seek_extent(from, whence == Whence::Hole)?
-                }
-                _ => seek_position(*position, Some(file.metadata().size), whence, offset)?,
-            };
-            Ok(*position)
-        })
-    }
-
-    fn pollable(&self) -> bool {
-        false
-    }
-
-    fn backing(&self, file: &File) -> Result<Arc<dyn vm::Backing>> {
-        file.inode().clone().backing()
-    }
-
-    fn sync(&self) -> Result<()> {
-        Ok(())
-    }
-}
-
-/// An opening of a directory. Position 0 is `.`, 1 is `..`, from 2 on the inode's cursor plus 2.
-struct Directory;
-
-impl FileOps for Directory {
-    fn read(&self, _: &File, _: &mut [u8]) -> Result<usize> {
-        Err(Errno::EISDIR)
-    }
-
-    fn read_at(&self, _: &File, _: u64, _: &mut [u8]) -> Result<usize> {
-        Err(Errno::EISDIR)
-    }
-
-    fn seek(&self, file: &File, whence: Whence, offset: i64) -> Result<u64> {
-        file.with_offset(|position| {
-            *position = seek_position(*position, None, whence, offset)?;
-            Ok(*position)
-        })
-    }
-
-    fn pollable(&self) -> bool {
-        false
-    }
-
-    fn readdir(&self, file: &File, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
-        file.with_offset(|position| {
-            let parent_ino = file.path().parent().map_or(0, |p| p.inode().metadata().ino);
-            let own = [(&b"."[..], file.metadata().ino), (&b".."[..], parent_ino)];
-            while let Ok(index) = usize::try_from(*position)
-                && index < own.len()
-            {
-                let (name, ino) = own[index];
-                if !emit(DirEntry { name, ino, kind: FileType::Directory, next: *position + 1 }) {
-                    return Ok(());
-                }
-                *position += 1;
-            }
-            file.inode().readdir(*position - 2, &mut |entry| {
-                let next = entry.next + 2;
-                let taken = emit(DirEntry { next, ..entry });
-                if taken {
-                    *position = next;
-                }
-                taken
-            })
-        })
-    }
-
-    fn sync(&self) -> Result<()> {
-        Ok(())
     }
 }

@@ -20,12 +20,14 @@ pub mod devfs;
 pub mod epoll;
 pub mod eventfd;
 mod file;
+mod flags;
 mod inode;
 pub mod inotify;
 pub mod ioctl;
 pub mod lock;
 pub mod mount;
 mod names;
+mod opening;
 pub mod ops;
 pub mod path;
 pub mod pipe;
@@ -39,8 +41,10 @@ pub mod xattr;
 
 pub use dcache::start as start_name_cache;
 pub use dentry::{Dentry, Path};
-pub use file::{File, FileOps, OpenFlags, Whence, seek_position};
+pub use file::{File, FileOps, Whence};
+pub use flags::OpenFlags;
 pub use inode::{DirEntry, Inode, Link, NewInode, NewKind, RenameFlags};
+pub use opening::seek_position;
 pub use path::FsContext;
 pub use types::{
     Access, Cred, DeviceId, FileType, Metadata, NAME_MAX, PATH_MAX, Permissions, Result, SetAttr, StatFs, Timestamp,

@@ -1,0 +1,69 @@
+//! The flags of `open(2)`.
+
+use linux_raw_sys::general as sys;
+
+bitflags::bitflags! {
+    /// Flags of `open(2)`. The two lowest bits are the access mode, see [`OpenFlags::readable`] and [`OpenFlags::writable`].
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct OpenFlags: u32 {
+        /// Open for writing only.
+        const WRONLY = sys::O_WRONLY;
+        /// Open for reading and writing.
+        const RDWR = sys::O_RDWR;
+        /// Make the file if it is not there.
+        const CREAT = sys::O_CREAT;
+        /// With `CREAT`: it must not be there.
+        const EXCL = sys::O_EXCL;
+        /// Do not make a terminal the controlling one.
+        const NOCTTY = sys::O_NOCTTY;
+        /// Cut the file to no length.
+        const TRUNC = sys::O_TRUNC;
+        /// Every write goes behind the end.
+        const APPEND = sys::O_APPEND;
+        /// Never block.
+        const NONBLOCK = sys::O_NONBLOCK;
+        /// Writes are on the medium when they return (always so for memory).
+        const DSYNC = sys::O_DSYNC;
+        /// Send a signal when the file is ready ([`crate::sigio`]).
+        const ASYNC = sys::FASYNC;
+        /// Bypass caches (accepted).
+        const DIRECT = sys::O_DIRECT;
+        /// Offsets beyond 2 GiB (always so).
+        const LARGEFILE = sys::O_LARGEFILE;
+        /// It must be a directory.
+        const DIRECTORY = sys::O_DIRECTORY;
+        /// The last component must not be a symbolic link.
+        const NOFOLLOW = sys::O_NOFOLLOW;
+        /// Reading leaves the access time.
+        const NOATIME = sys::O_NOATIME;
+        /// The descriptor closes at `execve(2)`.
+        const CLOEXEC = sys::O_CLOEXEC;
+        /// Only a place in the tree: no reading, no writing.
+        const PATH = sys::O_PATH;
+        /// As `DSYNC`, with metadata.
+        const SYNC = sys::O_SYNC;
+        /// A file without a name, in the directory given.
+        const TMPFILE = sys::O_TMPFILE;
+    }
+}
+
+impl OpenFlags {
+    /// Read only, nothing else.
+    pub const RDONLY: Self = Self::empty();
+    /// What `fcntl(F_SETFL)` may change.
+    pub const SETTABLE: Self = Self::APPEND.union(Self::NONBLOCK).union(Self::ASYNC).union(Self::DIRECT).union(Self::NOATIME);
+    /// What concerns the call of `open(2)` only and is not remembered.
+    pub(crate) const TRANSIENT: Self = Self::CREAT.union(Self::EXCL).union(Self::NOCTTY).union(Self::TRUNC).union(Self::CLOEXEC);
+
+    /// Whether the access mode has reading.
+    #[must_use]
+    pub const fn readable(self) -> bool {
+        matches!(self.bits() & sys::O_ACCMODE, sys::O_RDONLY | sys::O_RDWR) && !self.contains(Self::PATH)
+    }
+
+    /// Whether the access mode has writing.
+    #[must_use]
+    pub const fn writable(self) -> bool {
+        matches!(self.bits() & sys::O_ACCMODE, sys::O_WRONLY | sys::O_RDWR) && !self.contains(Self::PATH)
+    }
+}

@@ -1,0 +1,94 @@
+//! A directory in memory.
+
+use super::{Body, RamInode};
+use crate::names::NameMap;
+use crate::{FileType, Inode, Result};
+use abi::errno::Errno;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+/// What a directory holds.
+#[derive(Default)]
+pub(super) struct Directory {
+    pub(super) entries: NameMap<Entry>,
+    /// Entries in the order they were made, which listings follow: a listing that goes on while others make and remove entries then
+    /// shows every entry that stays exactly once.
+    pub(super) order: BTreeMap<u64, Listed>,
+    pub(super) next_cookie: u64,
+    pub(super) subdirs: u32,
+    /// Removed: nothing can be made here any more.
+    pub(super) dead: bool,
+}
+
+/// A name's file, and its place in listings.
+pub(super) struct Entry {
+    pub(super) inode: Arc<RamInode>,
+    pub(super) cookie: u64,
+}
+
+/// What a listing tells of an entry.
+pub(super) struct Listed {
+    pub(super) name: Arc<[u8]>,
+    pub(super) ino: u64,
+    pub(super) kind: FileType,
+}
+
+impl Directory {
+    /// Makes an entry, in place of one of the same name.
+    pub(super) fn insert(&mut self, name: &[u8], inode: Arc<RamInode>) {
+        self.subdirs += u32::from(inode.kind() == FileType::Directory);
+        self.next_cookie += 1;
+        let cookie = self.next_cookie;
+        let name: Arc<[u8]> = name.into();
+        self.order.insert(cookie, Listed { name: name.clone(), ino: inode.ino, kind: inode.kind() });
+        if let Some(old) = self.entries.insert(name, Entry { inode, cookie }) {
+            self.forget(&old);
+        }
+    }
+
+    /// Takes an entry out.
+    pub(super) fn remove(&mut self, name: &[u8]) -> Option<Arc<RamInode>> {
+        let entry = self.entries.remove(name)?;
+        self.forget(&entry);
+        Some(entry.inode)
+    }
+
+    fn forget(&mut self, entry: &Entry) {
+        self.order.remove(&entry.cookie);
+        self.subdirs -= u32::from(entry.inode.kind() == FileType::Directory);
+    }
+}
+
+impl RamInode {
+    /// Marks an empty directory as removed.
+    pub(super) fn bury(&self) -> Result<()> {
+        let mut dir = self.directory()?.lock();
+        if !dir.entries.is_empty() {
+            return Err(Errno::ENOTEMPTY);
+        }
+        dir.dead = true;
+        drop(dir);
+        self.add_links(-1);
+        Ok(())
+    }
+}
+
+impl Drop for RamInode {
+    fn drop(&mut self) {
+        // A tree that goes with its file system is taken down in a loop: recursion would need stack for every level.
+        let mut doomed: Vec<Arc<RamInode>> = Vec::new();
+        let take = |body: &mut Body, doomed: &mut Vec<Arc<RamInode>>| {
+            if let Body::Directory(dir) = body {
+                let entries = core::mem::take(&mut dir.get_mut().entries);
+                doomed.extend(entries.into_values().map(|e| e.inode));
+            }
+        };
+        take(&mut self.body, &mut doomed);
+        while let Some(inode) = doomed.pop() {
+            if let Some(mut inode) = Arc::into_inner(inode) {
+                take(&mut inode.body, &mut doomed);
+            }
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! What a file in memory does.
+
+use super::directory::Listed;
+use super::{Body, MAX_LINKS, MAX_SIZE, PAGE, RamInode, XATTRS_MAX};
+use crate::pipe::Pipe;
+use crate::xattr::SetMode;
+use crate::{
+    Access, DeviceId, DirEntry, FileType, Inode, Link, Metadata, NewInode, Permissions, RenameFlags, Result, SetAttr, Timestamp,
+};
+use abi::errno::Errno;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::sync::atomic::Ordering;
+use linux_raw_sys::general as sys;
+
+impl Inode for RamInode {
+    fn metadata(&self) -> Metadata {
+        let (size, blocks, subdirs) = match &self.body {
+            Body::Regular(contents) => {
+                let (size, pages) = contents.extent();
+                (size, pages * (PAGE / 512), 0)
+            }
+            Body::Directory(dir) => {
+                let dir = dir.lock();
+                (dir.entries.len() as u64 * 20 + 40, 0, if dir.dead { 0 } else { dir.subdirs + 1 })
+            }
+            Body::Symlink(target) => (target.len() as u64, 0, 0),
+            _ => (0, 0, 0),
+        };
+        let rdev = self.device().map_or(0, DeviceId::encode);
+        let attr = self.attr.lock();
+        Metadata {
+            dev: self.shared.dev,
+            ino: self.ino,
+            kind: self.kind(),
+            mode: attr.mode,
+            nlink: attr.nlink + subdirs,
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev,
+            size,
+            blocks,
+            blksize: PAGE as u32,
+            atime: attr.atime,
+            mtime: attr.mtime,
+            ctime: attr.ctime,
+            btime: attr.btime,
+        }
+    }
+
+    fn permissions(&self) -> Permissions {
+        let directory = matches!(self.body, Body::Directory(_));
+        let attr = self.attr.lock();
+        Permissions { directory, mode: attr.mode, uid: attr.uid, gid: attr.gid }
+    }
+
+    fn open_to_all(&self, want: Access) -> bool {
+        // The same for owner, group and others.
+        let bits = want.0 * 0o111;
+        self.mode.load(Ordering::Relaxed) & bits == bits
+    }
+
+    fn kind(&self) -> FileType {
+        match &self.body {
+            Body::Regular(_) => FileType::Regular,
+            Body::Directory(_) => FileType::Directory,
+            Body::Symlink(_) => FileType::Symlink,
+            Body::Fifo(_) => FileType::Fifo,
+            Body::Socket => FileType::Socket,
+            Body::Device(kind, _) => *kind,
+        }
+    }
+
+    fn set_attr(&self, change: &SetAttr) -> Result<()> {
+        let mut attr = self.attr.lock();
+        let executable = |mode: u32| mode & 0o111;
+        if self.seals() & sys::F_SEAL_EXEC != 0 && change.mode.is_some_and(|mode| executable(mode) != executable(attr.mode)) {
+            return Err(Errno::EPERM);
+        }
+        attr.mode = change.mode.unwrap_or(attr.mode);
+        self.mode.store(attr.mode, Ordering::Relaxed);
+        attr.uid = change.uid.unwrap_or(attr.uid);
+        attr.gid = change.gid.unwrap_or(attr.gid);
+        attr.atime = change.atime.unwrap_or(attr.atime);
+        attr.mtime = change.mtime.unwrap_or(attr.mtime);
+        attr.ctime = Timestamp::now();
+        Ok(())
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
+        let dir = self.directory()?.lock();
+        Ok(dir.entries.get(name).ok_or(Errno::ENOENT)?.inode.clone())
+    }
+
+    fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        let inode = self.offspring(new);
+        let mut dir = self.directory()?.lock();
+        if dir.dead {
+            return Err(Errno::ENOENT);
+        }
+        if dir.entries.contains_key(name) {
+            return Err(Errno::EEXIST);
+        }
+        dir.insert(name, inode.clone());
+        drop(dir);
+        self.changed_names();
+        Ok(inode)
+    }
+
+    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        let inode = self.offspring(new);
+        inode.attr.lock().nlink = 0;
+        Ok(inode)
+    }
+
+    fn link(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        let inode = self.of(target)?;
+        let mut dir = self.directory()?.lock();
+        if dir.dead {
+            return Err(Errno::ENOENT);
+        }
+        if dir.entries.contains_key(name) {
+            return Err(Errno::EEXIST);
+        }
+        if inode.attr.lock().nlink >= MAX_LINKS {
+            return Err(Errno::EMLINK);
+        }
+        inode.add_links(1);
+        dir.insert(name, inode);
+        drop(dir);
+        self.changed_names();
+        Ok(())
+    }
+
+    fn unlink(&self, name: &[u8]) -> Result<()> {
+        let removed;
+        let mut dir = self.directory()?.lock();
+        if dir.entries.get(name).ok_or(Errno::ENOENT)?.inode.kind() == FileType::Directory {
+            return Err(Errno::EISDIR);
+        }
+        removed = dir.remove(name);
+        drop(dir);
+        if let Some(inode) = &removed {
+            inode.add_links(-1);
+        }
+        self.changed_names();
+        Ok(())
+    }
+
+    fn rmdir(&self, name: &[u8]) -> Result<()> {
+        let removed;
+        let mut dir = self.directory()?.lock();
+        {
+            let victim = &dir.entries.get(name).ok_or(Errno::ENOENT)?.inode;
+            victim.bury()?;
+        }
+        removed = dir.remove(name);
+        drop(dir);
+        drop(removed);
+        self.changed_names();
+        Ok(())
+    }
+
+    fn rename(&self, name: &[u8], to: &Arc<dyn Inode>, to_name: &[u8], flags: RenameFlags) -> Result<()> {
+        let to = self.of(to)?;
+        // Names change only under the VFS's lock of their directory, and renames are serialised; so what is looked at here in
+        // one step is still so in the next. The directories' own locks are taken one at a time.
+        let moved = self.directory()?.lock().entries.get(name).ok_or(Errno::ENOENT)?.inode.clone();
+        let old = to.directory()?.lock().entries.get(to_name).map(|e| e.inode.clone());
+        if to.directory()?.lock().dead {
+            return Err(Errno::ENOENT);
+        }
+        match &old {
+            Some(old) if !flags.contains(RenameFlags::EXCHANGE) => {
+                if old.kind() == FileType::Directory {
+                    old.bury()?;
+                } else {
+                    old.add_links(-1);
+                }
+            }
+            _ => {}
+        }
+        self.directory()?.lock().remove(name);
+        to.directory()?.lock().insert(to_name, moved.clone());
+        if flags.contains(RenameFlags::EXCHANGE)
+            && let Some(old) = &old
+        {
+            self.directory()?.lock().insert(name, old.clone());
+        }
+        moved.add_links(0);
+        self.changed_names();
+        to.changed_names();
+        Ok(())
+    }
+
+    fn readdir(&self, cursor: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        let dir = self.directory()?.lock();
+        for (&next, &Listed { ref name, ino, kind }) in dir.order.range(cursor.saturating_add(1)..) {
+            if !emit(DirEntry { name, ino, kind, next }) {
+                break;
+            }
+        }
+        drop(dir);
+        self.accessed();
+        Ok(())
+    }
+
+    fn follow(&self) -> Result<Link> {
+        match &self.body {
+            Body::Symlink(target) => Ok(Link::Text(target.to_vec())),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let n = self.contents()?.read(offset, buf);
+        self.accessed();
+        Ok(n)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<usize> {
+        self.check_seals(offset.saturating_add(buf.len() as u64), true)?;
+        let n = self.contents()?.write(Some(offset), buf)?.1;
+        self.modified();
+        Ok(n)
+    }
+
+    fn put_page(&self, offset: u64, page: vm::Page) -> Result<()> {
+        self.contents()?.put(offset, page)?;
+        self.modified();
+        Ok(())
+    }
+
+    fn append(&self, buf: &[u8]) -> Result<(u64, usize)> {
+        self.check_seals(u64::MAX, true)?;
+        let written = self.contents()?.write(None, buf)?;
+        self.modified();
+        Ok(written)
+    }
+
+    fn truncate(&self, size: u64) -> Result<()> {
+        if size > MAX_SIZE {
+            return Err(Errno::EFBIG);
+        }
+        self.check_seals(size, false)?;
+        if self.contents()?.truncate(size) {
+            self.mappings.unmap(size.div_ceil(PAGE)..u64::MAX, true);
+        }
+        self.modified();
+        Ok(())
+    }
+
+    fn fallocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
+        let punches = mode & sys::FALLOC_FL_PUNCH_HOLE != 0;
+        if punches {
+            self.check_seals(0, true)?;
+        } else if mode & sys::FALLOC_FL_KEEP_SIZE == 0 {
+            self.check_seals(self.contents()?.extent().0.max(offset.saturating_add(len)), false)?;
+        }
+        self.contents()?.fallocate(mode, offset, len)?;
+        if mode & sys::FALLOC_FL_PUNCH_HOLE != 0 {
+            // What programs have copied is theirs.
+            self.mappings.unmap(offset.div_ceil(PAGE)..(offset + len) / PAGE, false);
+        }
+        self.modified();
+        Ok(())
+    }
+
+    fn seals(&self) -> u32 {
+        if matches!(self.body, Body::Regular(_)) { self.seals.load(Ordering::SeqCst) } else { 0 }
+    }
+
+    fn add_seals(&self, seals: u32) -> Result<()> {
+        const KNOWN: u32 = sys::F_SEAL_SEAL
+            | sys::F_SEAL_SHRINK
+            | sys::F_SEAL_GROW
+            | sys::F_SEAL_WRITE
+            | sys::F_SEAL_FUTURE_WRITE
+            | sys::F_SEAL_EXEC;
+        self.contents().map_err(|_| Errno::EINVAL)?;
+        if seals & !KNOWN != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let add = |old: u32| (old & sys::F_SEAL_SEAL == 0).then_some(old | seals);
+        let before = self.seals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).map_err(|_| Errno::EPERM)?;
+        // Who maps it from now on sees the seal; who has mapped it is counted here.
+        if seals & !before & sys::F_SEAL_WRITE != 0 && self.mappings.count(|shared, writable| shared && writable) > 0 {
+            self.seals.fetch_and(before | !seals, Ordering::SeqCst);
+            return Err(Errno::EBUSY);
+        }
+        Ok(())
+    }
+
+    fn xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        Ok(self.attr.lock().xattrs.get(name).ok_or(Errno::ENODATA)?.to_vec())
+    }
+
+    fn set_xattr(&self, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
+        let mut attr = self.attr.lock();
+        match (mode, attr.xattrs.contains_key(name)) {
+            (SetMode::Create, true) => return Err(Errno::EEXIST),
+            (SetMode::Replace, false) => return Err(Errno::ENODATA),
+            _ => {}
+        }
+        let others = attr.xattrs.iter().filter(|(known, _)| ***known != *name);
+        let taken: usize = others.map(|(name, value)| name.len() + value.len()).sum();
+        if taken + name.len() + value.len() > XATTRS_MAX {
+            return Err(Errno::ENOSPC);
+        }
+        attr.xattrs.insert(name.into(), value.into());
+        attr.ctime = Timestamp::now();
+        Ok(())
+    }
+
+    fn remove_xattr(&self, name: &[u8]) -> Result<()> {
+        let mut attr = self.attr.lock();
+        attr.xattrs.remove(name).ok_or(Errno::ENODATA)?;
+        attr.ctime = Timestamp::now();
+        Ok(())
+    }
+
+    fn xattr_names(&self) -> Vec<Vec<u8>> {
+        self.attr.lock().xattrs.keys().map(|name| name.to_vec()).collect()
+    }
+
+    fn seek_extent(&self, offset: u64, hole: bool) -> Result<u64> {
+        self.contents()?.seek_extent(offset, hole)
+    }
+
+    fn backing(self: Arc<Self>) -> Result<Arc<dyn vm::Backing>> {
+        self.contents().map_err(|_| Errno::ENODEV)?;
+        Ok(self)
+    }
+
+    fn device(&self) -> Option<DeviceId> {
+        match self.body {
+            Body::Device(_, id) => Some(id),
+            _ => None,
+        }
+    }
+
+    fn fifo(&self) -> Option<Arc<Pipe>> {
+        match &self.body {
+            Body::Fifo(pipe) => Some(pipe.clone()),
+            _ => None,
+        }
+    }
+}
+
+impl vm::Backing for RamInode {
+    fn page(&self, index: u64) -> core::result::Result<vm::Page, Errno> {
+        self.contents()?.page(index)
+    }
+
+    fn cached(&self, index: u64) -> Option<vm::Page> {
+        self.contents().ok()?.cached(index)
+    }
+
+    fn each_cached(&self, range: Range<u64>, each: &mut dyn FnMut(u64, &vm::Page)) {
+        if let Ok(contents) = self.contents() {
+            contents.each_cached(range, each);
+        }
+    }
+
+    fn punch(&self, pages: Range<u64>) -> core::result::Result<(), Errno> {
+        let page = vm::PAGE_SIZE as u64;
+        let mode = sys::FALLOC_FL_PUNCH_HOLE | sys::FALLOC_FL_KEEP_SIZE;
+        Inode::fallocate(self, mode, pages.start * page, (pages.end - pages.start) * page)
+    }
+
+    fn mappings(&self) -> Option<&vm::Mappings> {
+        Some(&self.mappings)
+    }
+}
