@@ -2,11 +2,11 @@
 //!
 //! A program's thread is a kernel thread that runs the loop in `run`: into ring 3, and back here for every system call, fault and
 //! signal. System calls are ordinary functions of typed arguments, `sys_foo(task, …) -> SysResult`, sorted into files by area;
-//! `table` binds them to their numbers. A call named `foo` is in:
+//! `table` binds them to their numbers, `dispatch` calls them. A call named `foo` is in:
 //!
 //! | file | calls |
 //! |---|---|
-//! | `file`, `path`, `stat`, `dirent`, `pipe`, `splice`, `poll`, `inotify`, `xattr`, `ioctl`, `mount` | files |
+//! | `file`, `fcntl`, `storage`, `path`, `stat`, `dirent`, `pipe`, `splice`, `poll`, `inotify`, `xattr`, `ioctl`, `mount` | files |
 //! | `sem`, `msg`, `mqueue` | System V semaphores and message queues (`ipc` has what they share), POSIX message queues |
 //! | `seccomp` | filters of system calls; `bpf` runs them |
 //! | `peer` | other processes' memory, and what they share |
@@ -45,7 +45,12 @@ pub mod cred;
 #[cfg(target_os = "none")]
 pub mod dirent;
 #[cfg(target_os = "none")]
+#[macro_use]
+mod dispatch;
+#[cfg(target_os = "none")]
 pub mod exec;
+#[cfg(target_os = "none")]
+pub mod fcntl;
 #[cfg(target_os = "none")]
 pub mod fdtable;
 #[cfg(target_os = "none")]
@@ -132,6 +137,8 @@ pub mod splice;
 pub mod start;
 #[cfg(target_os = "none")]
 pub mod stat;
+#[cfg(target_os = "none")]
+pub mod storage;
 #[cfg(target_os = "none")]
 pub mod sys;
 #[cfg(target_os = "none")]

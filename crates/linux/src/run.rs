@@ -12,7 +12,7 @@ use vm::{Access, AddressSpace, FaultError};
 use crate::process;
 use crate::sigframe::LastFault;
 use crate::siginfo::SigInfo;
-use crate::{Task, current_task, oom, rseq, signal, table};
+use crate::{Task, current_task, dispatch, oom, rseq, signal};
 
 /// Bits of a page fault's error code, as handlers see it.
 const PRESENT: u64 = 1;
@@ -38,7 +38,8 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
             // Calls that somebody looks at go the long way. Whoever begins or ends that makes all threads come by here, so that
             // nobody asks on the way of a call.
             task.process().follow_recording();
-            quick.calls = if task.process().is_watched() || task.filtered.load(Ordering::Relaxed) { &[] } else { &table::QUICK };
+            quick.calls =
+                if task.process().is_watched() || task.filtered.load(Ordering::Relaxed) { &[] } else { &dispatch::QUICK };
         }
         if thread.take_moved() {
             rseq::resume(task, &mut regs);
@@ -46,7 +47,7 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
         }
         match user::enter(&mut regs, &quick) {
             Trap::Syscall => {
-                let result = task.measured(|| table::finish(task, &mut regs));
+                let result = task.measured(|| dispatch::finish(task, &mut regs));
                 regs.rax = match result {
                     Ok(value) => value as u64,
                     Err(e) => {

@@ -1,169 +1,15 @@
-//! The table of system calls: number, name, the kinds of the arguments (for tracing), the function.
-//!
-//! The function's own signature says what types the arguments have; [`Argument`] turns registers into them. A call marked `regs` also
-//! gets the program's registers, because it changes more of them than the result, or copies all of them; all others are called right
-//! from the entry from ring 3 (`QUICK`).
+//! The table of system calls: number, name, the kinds of the arguments (for tracing), the function. How they are called is in
+//! `dispatch`.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use guard::user::{Answer, UserRegs};
 
-use abi::errno::Errno;
-use guard::user::{Answer, QuickCall, UserRegs};
-
-use crate::uaccess::Argument;
-use crate::{SysResult, Task, trace};
+use crate::Task;
+use crate::dispatch::{Call, Handler, Kind, SIZE, answer, arg, is_brief};
 use crate::{
-    capability, clone, cred, dirent, exec, file, futex, futex2, inotify, ioctl, ioprio, itimer, limits, membarrier, mempolicy,
-    mm, mount, mqueue, msg, path, peer, pidfd, pipe, poll, prctl, process, rseq, sched, seccomp, sem, shm, signal, signalfd,
-    sigwait, socket, sockmsg, splice, stat, sys, time, timerfd, timex, usage, wait, xattr,
+    capability, clone, cred, dirent, exec, fcntl, file, futex, futex2, inotify, ioctl, ioprio, itimer, limits, membarrier,
+    mempolicy, mm, mount, mqueue, msg, path, peer, pidfd, pipe, poll, prctl, process, rseq, sched, seccomp, sem, shm, signal,
+    signalfd, sigwait, socket, sockmsg, splice, stat, storage, sys, time, timerfd, timex, usage, wait, xattr,
 };
-
-/// What an argument is, for tracing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// A descriptor.
-    Fd,
-    /// A signed number.
-    Int,
-    /// An unsigned number.
-    Num,
-    /// Flags.
-    Hex,
-    /// A file mode.
-    Oct,
-    /// An address.
-    Ptr,
-    /// The address of a string.
-    Str,
-    /// A signal.
-    Sig,
-}
-
-/// A system call by what it needs.
-#[derive(Clone, Copy)]
-enum Handler {
-    /// Its arguments.
-    Quick(QuickCall<Task>),
-    /// All registers.
-    Full(fn(&Task, &mut UserRegs) -> SysResult),
-}
-
-/// One system call.
-pub struct Call {
-    /// Its name.
-    pub name: &'static str,
-    /// Its arguments.
-    pub args: &'static [Kind],
-    handler: Handler,
-}
-
-/// Calls so short that measuring them would cost more than it tells: their time counts as the program's. `read` and `write` measure
-/// themselves when there is much to do.
-const BRIEF: &[&str] = &[
-    "getpid",
-    "gettid",
-    "getppid",
-    "getpgrp",
-    "getpgid",
-    "getsid",
-    "getuid",
-    "geteuid",
-    "getgid",
-    "getegid",
-    "getcpu",
-    "time",
-    "gettimeofday",
-    "clock_gettime",
-    "umask",
-    "sched_yield",
-    "rt_sigprocmask",
-    "set_tid_address",
-    "futex",
-    "read",
-    "write",
-];
-
-const fn is_brief(name: &str) -> bool {
-    let mut at = 0;
-    while at < BRIEF.len() {
-        let (a, b) = (BRIEF[at].as_bytes(), name.as_bytes());
-        let mut i = 0;
-        while i < a.len() && i < b.len() && a[i] == b[i] {
-            i += 1;
-        }
-        if i == a.len() && i == b.len() {
-            return true;
-        }
-        at += 1;
-    }
-    false
-}
-
-macro_rules! handler {
-    ($name:ident ($($a:ident),*) regs $f:path) => {
-        Handler::Full(|task, regs| full!(task, regs, $f, $($a)*))
-    };
-    ($name:ident ($($a:ident),*) $f:path) => {{
-        extern "sysv64" fn call(task: &Task, regs: &UserRegs) -> Answer {
-            const MEASURED: bool = !is_brief(stringify!($name));
-            if MEASURED {
-                task.measured(|| answer(arguments!(task, regs, $f, $($a)*)))
-            } else {
-                answer(arguments!(task, regs, $f, $($a)*))
-            }
-        }
-        Handler::Quick(call)
-    }};
-}
-
-/// Calls the function with as many arguments as there are kinds.
-macro_rules! arguments {
-    ($task:ident, $r:ident, $f:path,) => {{
-        let _ = $r;
-        $f($task)
-    }};
-    ($task:ident, $r:ident, $f:path, $a:ident) => {
-        $f($task, arg($r.rdi))
-    };
-    ($task:ident, $r:ident, $f:path, $a:ident $b:ident) => {
-        $f($task, arg($r.rdi), arg($r.rsi))
-    };
-    ($task:ident, $r:ident, $f:path, $a:ident $b:ident $c:ident) => {
-        $f($task, arg($r.rdi), arg($r.rsi), arg($r.rdx))
-    };
-    ($task:ident, $r:ident, $f:path, $a:ident $b:ident $c:ident $d:ident) => {
-        $f($task, arg($r.rdi), arg($r.rsi), arg($r.rdx), arg($r.r10))
-    };
-    ($task:ident, $r:ident, $f:path, $a:ident $b:ident $c:ident $d:ident $e:ident) => {
-        $f($task, arg($r.rdi), arg($r.rsi), arg($r.rdx), arg($r.r10), arg($r.r8))
-    };
-    ($task:ident, $r:ident, $f:path, $a:ident $b:ident $c:ident $d:ident $e:ident $g:ident) => {
-        $f($task, arg($r.rdi), arg($r.rsi), arg($r.rdx), arg($r.r10), arg($r.r8), arg($r.r9))
-    };
-}
-
-/// The same with the registers before the arguments.
-macro_rules! full {
-    ($task:ident, $r:ident, $f:path,) => {
-        $f($task, $r)
-    };
-    ($task:ident, $r:ident, $f:path, $a:ident) => {{
-        let a = arg($r.rdi);
-        $f($task, $r, a)
-    }};
-    ($task:ident, $r:ident, $f:path, $a:ident $b:ident) => {{
-        let (a, b) = (arg($r.rdi), arg($r.rsi));
-        $f($task, $r, a, b)
-    }};
-    ($task:ident, $r:ident, $f:path, $a:ident $b:ident $c:ident) => {{
-        let (a, b, c) = (arg($r.rdi), arg($r.rsi), arg($r.rdx));
-        $f($task, $r, a, b, c)
-    }};
-    ($task:ident, $r:ident, $f:path, $a:ident $b:ident $c:ident $d:ident $e:ident) => {{
-        let (a, b, c) = (arg($r.rdi), arg($r.rsi), arg($r.rdx));
-        let (d, e) = (arg($r.r10), arg($r.r8));
-        $f($task, $r, a, b, c, d, e)
-    }};
-}
 
 macro_rules! calls {
     ($($number:literal $name:ident($($kind:ident),*) = [$($function:tt)+]);+ ;) => {
@@ -180,90 +26,6 @@ macro_rules! calls {
     };
 }
 
-/// One more than the highest number.
-const SIZE: usize = 470;
-
-fn arg<T: Argument>(register: u64) -> T {
-    T::from_register(register)
-}
-
-/// The word of an answer whose call has not been run.
-const NOT_RUN: u64 = 0;
-
-/// A result as the program gets it. The codes that say how to go on after a signal are for [`crate::run`].
-#[inline(always)]
-fn answer(result: SysResult) -> Answer {
-    match result {
-        Ok(value) => Answer::done(value as u64),
-        Err(e) => {
-            let value = i64::from(-e.raw()).cast_unsigned();
-            if e.is_restart() { Answer::full(value) } else { Answer::done(value) }
-        }
-    }
-}
-
-extern "sysv64" fn not_run(_: &Task, _: &UserRegs) -> Answer {
-    Answer::full(NOT_RUN)
-}
-
-/// What is called right from the entry from ring 3, by number.
-pub(crate) static QUICK: [QuickCall<Task>; SIZE] = {
-    let mut table: [QuickCall<Task>; SIZE] = [not_run; SIZE];
-    let mut number = 0;
-    while number < SIZE {
-        if let Some(Call { handler: Handler::Quick(call), .. }) = &CALLS[number] {
-            table[number] = *call;
-        }
-        number += 1;
-    }
-    table
-};
-
-/// Runs the rest of a system call whose quick part left its word in `rax`. The result is not yet in the registers.
-pub(crate) fn finish(task: &Task, regs: &mut UserRegs) -> SysResult {
-    if regs.rax != NOT_RUN {
-        return Err(Errno::from_raw(-(regs.rax as i32)));
-    }
-    if task.filtered.load(Ordering::Relaxed)
-        && let Some(refusal) = seccomp::check(task, regs)
-    {
-        return refusal;
-    }
-    match CALLS.get(regs.orig_rax as usize) {
-        Some(Some(call)) if task.process().is_watched() => trace::watched(task, regs, call, |task, regs| call.run(task, regs)),
-        Some(Some(call)) => call.run(task, regs),
-        _ => unknown(regs.orig_rax),
-    }
-}
-
-impl Call {
-    fn run(&self, task: &Task, regs: &mut UserRegs) -> SysResult {
-        match self.handler {
-            Handler::Full(call) => call(task, regs),
-            Handler::Quick(call) => match call(task, regs).parts() {
-                (value, false) if value.cast_signed() >= -4095 && value.cast_signed() < 0 => {
-                    Err(Errno::from_raw(-(value as i32)))
-                }
-                (value, false) => Ok(value as usize),
-                (word, true) => Err(Errno::from_raw(-(word as i32))),
-            },
-        }
-    }
-}
-
-/// Says so once for every number, by name.
-#[cold]
-fn unknown(number: u64) -> SysResult {
-    static SAID: [AtomicU64; SIZE / 64 + 1] = [const { AtomicU64::new(0) }; SIZE / 64 + 1];
-    let bit = 1 << (number % 64);
-    let word = SAID.get(number as usize / 64);
-    if word.is_none_or(|word| word.fetch_or(bit, Ordering::Relaxed) & bit == 0) {
-        let name = MISSING.iter().find(|m| u64::from(m.0) == number).map_or("?", |m| m.1);
-        log::warn!("system call {number} ({name}) is not implemented: ENOSYS");
-    }
-    Err(Errno::ENOSYS)
-}
-
 // A remark behind a call says what it lacks (`partial: …`), or why it may do nothing (`stub: …`); `cargo xtask abi` makes
 // docs/linux-abi.md of it.
 #[rustfmt::skip]
@@ -271,7 +33,7 @@ calls! {
     0 read(Fd, Ptr, Num) = [file::sys_read];
     1 write(Fd, Ptr, Num) = [file::sys_write];
     2 open(Str, Hex, Oct) = [path::sys_open];
-    3 close(Fd) = [file::sys_close];
+    3 close(Fd) = [fcntl::sys_close];
     4 stat(Str, Ptr) = [stat::sys_stat];
     5 fstat(Fd, Ptr) = [stat::sys_fstat];
     6 lstat(Str, Ptr) = [stat::sys_lstat];
@@ -300,8 +62,8 @@ calls! {
     29 shmget(Int, Num, Oct) = [shm::sys_shmget]; // partial: no SHM_HUGETLB
     30 shmat(Int, Ptr, Oct) = [shm::sys_shmat];
     31 shmctl(Int, Num, Ptr) = [shm::sys_shmctl]; // partial: no IPC_INFO, SHM_INFO, SHM_STAT
-    32 dup(Fd) = [file::sys_dup];
-    33 dup2(Fd, Fd) = [file::sys_dup2];
+    32 dup(Fd) = [fcntl::sys_dup];
+    33 dup2(Fd, Fd) = [fcntl::sys_dup2];
     34 pause() = [sigwait::sys_pause];
     35 nanosleep(Ptr, Ptr) = [time::sys_nanosleep];
     36 getitimer(Num, Ptr) = [itimer::sys_getitimer];
@@ -340,12 +102,12 @@ calls! {
     69 msgsnd(Int, Ptr, Num, Oct) = [msg::sys_msgsnd];
     70 msgrcv(Int, Ptr, Num, Int, Oct) = [msg::sys_msgrcv];
     71 msgctl(Int, Num, Ptr) = [msg::sys_msgctl]; // partial: no IPC_INFO, MSG_INFO, MSG_STAT
-    72 fcntl(Fd, Num, Ptr) = [file::sys_fcntl]; // partial: no leases (F_SETLEASE), no F_NOTIFY
-    73 flock(Fd, Hex) = [file::sys_flock];
-    74 fsync(Fd) = [file::sys_fsync];
-    75 fdatasync(Fd) = [file::sys_fdatasync];
+    72 fcntl(Fd, Num, Ptr) = [fcntl::sys_fcntl]; // partial: no leases (F_SETLEASE), no F_NOTIFY
+    73 flock(Fd, Hex) = [fcntl::sys_flock];
+    74 fsync(Fd) = [storage::sys_fsync];
+    75 fdatasync(Fd) = [storage::sys_fdatasync];
     76 truncate(Str, Int) = [path::sys_truncate];
-    77 ftruncate(Fd, Int) = [file::sys_ftruncate];
+    77 ftruncate(Fd, Int) = [storage::sys_ftruncate];
     78 getdents(Fd, Ptr, Num) = [dirent::sys_getdents];
     79 getcwd(Ptr, Num) = [path::sys_getcwd];
     80 chdir(Str) = [path::sys_chdir];
@@ -425,7 +187,7 @@ calls! {
     159 adjtimex(Ptr) = [timex::sys_adjtimex]; // partial: the clock is the supervisor's: it can only be read
     160 setrlimit(Num, Ptr) = [limits::sys_setrlimit];
     161 chroot(Str) = [path::sys_chroot];
-    162 sync() = [file::sys_sync]; // stub: all files are in memory
+    162 sync() = [storage::sys_sync]; // stub: all files are in memory
     164 settimeofday(Ptr, Ptr) = [time::sys_settimeofday]; // partial: EPERM: the clock is the supervisor's
     165 mount(Str, Str, Str, Hex, Ptr) = [mount::sys_mount]; // partial: proc, sysfs, tmpfs, cgroup2, devtmpfs, devpts, bind and remount; no propagation
     166 umount2(Str, Hex) = [mount::sys_umount2]; // partial: no MNT_EXPIRE
@@ -433,7 +195,7 @@ calls! {
     170 sethostname(Ptr, Num) = [sys::sys_sethostname];
     171 setdomainname(Ptr, Num) = [sys::sys_setdomainname];
     186 gettid() = [process::sys_gettid];
-    187 readahead(Fd, Int, Num) = [file::sys_readahead]; // stub: all files are in memory
+    187 readahead(Fd, Int, Num) = [storage::sys_readahead]; // stub: all files are in memory
     188 setxattr(Str, Str, Ptr, Num, Hex) = [xattr::sys_setxattr];
     189 lsetxattr(Str, Str, Ptr, Num, Hex) = [xattr::sys_lsetxattr];
     190 fsetxattr(Fd, Str, Ptr, Num, Hex) = [xattr::sys_fsetxattr];
@@ -457,7 +219,7 @@ calls! {
     218 set_tid_address(Ptr) = [process::sys_set_tid_address];
     219 restart_syscall() = [time::sys_restart_syscall];
     220 semtimedop(Int, Ptr, Num, Ptr) = [sem::sys_semtimedop];
-    221 fadvise64(Fd, Int, Int, Num) = [file::sys_fadvise64]; // stub: advice is not needed in memory
+    221 fadvise64(Fd, Int, Int, Num) = [storage::sys_fadvise64]; // stub: advice is not needed in memory
     222 timer_create(Num, Ptr, Ptr) = [itimer::sys_timer_create];
     223 timer_settime(Int, Hex, Ptr, Ptr) = [itimer::sys_timer_settime];
     224 timer_gettime(Int, Ptr) = [itimer::sys_timer_gettime];
@@ -508,7 +270,7 @@ calls! {
     274 get_robust_list(Int, Ptr, Ptr) = [futex::sys_get_robust_list];
     275 splice(Fd, Ptr, Fd, Ptr, Num, Hex) = [splice::sys_splice];
     276 tee(Fd, Fd, Num, Hex) = [splice::sys_tee];
-    277 sync_file_range(Fd, Int, Int, Hex) = [file::sys_sync_file_range]; // stub: all files are in memory
+    277 sync_file_range(Fd, Int, Int, Hex) = [storage::sys_sync_file_range]; // stub: all files are in memory
     278 vmsplice(Fd, Ptr, Num, Hex) = [splice::sys_vmsplice];
     279 move_pages(Int, Num, Ptr, Ptr, Ptr, Hex) = [mempolicy::sys_move_pages]; // partial: one node
     280 utimensat(Fd, Str, Ptr, Hex) = [path::sys_utimensat];
@@ -516,14 +278,14 @@ calls! {
     282 signalfd(Fd, Ptr, Num) = [signalfd::sys_signalfd];
     283 timerfd_create(Int, Hex) = [timerfd::sys_timerfd_create];
     284 eventfd(Num) = [pipe::sys_eventfd];
-    285 fallocate(Fd, Hex, Int, Int) = [file::sys_fallocate];
+    285 fallocate(Fd, Hex, Int, Int) = [storage::sys_fallocate];
     286 timerfd_settime(Fd, Hex, Ptr, Ptr) = [timerfd::sys_timerfd_settime]; // partial: TFD_TIMER_CANCEL_ON_SET never cancels
     287 timerfd_gettime(Fd, Ptr) = [timerfd::sys_timerfd_gettime];
     288 accept4(Fd, Ptr, Ptr, Hex) = [socket::sys_accept4];
     289 signalfd4(Fd, Ptr, Num, Hex) = [signalfd::sys_signalfd4];
     290 eventfd2(Num, Hex) = [pipe::sys_eventfd2];
     291 epoll_create1(Hex) = [poll::sys_epoll_create1];
-    292 dup3(Fd, Fd, Hex) = [file::sys_dup3];
+    292 dup3(Fd, Fd, Hex) = [fcntl::sys_dup3];
     293 pipe2(Ptr, Hex) = [pipe::sys_pipe2];
     294 inotify_init1(Hex) = [inotify::sys_inotify_init1];
     295 preadv(Fd, Ptr, Num, Int) = [file::sys_preadv];
@@ -532,7 +294,7 @@ calls! {
     299 recvmmsg(Fd, Ptr, Num, Hex, Ptr) = [sockmsg::sys_recvmmsg]; // partial: no MSG_OOB
     302 prlimit64(Int, Num, Ptr, Ptr) = [limits::sys_prlimit64];
     305 clock_adjtime(Int, Ptr) = [timex::sys_clock_adjtime]; // partial: the clock is the supervisor's: it can only be read
-    306 syncfs(Fd) = [file::sys_syncfs]; // stub: all files are in memory
+    306 syncfs(Fd) = [storage::sys_syncfs]; // stub: all files are in memory
     307 sendmmsg(Fd, Ptr, Num, Hex) = [sockmsg::sys_sendmmsg]; // partial: no MSG_OOB
     309 getcpu(Ptr, Ptr, Ptr) = [sched::sys_getcpu];
     310 process_vm_readv(Int, Ptr, Num, Ptr, Num, Hex) = [peer::sys_process_vm_readv];
@@ -543,7 +305,7 @@ calls! {
     316 renameat2(Fd, Str, Fd, Str, Hex) = [path::sys_renameat2];
     317 seccomp(Num, Hex, Ptr) = [seccomp::sys_seccomp]; // partial: no SECCOMP_RET_TRACE, SECCOMP_RET_USER_NOTIF
     318 getrandom(Ptr, Num, Hex) = [sys::sys_getrandom];
-    319 memfd_create(Str, Hex) = [file::sys_memfd_create]; // partial: no MFD_HUGETLB
+    319 memfd_create(Str, Hex) = [storage::sys_memfd_create]; // partial: no MFD_HUGETLB
     322 execveat(Fd, Str, Ptr, Ptr, Hex) = [regs exec::sys_execveat];
     324 membarrier(Num, Hex, Int) = [membarrier::sys_membarrier];
     325 mlock2(Ptr, Num, Hex) = [mm::sys_mlock2];
@@ -558,7 +320,7 @@ calls! {
     424 pidfd_send_signal(Fd, Sig, Ptr, Hex) = [pidfd::sys_pidfd_send_signal]; // partial: no descriptors of /proc/PID
     434 pidfd_open(Int, Hex) = [pidfd::sys_pidfd_open]; // partial: no PIDFD_THREAD
     435 clone3(Ptr, Num) = [regs clone::sys_clone3]; // partial: namespaces are EPERM; no CLONE_INTO_CGROUP
-    436 close_range(Num, Num, Hex) = [file::sys_close_range];
+    436 close_range(Num, Num, Hex) = [fcntl::sys_close_range];
     437 openat2(Fd, Str, Ptr, Num) = [path::sys_openat2];
     438 pidfd_getfd(Fd, Fd, Hex) = [pidfd::sys_pidfd_getfd];
     439 faccessat2(Fd, Str, Oct, Hex) = [stat::sys_faccessat2];

@@ -6,7 +6,8 @@ use core::fmt::Write;
 use guard::trace::{Kind, NoRings, Note, event};
 use guard::user::{self, UserRegs};
 
-use crate::table::{CALLS, Call, Kind as Argument};
+use crate::dispatch::{Call, Kind as Argument};
+use crate::table::CALLS;
 use crate::{SysResult, Task, process_table, siginfo};
 
 /// How much of a string is shown.

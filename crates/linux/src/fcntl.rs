@@ -1,0 +1,194 @@
+//! Handling descriptors: `close(2)`, `dup(2)`, `fcntl(2)`, `flock(2)` and their relatives.
+
+use crate::uaccess::UserPtr;
+use crate::{SysResult, Task, sigio};
+use abi::errno::Errno;
+use alloc::sync::Arc;
+use fs::lock::{self, Owner, Range};
+use fs::pipe::PipeEnd;
+use fs::{File, FileType, OpenFlags};
+use linux_raw_sys::general as sys;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// `close(2)`
+pub fn sys_close(task: &Task, fd: i32) -> SysResult {
+    task.files().close(fd).map(|()| 0)
+}
+
+/// Flags of `close_range(2)` (`linux/close_range.h`).
+const CLOSE_RANGE_UNSHARE: u32 = 2;
+const CLOSE_RANGE_CLOEXEC: u32 = 4;
+
+/// `close_range(2)`
+pub fn sys_close_range(task: &Task, first: u32, last: u32, flags: u32) -> SysResult {
+    if first > last || flags & !(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if flags & CLOSE_RANGE_UNSHARE != 0 {
+        task.unshare_files();
+    }
+    task.files().close_range(first as usize, last as usize, flags & CLOSE_RANGE_CLOEXEC != 0);
+    Ok(0)
+}
+
+/// `dup(2)`
+pub fn sys_dup(task: &Task, fd: i32) -> SysResult {
+    let files = task.files();
+    files.install(files.get(fd)?, false)
+}
+
+/// `dup2(2)`
+pub fn sys_dup2(task: &Task, old: i32, new: i32) -> SysResult {
+    let files = task.files();
+    let file = files.get(old)?;
+    if old == new { Ok(new as usize) } else { files.install_at(new, file, false) }
+}
+
+/// `dup3(2)`
+pub fn sys_dup3(task: &Task, old: i32, new: i32, flags: u32) -> SysResult {
+    if old == new || flags & !sys::O_CLOEXEC != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let files = task.files();
+    files.install_at(new, files.get(old)?, flags & sys::O_CLOEXEC != 0)
+}
+
+/// `struct flock`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Flock {
+    kind: i16,
+    whence: i16,
+    padding: u32,
+    start: i64,
+    len: i64,
+    pid: i32,
+    padding2: u32,
+}
+
+impl Flock {
+    /// The bytes meant: relative to start, position or end; a negative length reaches backwards; 0 is "to the end".
+    fn range(&self, file: &File) -> Result<Range, Errno> {
+        let base = match self.whence as u32 {
+            sys::SEEK_SET => 0,
+            sys::SEEK_CUR => file.with_offset(|o| *o) as i64,
+            sys::SEEK_END => file.metadata().size as i64,
+            _ => return Err(Errno::EINVAL),
+        };
+        let start = base.checked_add(self.start).ok_or(Errno::EOVERFLOW)?;
+        let end = start.checked_add(self.len).ok_or(Errno::EOVERFLOW)?;
+        let (start, end) = if self.len < 0 { (end, start) } else { (start, end) };
+        let start = u64::try_from(start).map_err(|_| Errno::EINVAL)?;
+        let end = u64::try_from(end).map_err(|_| Errno::EINVAL)?;
+        Ok(Range { start, end: if self.len == 0 { u64::MAX } else { end } })
+    }
+}
+
+const F_RDLCK: i16 = sys::F_RDLCK as i16;
+const F_WRLCK: i16 = sys::F_WRLCK as i16;
+const F_UNLCK: i16 = sys::F_UNLCK as i16;
+
+fn set_lock(file: &Arc<File>, owner: Owner, ptr: UserPtr<Flock>, wait: bool) -> SysResult {
+    let request = ptr.read()?;
+    let range = request.range(file)?;
+    let lock = match request.kind {
+        F_RDLCK if file.flags().readable() => Some(false),
+        F_WRLCK if file.flags().writable() => Some(true),
+        F_RDLCK | F_WRLCK => return Err(Errno::EBADF),
+        F_UNLCK => None,
+        _ => return Err(Errno::EINVAL),
+    };
+    lock::set_record(file, owner, range, lock, wait).map(|()| 0)
+}
+
+fn get_lock(file: &Arc<File>, owner: Owner, ptr: UserPtr<Flock>) -> SysResult {
+    let mut request = ptr.read()?;
+    let range = request.range(file)?;
+    let exclusive = match request.kind {
+        F_RDLCK => false,
+        F_WRLCK => true,
+        _ => return Err(Errno::EINVAL),
+    };
+    match lock::conflicting(file, owner, range, exclusive) {
+        None => request.kind = F_UNLCK,
+        Some((pid, range, exclusive)) => {
+            request.kind = if exclusive { F_WRLCK } else { F_RDLCK };
+            request.whence = sys::SEEK_SET as i16;
+            request.start = range.start as i64;
+            request.len = if range.end == u64::MAX { 0 } else { (range.end - range.start) as i64 };
+            request.pid = pid;
+        }
+    }
+    ptr.write(&request)?;
+    Ok(0)
+}
+
+/// `fcntl(2)`
+pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
+    let files = task.files();
+    let file = files.get(fd)?;
+    let flock = || UserPtr::<Flock>::new(arg);
+    let process = || files.record_lock_owner(task.pid());
+    // With O_PATH only the descriptor itself can be handled.
+    let on_descriptor = matches!(command, sys::F_DUPFD | sys::F_DUPFD_CLOEXEC | sys::F_GETFD | sys::F_SETFD | sys::F_GETFL);
+    if file.flags().contains(OpenFlags::PATH) && !on_descriptor {
+        return Err(Errno::EBADF);
+    }
+    match command {
+        sys::F_DUPFD | sys::F_DUPFD_CLOEXEC => {
+            let least = usize::try_from(arg as i32).map_err(|_| Errno::EINVAL)?;
+            files.install_from(file, command == sys::F_DUPFD_CLOEXEC, least)
+        }
+        sys::F_GETFD => files.cloexec(fd).map(usize::from),
+        sys::F_SETFD => files.set_cloexec(fd, arg as u32 & sys::FD_CLOEXEC != 0).map(|()| 0),
+        sys::F_GETFL => Ok((file.flags() | OpenFlags::LARGEFILE).bits() as usize),
+        sys::F_SETFL => {
+            let before = file.flags();
+            file.set_flags(OpenFlags::from_bits_retain(arg as u32));
+            if (before ^ file.flags()).contains(OpenFlags::ASYNC) {
+                fs::sigio::update(&file, fd);
+            }
+            Ok(0)
+        }
+        sys::F_GETLK => get_lock(&file, process(), flock()),
+        sys::F_SETLK => set_lock(&file, process(), flock(), false),
+        sys::F_SETLKW => set_lock(&file, process(), flock(), true),
+        sys::F_OFD_GETLK => get_lock(&file, Owner::opening(&file), flock()),
+        sys::F_OFD_SETLK => set_lock(&file, Owner::opening(&file), flock(), false),
+        sys::F_OFD_SETLKW => set_lock(&file, Owner::opening(&file), flock(), true),
+        sys::F_GETOWN => sigio::owner(&file),
+        sys::F_SETOWN => sigio::set_owner(task, &file, arg as i32),
+        sys::F_GETOWN_EX => sigio::owner_ex(&file, UserPtr::new(arg)),
+        sys::F_SETOWN_EX => sigio::set_owner_ex(task, &file, UserPtr::new(arg)),
+        sys::F_GETSIG => Ok(file.notice().signal as usize),
+        sys::F_SETSIG => sigio::set_signal(&file, arg as i32),
+        F_GETLEASE if file.inode().kind() == FileType::Regular => Ok(F_UNLCK as usize),
+        F_GETPIPE_SZ => Ok(file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?.capacity()),
+        F_SETPIPE_SZ => file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?.set_capacity(arg),
+        F_ADD_SEALS if !file.flags().writable() => Err(Errno::EPERM),
+        F_ADD_SEALS => file.inode().add_seals(arg as u32).map(|()| 0),
+        F_GET_SEALS if file.inode().kind() == FileType::Regular => Ok(file.inode().seals() as usize),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Linux's own commands begin here.
+const F_LINUX_SPECIFIC_BASE: u32 = 1024;
+const F_GETLEASE: u32 = F_LINUX_SPECIFIC_BASE + 1;
+const F_SETPIPE_SZ: u32 = F_LINUX_SPECIFIC_BASE + 7;
+const F_GETPIPE_SZ: u32 = F_LINUX_SPECIFIC_BASE + 8;
+const F_ADD_SEALS: u32 = F_LINUX_SPECIFIC_BASE + 9;
+const F_GET_SEALS: u32 = F_LINUX_SPECIFIC_BASE + 10;
+
+/// `flock(2)`
+pub fn sys_flock(task: &Task, fd: i32, operation: u32) -> SysResult {
+    let file = task.file_io(fd)?;
+    let nonblocking = operation & sys::LOCK_NB != 0;
+    match operation & !sys::LOCK_NB {
+        sys::LOCK_SH => lock::flock(&file, false, nonblocking)?,
+        sys::LOCK_EX => lock::flock(&file, true, nonblocking)?,
+        sys::LOCK_UN => lock::unflock(&file),
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(0)
+}
