@@ -37,6 +37,9 @@ pub struct Notice {
 pub trait Sender: Send + Sync {
     /// Sends what `notice` says: `events` are so at the descriptor `fd`.
     fn send(&self, notice: Notice, events: Events, fd: i32);
+
+    /// Sends `SIGURG` to whom `notice` says.
+    fn send_urgent(&self, notice: Notice);
 }
 
 static SENDER: Once<Arc<dyn Sender>> = Once::new();
@@ -65,6 +68,16 @@ impl Watcher for Async {
         {
             sender.send(notice, events, self.fd);
         }
+    }
+}
+
+/// Urgent data has come for a file: its owner hears of it, `O_ASYNC` or not.
+pub fn urgent(file: &File) {
+    let notice = file.notice();
+    if let Some(sender) = SENDER.get()
+        && notice.target != Target::Nobody
+    {
+        sender.send_urgent(notice);
     }
 }
 

@@ -41,6 +41,12 @@ pub fn sys_ioctl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
             set_flag(&file, OpenFlags::ASYNC, arg)?;
             fs::sigio::update(&file, fd);
         }
+        ioctl::FIOSETOWN | ioctl::SIOCSPGRP if file.inode().kind() == FileType::Socket => {
+            crate::sigio::set_owner(task, &file, UserPtr::<i32>::new(arg).read()?)?;
+        }
+        ioctl::FIOGETOWN | ioctl::SIOCGPGRP if file.inode().kind() == FileType::Socket => {
+            UserPtr::<i32>::new(arg).write(&(crate::sigio::owner(&file)? as i32))?;
+        }
         ioctl::FIONREAD if file.inode().kind() == FileType::Regular => {
             let rest = file.metadata().size.saturating_sub(file.with_offset(|o| *o));
             UserPtr::<i32>::new(arg).write(&i32::try_from(rest).unwrap_or(i32::MAX))?;

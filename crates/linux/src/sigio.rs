@@ -108,28 +108,37 @@ impl Sender for Signals {
             0 => SigInfo::kernel(sys::SIGIO as i32),
             signal => SigInfo::poll(signal, code as i32, events.bits(), fd),
         };
-        let (real, effective) = notice.sender;
-        let allowed = |process: &crate::process::Process| {
-            let owner = process.credentials().user;
-            effective == 0 || [real, effective].iter().any(|id| *id == owner.real || *id == owner.saved)
-        };
-        match notice.target {
-            Target::Nobody => {}
-            Target::Thread(id) => {
-                if let Some(task) = processes::find_task(id).filter(|task| allowed(task.process())) {
-                    signal::send_task(&task, info);
-                }
+        deliver(notice, info);
+    }
+
+    fn send_urgent(&self, notice: Notice) {
+        deliver(notice, SigInfo::kernel(sys::SIGURG as i32));
+    }
+}
+
+/// Sends a signal to whom a notice names, as far as who named them may.
+fn deliver(notice: Notice, info: SigInfo) {
+    let (real, effective) = notice.sender;
+    let allowed = |process: &crate::process::Process| {
+        let owner = process.credentials().user;
+        effective == 0 || [real, effective].iter().any(|id| *id == owner.real || *id == owner.saved)
+    };
+    match notice.target {
+        Target::Nobody => {}
+        Target::Thread(id) => {
+            if let Some(task) = processes::find_task(id).filter(|task| allowed(task.process())) {
+                signal::send_task(&task, info);
             }
-            Target::Process(id) => {
-                if let Some(process) = processes::find(id).filter(|process| allowed(process)) {
+        }
+        Target::Process(id) => {
+            if let Some(process) = processes::find(id).filter(|process| allowed(process)) {
+                signal::send(&process, info);
+            }
+        }
+        Target::Group(id) => {
+            for process in processes::select(|_, node| node.group == id && node.ended.is_none()) {
+                if allowed(&process) {
                     signal::send(&process, info);
-                }
-            }
-            Target::Group(id) => {
-                for process in processes::select(|_, node| node.group == id && node.ended.is_none()) {
-                    if allowed(&process) {
-                        signal::send(&process, info);
-                    }
                 }
             }
         }

@@ -137,7 +137,9 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
     let wait = wait_of(socket.send_wait(file.nonblocking()), flags);
     let message_flags = Flags::from_bits_truncate(flags);
     let address = if to.addr == 0 { None } else { Some(read_address(to.addr, to.len)?) };
-    let mut once = |data: &[u8]| {
+    let mut once = |data: &[u8], last: bool| {
+        // The last byte of the message is urgent, not that of each step.
+        let message_flags = if last { message_flags } else { message_flags - Flags::OOB };
         let Beside { rights, credentials, other } = core::mem::take(&mut beside);
         let plain = Outgoing { rights, credentials, beside: other, ..Outgoing::plain(data) };
         match &address {
@@ -163,7 +165,7 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
     loop {
         let len = (wanted - done).min(buf.len());
         let copied = pieces(buffers, done, len, |addr, range| uaccess::read_bytes(addr, &mut buf[range]));
-        match copied.and_then(|()| once(&buf[..len])) {
+        match copied.and_then(|()| once(&buf[..len], done + len == wanted)) {
             Ok(n) => {
                 done += n;
                 if n < len || done == wanted {
@@ -264,7 +266,8 @@ fn receive(socket: &Socket, file: &File, buffers: &[(usize, usize)], flags: u32)
     };
     let cut = !bytes && got.full > got.copied;
     let result = if cut && flags & consts::MSG_TRUNC != 0 { got.full } else { got.copied };
-    Ok((result, if cut { consts::MSG_TRUNC } else { 0 }, got))
+    let shown = if cut { consts::MSG_TRUNC } else { 0 } | if got.urgent { consts::MSG_OOB } else { 0 };
+    Ok((result, shown, got))
 }
 
 /// The sender's address as `recvmsg(2)` shows it: nothing for one without a name, nor for a peer of TCP.

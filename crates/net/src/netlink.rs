@@ -385,7 +385,7 @@ impl Protocol for Netlink {
         if incoming { self.port.queue.lock().replies.front().map_or(0, Vec::len) } else { 0 }
     }
 
-    fn set_inode(&self, _: u64) {}
+    fn opened(&self, _: &Arc<File>) {}
 
     fn set_option(&self, level: u32, _: u32, _: &[u8]) -> Result<()> {
         // Groups, more checks, more words in errors: all without effect where nothing is told unasked.

@@ -2,10 +2,12 @@
 
 use crate::Options;
 use abi::errno::Errno;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
+use fs::File;
 use fs::poll::{Events, Source};
-use task::Mutex;
+use linux_raw_sys::net;
+use task::{Mutex, Once};
 
 /// Nothing more will be received.
 pub(crate) const RECEIVING: u8 = 1;
@@ -25,6 +27,8 @@ pub struct Port<Q> {
     pub(crate) readable: Source,
     /// There is more room to send into, or (a listener) for connections.
     pub(crate) writable: Source,
+    /// The socket's open file, once it has one.
+    file: Once<Weak<File>>,
     shut: AtomicU8,
     error: AtomicI32,
     /// Whether `error` is anything: spares the fast path an exchange.
@@ -38,6 +42,7 @@ impl<Q: Default> Port<Q> {
             queue: Mutex::default(),
             readable: Source::new(),
             writable: Source::new(),
+            file: Once::new(),
             shut: AtomicU8::new(0),
             error: AtomicI32::new(0),
             failed: AtomicBool::new(false),
@@ -55,6 +60,23 @@ impl<Q> Port<Q> {
         self.shut.fetch_or(what, Ordering::AcqRel);
         self.readable.notify();
         self.writable.notify();
+    }
+
+    /// The socket has an open file from now on.
+    pub(crate) fn opened(&self, file: &Arc<File>) {
+        self.file.call_once(|| Arc::downgrade(file));
+    }
+
+    /// Signals the file's owner that urgent data has come.
+    pub(crate) fn tell_urgent(&self) {
+        if let Some(file) = self.file.get().and_then(Weak::upgrade) {
+            fs::sigio::urgent(&file);
+        }
+    }
+
+    /// Whether urgent data is received with the other (`SO_OOBINLINE`).
+    pub(crate) fn inline(&self) -> bool {
+        self.options.switch(net::SO_OOBINLINE)
     }
 
     pub(crate) fn set_error(&self, error: Errno) {

@@ -161,6 +161,8 @@ pub struct Incoming {
     pub rights: Option<Rights>,
     /// Who sent it, if the receiver asked for that.
     pub credentials: Option<Ucred>,
+    /// It is urgent data (`MSG_OOB`).
+    pub urgent: bool,
     /// What else it asked to be told: level, kind and bytes of control messages.
     pub beside: Vec<(u32, u32, Vec<u8>)>,
 }
@@ -265,8 +267,16 @@ pub trait Protocol: FileOps {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// The number of the file, for listings of sockets.
-    fn set_inode(&self, ino: u64);
+    /// Whether the next byte is urgent (`SIOCATMARK`).
+    ///
+    /// # Errors
+    /// `ENOTTY`.
+    fn at_mark(&self) -> Result<bool> {
+        Err(Errno::ENOTTY)
+    }
+
+    /// It has an open file now, which is its only one.
+    fn opened(&self, file: &Arc<File>);
 }
 
 /// An open socket.
@@ -298,8 +308,10 @@ impl Socket {
     #[must_use]
     pub fn into_file(self, flags: OpenFlags) -> Arc<File> {
         let path = Path::anonymous("socket:", FileType::Socket, 0o777, |_| Err(Errno::ENXIO));
-        self.protocol.set_inode(path.metadata().ino);
-        File::new(path, Arc::new(self), flags | OpenFlags::RDWR)
+        let protocol = self.protocol.clone();
+        let file = File::new(path, Arc::new(self), flags | OpenFlags::RDWR);
+        protocol.opened(&file);
+        file
     }
 
     /// How long a call that sends waits.
@@ -329,9 +341,14 @@ impl FileOps for Socket {
     }
 
     fn ioctl(&self, _: &File, request: &Request<'_>) -> Result<usize> {
+        const SIOCATMARK: u32 = 0x8905;
         let incoming = match request.command {
             linux_raw_sys::ioctl::FIONREAD => true,
             linux_raw_sys::ioctl::TIOCOUTQ => false,
+            SIOCATMARK => {
+                request.write(&i32::from(self.protocol.at_mark()?))?;
+                return Ok(0);
+            }
             // Whatever the family: the C library asks the first socket it gets.
             _ => return crate::inet::interfaces::ioctl(request),
         };

@@ -23,6 +23,15 @@ pub(crate) struct Mark {
     pub(crate) rights: Option<Rights>,
 }
 
+/// The last byte of what was sent with `MSG_OOB`. It is in the stream, too, where receiving stops before it and then goes on behind it.
+#[derive(Clone, Copy)]
+pub(crate) struct Urgent {
+    /// Where it is, in bytes since the connection was made.
+    at: u64,
+    /// It has been received by itself.
+    read: bool,
+}
+
 /// Bytes that were sent and not received yet.
 #[derive(Default)]
 pub struct Stream {
@@ -30,6 +39,8 @@ pub struct Stream {
     /// How many have been received in all.
     pub(crate) taken: u64,
     pub(crate) marks: VecDeque<Mark>,
+    /// The byte that was sent as urgent last, unless what follows it has been received.
+    pub(crate) urgent: Option<Urgent>,
     /// What counts against the sender's buffer.
     pub(crate) charge: usize,
     /// The socket is gone.
@@ -57,9 +68,10 @@ impl Stream {
         }
     }
 
-    /// Copies the first bytes.
-    fn copy_front(&self, buf: &mut [u8]) {
+    /// Copies the first bytes behind so many.
+    fn copy_front(&self, hole: usize, buf: &mut [u8]) {
         let (front, back) = self.bytes.as_slices();
+        let (front, back) = if hole < front.len() { (&front[hole..], back) } else { (&back[hole - front.len()..], &[][..]) };
         let first = front.len().min(buf.len());
         let rest = buf.len() - first;
         buf[..first].copy_from_slice(&front[..first]);
@@ -68,7 +80,7 @@ impl Stream {
 
     /// Takes the first bytes out.
     fn take_front(&mut self, buf: &mut [u8]) {
-        self.copy_front(buf);
+        self.copy_front(0, buf);
         if buf.len() == self.bytes.len() {
             self.bytes.clear();
         } else {
@@ -81,6 +93,43 @@ impl Stream {
     fn put(&mut self, data: &[u8]) {
         self.bytes.extend(data);
         self.charge += data.len();
+    }
+
+    /// The last byte is urgent. One that the receiver stands at and has received is not in its way any longer.
+    fn mark_urgent(&mut self, inline: bool) {
+        if self.hole(inline) > 0 && self.urgent.is_some_and(|urgent| urgent.read) {
+            self.skip_urgent();
+        }
+        self.urgent = Some(Urgent { at: self.taken + self.bytes.len() as u64 - 1, read: false });
+    }
+
+    /// Whether the next byte is, or was, an urgent one.
+    pub(crate) fn at_mark(&self) -> bool {
+        self.urgent.is_some_and(|urgent| urgent.at == self.taken)
+    }
+
+    /// Whether an urgent byte waits to be received.
+    pub(crate) fn has_urgent(&self) -> bool {
+        self.urgent.is_some_and(|urgent| !urgent.read)
+    }
+
+    /// How many bytes at the front are not received with the others, because they are urgent and that is not `inline`.
+    pub(crate) fn hole(&self, inline: bool) -> usize {
+        usize::from(!inline && self.at_mark())
+    }
+
+    /// Goes beyond an urgent byte.
+    fn skip_urgent(&mut self) {
+        self.take_front(&mut [0]);
+        self.urgent = None;
+    }
+
+    /// How many bytes one call can receive at most, up to an urgent one.
+    pub(crate) fn ready(&self, inline: bool) -> usize {
+        match self.urgent {
+            Some(urgent) if !inline && urgent.at > self.taken => (urgent.at - self.taken) as usize,
+            _ => self.bytes.len() - self.hole(inline),
+        }
     }
 }
 
@@ -98,12 +147,14 @@ struct Taken {
 }
 
 /// Takes (or with `peek` looks at) bytes of a stream, up to where the receiver has to stop. With `who` the bytes are all one
-/// sender's; `before` is the sender of those this call has already.
-fn take_bytes(queue: &mut Stream, buf: &mut [u8], peek: bool, who: bool, before: Option<Ucred>) -> Taken {
-    let limit = buf.len().min(queue.bytes.len());
+/// sender's; `before` is the sender of those this call has already. Of what is only looked at the first `hole` are left out.
+fn take_bytes(queue: &mut Stream, buf: &mut [u8], peek: bool, hole: usize, who: bool, before: Option<Ucred>) -> Taken {
+    let ahead = queue.urgent.map_or(0, |urgent| urgent.at.saturating_sub(queue.taken) as usize);
+    let limit = buf.len().min(if ahead > 0 { ahead } else { queue.bytes.len() - hole });
     let mut taken = Taken { credentials: before, bytes: limit, ..Taken::default() };
     if !queue.marks.is_empty() || who {
-        let (start, end) = (queue.taken, queue.taken + limit as u64);
+        let start = queue.taken + hole as u64;
+        let end = start + limit as u64;
         let mut at = start;
         // Whether bytes up to `to` from this sender may be taken too.
         let go_on = |taken: &mut Taken, from: Option<Ucred>| {
@@ -148,10 +199,13 @@ fn take_bytes(queue: &mut Stream, buf: &mut [u8], peek: bool, who: bool, before:
         }
         taken.bytes = (at - start) as usize;
     }
+    // Receiving does not go beyond an urgent byte in one call.
+    taken.stop |= ahead > 0 && taken.bytes == ahead;
     if peek {
-        queue.copy_front(&mut buf[..taken.bytes]);
+        queue.copy_front(hole, &mut buf[..taken.bytes]);
     } else {
         queue.take_front(&mut buf[..taken.bytes]);
+        queue.urgent = queue.urgent.filter(|urgent| urgent.at >= queue.taken);
         while queue.marks.front().is_some_and(|mark| mark.end <= queue.taken) {
             queue.marks.pop_front();
         }
@@ -174,8 +228,9 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
     ///
     /// # Errors
     /// As [`Wait::at`]; the port's own error; `EPIPE` if nothing can be sent any more.
-    pub(crate) fn send(&self, mut message: Outgoing<'_>, credentials: Option<Ucred>, wait: Wait) -> Result<usize> {
+    pub(crate) fn send(&self, mut message: Outgoing<'_>, credentials: Option<Ucred>, flags: Flags, wait: Wait) -> Result<usize> {
         let data = message.data;
+        let urgent = flags.contains(Flags::OOB);
         let mut done = 0;
         while done < data.len() {
             let attempt = || {
@@ -194,6 +249,9 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
                 let n = room.min(data.len() - done);
                 let start = queue.taken + queue.bytes.len() as u64;
                 queue.put(&data[done..done + n]);
+                if urgent && done + n == data.len() {
+                    queue.mark_urgent(self.peer.inline());
+                }
                 let rights = message.rights.take();
                 if credentials.is_some() || rights.is_some() {
                     queue.mark(Mark { start, end: start + n as u64, credentials, rights });
@@ -205,7 +263,12 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => break,
             }
-            self.peer.readable.notify_of(Events::READABLE);
+            if urgent && done == data.len() {
+                self.peer.tell_urgent();
+                self.peer.readable.notify_of(Events::READABLE | Events::PRI);
+            } else {
+                self.peer.readable.notify_of(Events::READABLE);
+            }
         }
         Ok(done)
     }
@@ -236,8 +299,9 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
             let mut queue = self.own.queue.lock();
             let queue = queue.as_mut();
             let n = queue.bytes.len().min(buf.len());
-            if n == 0 || !queue.marks.is_empty() {
-                let more = !queue.marks.is_empty() || self.own.failed() || self.own.is_shut(RECEIVING);
+            let special = !queue.marks.is_empty() || queue.urgent.is_some();
+            if n == 0 || special {
+                let more = special || self.own.failed() || self.own.is_shut(RECEIVING);
                 return more.then_some(Ok(None));
             }
             queue.take_front(&mut buf[..n]);
@@ -255,6 +319,9 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
     /// # Errors
     /// As [`Wait::at`]; the port's own error.
     pub(crate) fn receive(&self, buf: &mut [u8], flags: Flags, who: bool, wait: Wait) -> Result<Incoming> {
+        if flags.contains(Flags::OOB) {
+            return self.receive_urgent(buf, flags);
+        }
         let peek = flags.contains(Flags::PEEK);
         let least = if flags.contains(Flags::WAITALL) { buf.len() } else { self.own.options.receive_least().min(buf.len()) };
         let mut got = Incoming::default();
@@ -263,14 +330,25 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
             let before = got.credentials;
             let attempt = || {
                 let mut queue = self.own.queue.lock();
-                if queue.as_mut().bytes.is_empty() {
+                let mut hole = 0;
+                if queue.as_mut().at_mark() {
+                    if done > 0 {
+                        return Some(Ok(Taken { credentials: before, stop: true, ..Taken::default() }));
+                    }
+                    hole = queue.as_mut().hole(self.own.inline());
+                    if hole > 0 && !peek {
+                        queue.as_mut().skip_urgent();
+                        hole = 0;
+                    }
+                }
+                if queue.as_mut().bytes.len() == hole {
                     drop(queue);
                     if let Some(error) = self.own.take_error() {
                         return Some(Err(error));
                     }
                     return self.own.is_shut(RECEIVING).then(|| Ok(Taken { stop: true, ..Taken::default() }));
                 }
-                Some(Ok(take_bytes(queue.as_mut(), &mut buf[done..], peek, who, before)))
+                Some(Ok(take_bytes(queue.as_mut(), &mut buf[done..], peek, hole, who, before)))
             };
             let taken = match wait.at(&self.own.readable, attempt) {
                 Ok(taken) => taken,
@@ -292,11 +370,30 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
         Ok(got)
     }
 
+    /// Receives the urgent byte, by itself.
+    ///
+    /// # Errors
+    /// `EINVAL` if there is none, or it is received with the others.
+    pub(crate) fn receive_urgent(&self, buf: &mut [u8], flags: Flags) -> Result<Incoming> {
+        let mut queue = self.own.queue.lock();
+        let queue = queue.as_mut();
+        let found = queue.urgent.filter(|urgent| !urgent.read && !self.own.inline()).ok_or(Errno::EINVAL)?;
+        let byte = queue.bytes.get((found.at - queue.taken) as usize).ok_or(Errno::EINVAL)?;
+        let copied = buf.first_mut().map(|to| *to = *byte).map_or(0, |()| 1);
+        queue.urgent = Some(Urgent { read: !flags.contains(Flags::PEEK), ..found });
+        Ok(Incoming { copied, full: copied, urgent: true, ..Incoming::default() })
+    }
+
     /// As [`Pair::receive`], into memory of its own: at most `limit` bytes, and no more than there are.
     ///
     /// # Errors
     /// Those of [`Pair::receive`].
     pub(crate) fn receive_owned(&self, limit: usize, flags: Flags, who: bool, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
+        if flags.contains(Flags::OOB) {
+            let mut byte = [0];
+            let got = self.receive_urgent(&mut byte[..limit.min(1)], flags)?;
+            return Ok((byte[..got.copied].to_vec(), got));
+        }
         let size = if flags.contains(Flags::WAITALL) {
             WHOLE
         } else {

@@ -38,6 +38,7 @@ mod threads;
 mod time;
 mod tokio_server;
 mod trees;
+mod urgent;
 mod vectors;
 mod watching;
 mod xattrs;
@@ -78,6 +79,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         vectors::CHECKS,
         ipc::CHECKS,
         sockets::CHECKS,
+        urgent::CHECKS,
         inet::CHECKS,
         tokio_server::CHECKS,
         events::CHECKS,

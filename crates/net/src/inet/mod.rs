@@ -18,7 +18,7 @@ use crate::{Address, Caller, Kind, Socket};
 use abi::errno::Errno;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use fs::Result;
+use fs::{File, Result};
 use linux_raw_sys::general::CAP_NET_BIND_SERVICE;
 use linux_raw_sys::net;
 use options::InetOptions;
@@ -93,6 +93,10 @@ impl Common {
             options: InetOptions::default(),
             only_v6: AtomicBool::new(false),
         }
+    }
+
+    fn opened(&self, file: &File) {
+        self.ino.store(file.path().metadata().ino, Ordering::Relaxed);
     }
 
     fn only_v6(&self) -> bool {

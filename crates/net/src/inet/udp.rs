@@ -544,8 +544,8 @@ impl Protocol for Udp {
         if incoming { self.port.queue.lock().datagrams.front().map_or(0, |d| d.data.len()) } else { 0 }
     }
 
-    fn set_inode(&self, ino: u64) {
-        self.common.ino.store(ino, Ordering::Relaxed);
+    fn opened(&self, file: &Arc<File>) {
+        self.common.opened(file);
     }
 
     fn option(&self, level: u32, option: u32) -> Result<Vec<u8>> {

@@ -382,8 +382,13 @@ impl Protocol for Unix {
         }
     }
 
-    fn set_inode(&self, ino: u64) {
-        self.ino.store(ino, Ordering::Relaxed);
+    fn at_mark(&self) -> Result<bool> {
+        if self.kind == Kind::Stream { Ok(self.port.queue.lock().at_mark()) } else { Err(Errno::EOPNOTSUPP) }
+    }
+
+    fn opened(&self, file: &Arc<File>) {
+        self.ino.store(file.path().metadata().ino, Ordering::Relaxed);
+        self.port.opened(file);
     }
 }
 

@@ -164,9 +164,10 @@ impl Port {
         if self.kind == Kind::Stream { queue.bytes.len() } else { queue.packets.front().map_or(0, |p| p.data.len()) }
     }
 
-    /// Whether a call that receives would find something.
-    pub(super) fn has_news(&self) -> bool {
-        !self.queue.lock().is_empty()
+    /// Whether a call that receives would find something, and whether there is urgent data.
+    pub(super) fn has_news(&self) -> (bool, bool) {
+        let queue = self.queue.lock();
+        (!queue.is_empty(), queue.has_urgent())
     }
 
     pub(super) fn is_closed(&self) -> bool {

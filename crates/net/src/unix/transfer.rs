@@ -22,7 +22,9 @@ impl Unix {
         events.set(Events::ERR, self.port.failed());
         events.set(Events::HUP, shut(RECEIVING | SENDING) || (self.kind.connects() && connected.is_none()));
         events.set(Events::READABLE | Events::RDHUP, shut(RECEIVING));
-        events.set(Events::READABLE, shut(RECEIVING) || self.port.has_news());
+        let (news, urgent) = self.port.has_news();
+        events.set(Events::READABLE, shut(RECEIVING) || news);
+        events.set(Events::PRI, urgent);
         let (used, room) = match (self.kind, connected) {
             (Kind::Datagram, _) => (self.port.sent(), self.port.target().is_none_or(|peer| self.has_room(&peer, true))),
             (_, Some(peer)) => (peer.charged(), true),
@@ -55,11 +57,11 @@ impl Unix {
 
     /// Sends; what `Protocol::send` promises.
     pub(super) fn transmit(&self, message: Outgoing<'_>, flags: Flags, wait: Wait) -> Result<usize> {
-        if flags.contains(Flags::OOB) {
+        if flags.contains(Flags::OOB) && (self.kind != Kind::Stream || message.data.is_empty()) {
             return Err(Errno::EOPNOTSUPP);
         }
         match self.kind {
-            Kind::Stream => self.send_bytes(message, wait),
+            Kind::Stream => self.send_bytes(message, flags, wait),
             Kind::Seqpacket => self.send_packet(message, wait),
             Kind::Datagram => self.send_datagram(message, wait),
         }
@@ -76,14 +78,14 @@ impl Unix {
         Pair { own: &self.port, peer, limit: self.port.options.send_buffer() }
     }
 
-    fn send_bytes(&self, message: Outgoing<'_>, wait: Wait) -> Result<usize> {
+    fn send_bytes(&self, message: Outgoing<'_>, flags: Flags, wait: Wait) -> Result<usize> {
         let peer = self.peer.get();
         if message.to.is_some() {
             return Err(if peer.is_some() { Errno::EISCONN } else { Errno::EOPNOTSUPP });
         }
         let peer = peer.ok_or(Errno::ENOTCONN)?;
         let credentials = self.sender(peer, &message);
-        self.pair(peer).send(message, credentials, wait)
+        self.pair(peer).send(message, credentials, flags, wait)
     }
 
     fn send_packet(&self, mut message: Outgoing<'_>, wait: Wait) -> Result<usize> {
@@ -205,7 +207,7 @@ impl Unix {
     /// Receives; what `Protocol::receive_owned` promises.
     pub(super) fn take_message(&self, limit: usize, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
         if self.kind == Kind::Stream {
-            let peer = self.stream_peer(flags)?;
+            let peer = self.stream_peer()?;
             return self.pair(peer).receive_owned(limit, flags, self.port.options.pass_credentials(), wait);
         }
         let (mut data, mut got) = self.receive_packet(flags, wait)?;
@@ -215,15 +217,12 @@ impl Unix {
     }
 
     /// Where the bytes of a stream come from.
-    fn stream_peer(&self, flags: Flags) -> Result<&Port> {
-        if flags.contains(Flags::OOB) {
-            return Err(Errno::EOPNOTSUPP);
-        }
+    fn stream_peer(&self) -> Result<&Port> {
         self.peer.get().map(|peer| &**peer).ok_or(Errno::EINVAL)
     }
 
     fn receive_bytes(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
-        let peer = self.stream_peer(flags)?;
+        let peer = self.stream_peer()?;
         self.pair(peer).receive(buf, flags, self.port.options.pass_credentials(), wait)
     }
 

@@ -1,13 +1,18 @@
 //! TCP sockets: connections are pairs of ports ([`crate::stream`]).
 
-use super::network;
-use super::table::{Bound, Place, Scope, Sharing, Table, share};
+mod connect;
+mod listen;
+
+pub use connect::{Initiator, Opening};
+pub use listen::arrive;
+
+use super::table::{Bound, Place, Scope, Sharing, Table};
 use super::{Common, Family};
 use crate::port::{self, ENDED, RECEIVING, SENDING};
 use crate::stream::{Pair, Stream};
 use crate::{Address, Caller, Flags, Incoming, Kind, Options, Outgoing, Protocol, Socket, Wait};
 use abi::errno::Errno;
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -15,10 +20,9 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, Result};
 use linux_raw_sys::net;
+use listen::Backlog;
 use task::{Mutex, Once};
 
-/// The most connections that may wait to be accepted (`net.core.somaxconn`).
-const MAX_BACKLOG: usize = 4096;
 /// What buffers hold unless somebody says otherwise, bytes (the middle values of `net.ipv4.tcp_wmem` and `tcp_rmem`).
 const SEND_BUFFER: usize = 87_040;
 const RECEIVE_BUFFER: usize = 131_072;
@@ -33,49 +37,6 @@ static BEGUN: Mutex<BTreeSet<(SocketAddr, SocketAddr)>> = Mutex::new(BTreeSet::n
 
 /// Every socket, for listings.
 pub(super) static ALL: Mutex<BTreeMap<u64, Weak<Tcp>>> = Mutex::new(BTreeMap::new());
-
-/// Who began a connection, and hears what becomes of it.
-pub trait Initiator: Send + Sync {
-    /// There is a connection; what it sends goes to `peer`.
-    fn established(&self, peer: Arc<Port>);
-
-    /// There is none.
-    fn failed(&self, error: Errno);
-}
-
-/// A connection that is being made.
-pub struct Opening {
-    /// The address of the one who began it.
-    pub from: SocketAddr,
-    /// The address it is to.
-    pub to: SocketAddr,
-    port: Arc<Port>,
-    initiator: Weak<dyn Initiator>,
-}
-
-/// A connection has arrived at this host: it is put into the backlog of a listener, or fails.
-pub fn arrive(opening: Opening) {
-    let listeners = PORTS.best(opening.to, |socket, fit| socket.listens().then_some(fit));
-    let chosen = match listeners.len() {
-        0 => None,
-        1 => listeners.first(),
-        n => listeners.get(share(opening.from, opening.to, n)),
-    };
-    let refused = match chosen {
-        Some(listener) => listener.admit(opening),
-        None => Some(opening),
-    };
-    if let Some(initiator) = refused.and_then(|opening| opening.initiator.upgrade()) {
-        initiator.failed(Errno::ECONNREFUSED);
-    }
-}
-
-struct Backlog {
-    waiting: VecDeque<Arc<Tcp>>,
-    /// Those for whom there was no room yet.
-    outside: VecDeque<Opening>,
-    most: usize,
-}
 
 #[derive(Default)]
 struct State {
@@ -116,39 +77,6 @@ impl Bound for Tcp {
             listens: self.listens(),
             port: options.switch(net::SO_REUSEPORT).then_some(self.common.uid),
         }
-    }
-}
-
-impl Initiator for Tcp {
-    fn established(&self, peer: Arc<Port>) {
-        {
-            let mut state = self.state.lock();
-            let local = state.place.as_ref().map(|place| place.address);
-            match (state.connecting.take(), local) {
-                (Some(remote), Some(local)) => {
-                    self.connection.call_once(|| Connection { peer, local, remote });
-                }
-                // It was closed in the meantime.
-                _ => {
-                    drop(state);
-                    return reset(&peer);
-                }
-            }
-        }
-        self.port.readable.notify();
-        self.port.writable.notify();
-    }
-
-    fn failed(&self, error: Errno) {
-        self.port.set_error(error);
-        let old = {
-            let mut state = self.state.lock();
-            state.connecting = None;
-            self.forget(&mut state)
-        };
-        drop(old);
-        self.port.readable.notify();
-        self.port.writable.notify();
     }
 }
 
@@ -217,94 +145,8 @@ impl Tcp {
         }
     }
 
-    /// Takes a connection into the backlog, or lets it wait outside. Returns it if nobody listens.
-    fn admit(&self, opening: Opening) -> Option<Opening> {
-        let initiator = opening.initiator.upgrade()?;
-        let server = {
-            let mut state = self.state.lock();
-            let Some(backlog) = &mut state.backlog else { return Some(opening) };
-            if backlog.waiting.len() > backlog.most {
-                backlog.outside.push_back(opening);
-                return None;
-            }
-            let server = self.serve(&opening);
-            backlog.waiting.push_back(server.clone());
-            server
-        };
-        self.port.readable.notify_of(Events::READABLE);
-        // Last: whoever began it may send from here on, and close.
-        initiator.established(server.port.clone());
-        None
-    }
-
-    /// The server's side of a connection.
-    fn serve(&self, opening: &Opening) -> Arc<Self> {
-        let common = Common::new(self.common.family);
-        common.options.inherit(&self.common.options);
-        let port = Arc::new(Port::new(Arc::new(self.port.options.inherit())));
-        let server = Self::with(common, port);
-        server.connection.call_once(|| Connection { peer: opening.port.clone(), local: opening.to, remote: opening.from });
-        server
-    }
-
-    /// Gives back what connecting has taken. What is returned is dropped without the lock.
-    fn forget(&self, state: &mut State) -> Option<Place<Self>> {
-        if let Some(begun) = state.begun.take() {
-            BEGUN.lock().remove(&begun);
-        }
-        if state.bound { None } else { state.place.take() }
-    }
-
     fn place(&self, scope: Scope, port: u16) -> Result<Place<Self>> {
         PORTS.bind(&self.this.upgrade().ok_or(Errno::EINVAL)?, scope, port)
-    }
-
-    /// Begins a connection.
-    fn begin(&self, to: SocketAddr) -> Result<()> {
-        let route = network::current().route(to.ip())?;
-        let from = {
-            let mut state = self.state.lock();
-            if state.backlog.is_some() || state.connecting.is_some() || self.connection.get().is_some() {
-                return Err(Errno::EISCONN);
-            }
-            let address = match &mut state.place {
-                Some(place) => {
-                    let ip = place.address.ip();
-                    if !ip.is_unspecified() && ip.is_ipv4() != to.is_ipv4() {
-                        return Err(Errno::ENETUNREACH);
-                    }
-                    if ip.is_unspecified() {
-                        PORTS.narrow(place, route.source);
-                    }
-                    place.address
-                }
-                none => none.insert(self.place(Scope { ip: route.source, both: false }, 0)?).address,
-            };
-            if !BEGUN.lock().insert((address, to)) {
-                return Err(Errno::EADDRNOTAVAIL);
-            }
-            state.begun = Some((address, to));
-            state.connecting = Some(to);
-            state.unreported = true;
-            address
-        };
-        network::current().connect(Opening { from, to, port: self.port.clone(), initiator: self.this.clone() });
-        Ok(())
-    }
-
-    /// What became of the connection that was begun; `None`: not known yet.
-    fn outcome(&self) -> Option<Result<()>> {
-        let mut state = self.state.lock();
-        if state.connecting.is_some() {
-            return None;
-        }
-        if !core::mem::take(&mut state.unreported) {
-            return Some(Err(if self.connection.get().is_some() { Errno::EISCONN } else { Errno::ECONNABORTED }));
-        }
-        Some(match self.connection.get() {
-            Some(_) => Ok(()),
-            None => Err(self.port.take_error().unwrap_or(Errno::ECONNABORTED)),
-        })
     }
 
     /// The connection; if one is being made, it is waited for.
@@ -316,6 +158,13 @@ impl Tcp {
             wait.at(&self.port.writable, || self.state.lock().connecting.is_none().then_some(Ok(())))?;
         }
         self.connection.get().ok_or_else(|| self.port.take_error().unwrap_or(Errno::ENOTCONN))
+    }
+
+    /// The connection of a call that receives. Where there is none there is no urgent byte, either.
+    fn receiving(&self, flags: Flags, wait: Wait) -> Result<&Connection> {
+        let urgent = flags.contains(Flags::OOB) && !self.listens();
+        let wait = Wait { nonblocking: wait.nonblocking || urgent, ..wait };
+        self.connected(wait).map_err(|error| if urgent { Errno::EINVAL } else { error })
     }
 
     fn pair<'a>(&'a self, connection: &'a Connection) -> Pair<'a, Stream> {
@@ -331,7 +180,7 @@ impl Tcp {
     }
 
     fn take_in(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
-        let connection = self.connected(wait)?;
+        let connection = self.receiving(flags, wait)?;
         after_end(self.pair(connection).receive(buf, flags, false, wait), Incoming::default())
     }
 
@@ -339,26 +188,6 @@ impl Tcp {
     fn abort(&self, connection: &Connection) {
         reset(&connection.peer);
         self.port.shut(RECEIVING | SENDING | ENDED);
-    }
-
-    /// Ends waiting for connections.
-    fn stop_listening(&self) {
-        let backlog = {
-            let mut state = self.state.lock();
-            self.listens.store(false, Ordering::Release);
-            state.backlog.take()
-        };
-        let Some(Backlog { waiting, outside, .. }) = backlog else { return };
-        for socket in waiting {
-            if let Some(connection) = socket.connection.get() {
-                socket.abort(connection);
-            }
-            socket.release();
-        }
-        for initiator in outside.iter().filter_map(|opening| opening.initiator.upgrade()) {
-            initiator.failed(Errno::ECONNREFUSED);
-        }
-        self.port.shut(RECEIVING | SENDING);
     }
 
     /// Ends the socket: nobody will use it again.
@@ -445,7 +274,12 @@ impl FileOps for Tcp {
         let shut = |what| self.port.is_shut(what);
         events.set(Events::HUP, shut(RECEIVING | SENDING));
         let least = self.port.options.receive_least();
-        let news = self.port.queue.lock().bytes.len() >= least;
+        let (news, urgent) = {
+            let queue = self.port.queue.lock();
+            let hole = if queue.urgent.is_some() { queue.hole(self.port.inline()) } else { 0 };
+            (queue.bytes.len() >= least + hole, queue.has_urgent())
+        };
+        events.set(Events::PRI, urgent);
         events.set(Events::READABLE | Events::RDHUP, shut(RECEIVING));
         events.set(Events::READABLE, shut(RECEIVING) || news);
         // As Linux does, so that whoever is told can write more than a little.
@@ -488,71 +322,15 @@ impl Protocol for Tcp {
     }
 
     fn connect(&self, _: &Caller<'_>, address: &Address, wait: Wait) -> Result<()> {
-        if *address == Address::Unspecified {
-            if let Some(connection) = self.connection.get() {
-                self.abort(connection);
-            }
-            return Ok(());
-        }
-        let to = self.common.destination(address)?;
-        let (began, unreported) = {
-            let state = self.state.lock();
-            (state.connecting.is_some(), state.unreported)
-        };
-        if !unreported {
-            if to.ip().is_multicast() {
-                return Err(Errno::ENETUNREACH);
-            }
-            self.begin(to)?;
-            // As on Linux, the answer is never there at once.
-            if wait.nonblocking {
-                return Err(Errno::EINPROGRESS);
-            }
-        } else if began && wait.nonblocking {
-            return Err(Errno::EALREADY);
-        }
-        match wait.at(&self.port.writable, || self.outcome()) {
-            Err(Errno::EAGAIN) => Err(Errno::EINPROGRESS),
-            result => result,
-        }
+        self.connect_to(address, wait)
     }
 
     fn listen(&self, backlog: usize) -> Result<()> {
-        let most = backlog.min(MAX_BACKLOG);
-        let mut state = self.state.lock();
-        if state.connecting.is_some() || self.connection.get().is_some() {
-            return Err(Errno::EINVAL);
-        }
-        if let Some(backlog) = &mut state.backlog {
-            backlog.most = most;
-            return Ok(());
-        }
-        if state.place.is_none() {
-            let scope = Scope::new(self.common.family.nowhere().ip(), self.common.only_v6());
-            state.place = Some(self.place(scope, 0)?);
-            state.bound = true;
-        }
-        self.listens.store(true, Ordering::Release);
-        if !state.place.as_ref().is_some_and(|place| PORTS.gets_on(place, self.common.only_v6())) {
-            self.listens.store(false, Ordering::Release);
-            return Err(Errno::EADDRINUSE);
-        }
-        state.backlog = Some(Backlog { waiting: VecDeque::new(), outside: VecDeque::new(), most });
-        Ok(())
+        self.start_listening(backlog)
     }
 
     fn accept(&self, wait: Wait) -> Result<Socket> {
-        let attempt = || {
-            let mut state = self.state.lock();
-            let Some(backlog) = &mut state.backlog else { return Some(Err(Errno::EINVAL)) };
-            let accepted = backlog.waiting.pop_front()?;
-            Some(Ok((accepted, backlog.outside.pop_front())))
-        };
-        let (accepted, outside) = wait.at(&self.port.readable, attempt)?;
-        if let Some(initiator) = outside.and_then(|opening| self.admit(opening)).and_then(|o| o.initiator.upgrade()) {
-            initiator.failed(Errno::ECONNREFUSED);
-        }
-        Ok(accepted.into_socket())
+        self.take_connection(wait)
     }
 
     fn local(&self) -> Address {
@@ -586,13 +364,10 @@ impl Protocol for Tcp {
     }
 
     fn send(&self, message: Outgoing<'_>, flags: Flags, wait: Wait) -> Result<usize> {
-        if flags.contains(Flags::OOB) {
-            return Err(Errno::EOPNOTSUPP);
-        }
         // Linux does not tell one that never was connected from one that is no more.
         let connection = self.connected(wait).map_err(|e| if e == Errno::ENOTCONN { Errno::EPIPE } else { e })?;
         let len = message.data.len();
-        match self.pair(connection).send(Outgoing { to: None, ..message }, None, wait) {
+        match self.pair(connection).send(Outgoing { to: None, ..message }, None, flags, wait) {
             Err(Errno::EPIPE) if !self.port.is_shut(SENDING) => {
                 // The peer is gone. That is learnt from its answer to what is sent now.
                 reset(&self.port);
@@ -603,17 +378,11 @@ impl Protocol for Tcp {
     }
 
     fn receive(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
-        if flags.contains(Flags::OOB) {
-            return Err(Errno::EINVAL);
-        }
         self.take_in(buf, flags, wait)
     }
 
     fn receive_owned(&self, limit: usize, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
-        if flags.contains(Flags::OOB) {
-            return Err(Errno::EINVAL);
-        }
-        let pair = self.pair(self.connected(wait)?);
+        let pair = self.pair(self.receiving(flags, wait)?);
         after_end(pair.receive_owned(limit, flags, false, wait), (Vec::new(), Incoming::default()))
     }
 
@@ -623,15 +392,20 @@ impl Protocol for Tcp {
 
     fn queued(&self, incoming: bool) -> usize {
         match self.connection.get() {
-            _ if incoming => self.port.queue.lock().bytes.len(),
+            _ if incoming => self.port.queue.lock().ready(self.port.inline()),
             // What fits into the receiver's buffer has been acknowledged.
             Some(Connection { peer, .. }) => peer.queue.lock().charge.saturating_sub(peer.options.receive_buffer()),
             None => 0,
         }
     }
 
-    fn set_inode(&self, ino: u64) {
-        self.common.ino.store(ino, Ordering::Relaxed);
+    fn at_mark(&self) -> Result<bool> {
+        Ok(self.port.queue.lock().at_mark())
+    }
+
+    fn opened(&self, file: &Arc<File>) {
+        self.common.opened(file);
+        self.port.opened(file);
     }
 
     fn option(&self, level: u32, option: u32) -> Result<Vec<u8>> {

@@ -1,0 +1,151 @@
+//! Beginning a connection, and what becomes of it.
+
+use super::{BEGUN, Connection, PORTS, Port, State, Tcp, reset};
+use crate::inet::network;
+use crate::inet::table::{Place, Scope};
+use crate::{Address, Wait};
+use abi::errno::Errno;
+use alloc::sync::{Arc, Weak};
+use core::net::SocketAddr;
+use fs::Result;
+
+/// Who began a connection, and hears what becomes of it.
+pub trait Initiator: Send + Sync {
+    /// There is a connection; what it sends goes to `peer`.
+    fn established(&self, peer: Arc<Port>);
+
+    /// There is none.
+    fn failed(&self, error: Errno);
+}
+
+/// A connection that is being made.
+pub struct Opening {
+    /// The address of the one who began it.
+    pub from: SocketAddr,
+    /// The address it is to.
+    pub to: SocketAddr,
+    pub(super) port: Arc<Port>,
+    pub(super) initiator: Weak<dyn Initiator>,
+}
+
+impl Initiator for Tcp {
+    fn established(&self, peer: Arc<Port>) {
+        {
+            let mut state = self.state.lock();
+            let local = state.place.as_ref().map(|place| place.address);
+            match (state.connecting.take(), local) {
+                (Some(remote), Some(local)) => {
+                    self.connection.call_once(|| Connection { peer, local, remote });
+                }
+                // It was closed in the meantime.
+                _ => {
+                    drop(state);
+                    return reset(&peer);
+                }
+            }
+        }
+        self.port.readable.notify();
+        self.port.writable.notify();
+    }
+
+    fn failed(&self, error: Errno) {
+        self.port.set_error(error);
+        let old = {
+            let mut state = self.state.lock();
+            state.connecting = None;
+            self.forget(&mut state)
+        };
+        drop(old);
+        self.port.readable.notify();
+        self.port.writable.notify();
+    }
+}
+
+impl Tcp {
+    /// Gives back what connecting has taken. What is returned is dropped without the lock.
+    pub(super) fn forget(&self, state: &mut State) -> Option<Place<Self>> {
+        if let Some(begun) = state.begun.take() {
+            BEGUN.lock().remove(&begun);
+        }
+        if state.bound { None } else { state.place.take() }
+    }
+
+    /// Begins a connection.
+    pub(super) fn begin(&self, to: SocketAddr) -> Result<()> {
+        let route = network::current().route(to.ip())?;
+        let from = {
+            let mut state = self.state.lock();
+            if state.backlog.is_some() || state.connecting.is_some() || self.connection.get().is_some() {
+                return Err(Errno::EISCONN);
+            }
+            let address = match &mut state.place {
+                Some(place) => {
+                    let ip = place.address.ip();
+                    if !ip.is_unspecified() && ip.is_ipv4() != to.is_ipv4() {
+                        return Err(Errno::ENETUNREACH);
+                    }
+                    if ip.is_unspecified() {
+                        PORTS.narrow(place, route.source);
+                    }
+                    place.address
+                }
+                none => none.insert(self.place(Scope { ip: route.source, both: false }, 0)?).address,
+            };
+            if !BEGUN.lock().insert((address, to)) {
+                return Err(Errno::EADDRNOTAVAIL);
+            }
+            state.begun = Some((address, to));
+            state.connecting = Some(to);
+            state.unreported = true;
+            address
+        };
+        network::current().connect(Opening { from, to, port: self.port.clone(), initiator: self.this.clone() });
+        Ok(())
+    }
+
+    /// What became of the connection that was begun; `None`: not known yet.
+    pub(super) fn outcome(&self) -> Option<Result<()>> {
+        let mut state = self.state.lock();
+        if state.connecting.is_some() {
+            return None;
+        }
+        if !core::mem::take(&mut state.unreported) {
+            return Some(Err(if self.connection.get().is_some() { Errno::EISCONN } else { Errno::ECONNABORTED }));
+        }
+        Some(match self.connection.get() {
+            Some(_) => Ok(()),
+            None => Err(self.port.take_error().unwrap_or(Errno::ECONNABORTED)),
+        })
+    }
+
+    /// What `connect(2)` does.
+    pub(super) fn connect_to(&self, address: &Address, wait: Wait) -> Result<()> {
+        if *address == Address::Unspecified {
+            if let Some(connection) = self.connection.get() {
+                self.abort(connection);
+            }
+            return Ok(());
+        }
+        let to = self.common.destination(address)?;
+        let (began, unreported) = {
+            let state = self.state.lock();
+            (state.connecting.is_some(), state.unreported)
+        };
+        if !unreported {
+            if to.ip().is_multicast() {
+                return Err(Errno::ENETUNREACH);
+            }
+            self.begin(to)?;
+            // As on Linux, the answer is never there at once.
+            if wait.nonblocking {
+                return Err(Errno::EINPROGRESS);
+            }
+        } else if began && wait.nonblocking {
+            return Err(Errno::EALREADY);
+        }
+        match wait.at(&self.port.writable, || self.outcome()) {
+            Err(Errno::EAGAIN) => Err(Errno::EINPROGRESS),
+            result => result,
+        }
+    }
+}

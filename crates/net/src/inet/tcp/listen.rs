@@ -1,0 +1,132 @@
+//! Waiting for connections.
+
+use super::connect::Opening;
+use super::{Common, Connection, PORTS, Port, Tcp};
+use crate::inet::table::{Scope, share};
+use crate::port::{RECEIVING, SENDING};
+use crate::{Socket, Wait};
+use abi::errno::Errno;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+use fs::Result;
+use fs::poll::Events;
+
+/// The most connections that may wait to be accepted (`net.core.somaxconn`).
+const MAX_BACKLOG: usize = 4096;
+
+/// A connection has arrived at this host: it is put into the backlog of a listener, or fails.
+pub fn arrive(opening: Opening) {
+    let listeners = PORTS.best(opening.to, |socket, fit| socket.listens().then_some(fit));
+    let chosen = match listeners.len() {
+        0 => None,
+        1 => listeners.first(),
+        n => listeners.get(share(opening.from, opening.to, n)),
+    };
+    let refused = match chosen {
+        Some(listener) => listener.admit(opening),
+        None => Some(opening),
+    };
+    if let Some(initiator) = refused.and_then(|opening| opening.initiator.upgrade()) {
+        initiator.failed(Errno::ECONNREFUSED);
+    }
+}
+
+pub(super) struct Backlog {
+    pub(super) waiting: VecDeque<Arc<Tcp>>,
+    /// Those for whom there was no room yet.
+    outside: VecDeque<Opening>,
+    pub(super) most: usize,
+}
+
+impl Tcp {
+    /// Takes a connection into the backlog, or lets it wait outside. Returns it if nobody listens.
+    pub(super) fn admit(&self, opening: Opening) -> Option<Opening> {
+        let initiator = opening.initiator.upgrade()?;
+        let server = {
+            let mut state = self.state.lock();
+            let Some(backlog) = &mut state.backlog else { return Some(opening) };
+            if backlog.waiting.len() > backlog.most {
+                backlog.outside.push_back(opening);
+                return None;
+            }
+            let server = self.serve(&opening);
+            backlog.waiting.push_back(server.clone());
+            server
+        };
+        self.port.readable.notify_of(Events::READABLE);
+        // Last: whoever began it may send from here on, and close.
+        initiator.established(server.port.clone());
+        None
+    }
+
+    /// The server's side of a connection.
+    pub(super) fn serve(&self, opening: &Opening) -> Arc<Self> {
+        let common = Common::new(self.common.family);
+        common.options.inherit(&self.common.options);
+        let port = Arc::new(Port::new(Arc::new(self.port.options.inherit())));
+        let server = Self::with(common, port);
+        server.connection.call_once(|| Connection { peer: opening.port.clone(), local: opening.to, remote: opening.from });
+        server
+    }
+
+    /// Ends waiting for connections.
+    pub(super) fn stop_listening(&self) {
+        let backlog = {
+            let mut state = self.state.lock();
+            self.listens.store(false, Ordering::Release);
+            state.backlog.take()
+        };
+        let Some(Backlog { waiting, outside, .. }) = backlog else { return };
+        for socket in waiting {
+            if let Some(connection) = socket.connection.get() {
+                socket.abort(connection);
+            }
+            socket.release();
+        }
+        for initiator in outside.iter().filter_map(|opening| opening.initiator.upgrade()) {
+            initiator.failed(Errno::ECONNREFUSED);
+        }
+        self.port.shut(RECEIVING | SENDING);
+    }
+
+    /// What `listen(2)` does.
+    pub(super) fn start_listening(&self, backlog: usize) -> Result<()> {
+        let most = backlog.min(MAX_BACKLOG);
+        let mut state = self.state.lock();
+        if state.connecting.is_some() || self.connection.get().is_some() {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(backlog) = &mut state.backlog {
+            backlog.most = most;
+            return Ok(());
+        }
+        if state.place.is_none() {
+            let scope = Scope::new(self.common.family.nowhere().ip(), self.common.only_v6());
+            state.place = Some(self.place(scope, 0)?);
+            state.bound = true;
+        }
+        self.listens.store(true, Ordering::Release);
+        if !state.place.as_ref().is_some_and(|place| PORTS.gets_on(place, self.common.only_v6())) {
+            self.listens.store(false, Ordering::Release);
+            return Err(Errno::EADDRINUSE);
+        }
+        state.backlog = Some(Backlog { waiting: VecDeque::new(), outside: VecDeque::new(), most });
+        Ok(())
+    }
+
+    /// What `accept(2)` does.
+    pub(super) fn take_connection(&self, wait: Wait) -> Result<Socket> {
+        let attempt = || {
+            let mut state = self.state.lock();
+            let Some(backlog) = &mut state.backlog else { return Some(Err(Errno::EINVAL)) };
+            let accepted = backlog.waiting.pop_front()?;
+            Some(Ok((accepted, backlog.outside.pop_front())))
+        };
+        let (accepted, outside) = wait.at(&self.port.readable, attempt)?;
+        if let Some(initiator) = outside.and_then(|opening| self.admit(opening)).and_then(|o| o.initiator.upgrade()) {
+            initiator.failed(Errno::ECONNREFUSED);
+        }
+        Ok(accepted.into_socket())
+    }
+}
