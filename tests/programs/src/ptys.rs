@@ -17,6 +17,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("ptys-have-names", have_names),
     ("ptys-control-a-session", control_a_session),
     ("ptys-hang-up", hang_up),
+    ("ptys-end-with-the-last-slave", end_with_the_last_slave),
     ("ptys-tell-window-sizes", tell_window_sizes),
 ];
 
@@ -135,6 +136,27 @@ fn hang_up() -> Result<()> {
     drop(master);
     ensure!(read(&mut slave)?.is_empty(), "a slave without master does not end");
     ensure!(slave.write_all(b"x").is_err_and(|e| e.raw_os_error() == Some(libc::EIO)), "it can be written");
+    Ok(())
+}
+
+/// The end of a session makes its openings useless, but the master's end comes with the last of them only.
+fn end_with_the_last_slave() -> Result<()> {
+    let (mut master, mut slave) = pair()?;
+    let mut child = session(slave.try_clone()?, "echo ready")?;
+    ensure!(read(&mut master)? == "ready\r\n", "the shell says something else");
+    child.wait()?;
+    let hung_up = || {
+        let mut fd = libc::pollfd { fd: master.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: the list is one structure, which lives through the call.
+        checked(unsafe { libc::poll(&mut fd, 1, 0) }).map(|_| fd.revents & libc::POLLHUP != 0)
+    };
+    ensure!(
+        slave.write_all(b"x").is_err_and(|e| e.raw_os_error() == Some(libc::EIO)),
+        "the slave can be written after its session"
+    );
+    ensure!(!hung_up()?, "the master has its end while a slave is open");
+    drop(slave);
+    ensure!(hung_up()?, "the master has no end");
     Ok(())
 }
 

@@ -200,7 +200,7 @@ impl Tty {
 }
 
 /// A session's leader ends: its controlling terminal is free again, and the foreground group hears `SIGHUP` and `SIGCONT`. Openings of a
-/// pseudo-terminal end with it, so that its master sees the end.
+/// pseudo-terminal are hung up with it.
 pub fn leader_exits(session: u32) {
     if let Some(tty) = release(session)
         && tty.line.hangs_up_with_session()

@@ -180,7 +180,6 @@ impl Tty {
             state.input.flush();
             state.stopped = false;
         }
-        self.line.all_closed();
         self.readable.notify();
         self.writable.notify();
         self.after_read();
@@ -269,9 +268,7 @@ impl TtyFile {
 
 impl Drop for TtyFile {
     fn drop(&mut self) {
-        if !self.hung_up(&self.tty.state.lock()) {
-            self.tty.line.closed();
-        }
+        self.tty.line.closed();
     }
 }
 

@@ -49,9 +49,6 @@ pub trait Line: Send + Sync {
     /// An opening is over.
     fn closed(&self) {}
 
-    /// All openings are, by a hang-up.
-    fn all_closed(&self) {}
-
     /// Whether the openings end when the leader of the session ends, as those of pseudo-terminals do.
     fn hangs_up_with_session(&self) -> bool {
         false
