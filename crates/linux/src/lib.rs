@@ -13,8 +13,8 @@
 //! | `mempolicy`, `ioprio`, `timex` | what is checked and has little effect |
 //! | `socket`, `sockmsg` | sockets, and what is sent and received through them |
 //! | `mm`, `shm`, `membarrier` | memory; `vdso` is what programs find in theirs |
-//! | `clone`, `exec`, `wait`, `process`, `pidfd` | processes and threads: beginning, changing, ending, groups and sessions |
-//! | `signal`, `sigwait`, `signalfd` | signals; `sigframe` is what a handler finds on its stack |
+//! | `clone`, `exec`, `exit`, `wait`, `pids`, `pidfd` | processes and threads: beginning, changing, ending, groups and sessions |
+//! | `signal`, `kill`, `sigwait`, `signalfd` | signals; `sigstate` is what there is of them; `sigframe` is what a handler finds on its stack |
 //! | `futex`, `futex_pi`, `futex2` | sleeping on words of memory |
 //! | `rseq` | sequences of instructions that begin again when interrupted; `section` describes one |
 //! | `time`, `itimer`, `timerfd`, `usage` | clocks, sleeping, timers, what was used |
@@ -50,6 +50,8 @@ mod dispatch;
 #[cfg(target_os = "none")]
 pub mod exec;
 #[cfg(target_os = "none")]
+pub mod exit;
+#[cfg(target_os = "none")]
 pub mod fcntl;
 #[cfg(target_os = "none")]
 pub mod fdtable;
@@ -72,6 +74,8 @@ mod ipc;
 #[cfg(target_os = "none")]
 pub mod itimer;
 #[cfg(target_os = "none")]
+pub mod kill;
+#[cfg(target_os = "none")]
 pub mod limits;
 #[cfg(target_os = "none")]
 pub mod membarrier;
@@ -93,6 +97,8 @@ pub mod path;
 pub mod peer;
 #[cfg(target_os = "none")]
 pub mod pidfd;
+#[cfg(target_os = "none")]
+pub mod pids;
 #[cfg(target_os = "none")]
 pub mod pipe;
 #[cfg(target_os = "none")]
@@ -125,6 +131,8 @@ pub mod sigio;
 pub mod signal;
 #[cfg(target_os = "none")]
 pub mod signalfd;
+#[cfg(target_os = "none")]
+mod sigstate;
 #[cfg(target_os = "none")]
 pub mod sigwait;
 #[cfg(target_os = "none")]

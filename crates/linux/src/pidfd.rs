@@ -10,7 +10,7 @@ use linux_raw_sys::general as sys;
 use crate::process::Process;
 use crate::siginfo::SigInfo;
 use crate::uaccess::UserPtr;
-use crate::{SysResult, Task, process_table, signal};
+use crate::{SysResult, Task, kill, process_table};
 
 /// A descriptor of a process, which stays that process's even when the number is given to another.
 pub(crate) struct PidFd {
@@ -63,7 +63,7 @@ pub fn sys_pidfd_send_signal(task: &Task, fd: i32, signo: i32, info: UserPtr<Sig
     if process_table::find(process.pid()).is_none_or(|found| !Arc::ptr_eq(&found, &process)) {
         return Err(Errno::ESRCH);
     }
-    signal::send_by_descriptor(task, &process, signo, info)
+    kill::send_by_descriptor(task, &process, signo, info)
 }
 
 /// `pidfd_getfd(2)`

@@ -15,7 +15,6 @@
 
 use alloc::string::String;
 use alloc::sync::Arc;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -30,14 +29,13 @@ use vm::AddressSpace;
 
 use crate::cred::Credentials;
 use crate::fdtable::FdTable;
-use crate::limits::{FSIZE, LIMIT_NAMES, Limits};
-use crate::proc::Snapshot;
-use crate::process_table::{self as processes, TABLE};
+use crate::limits::{FSIZE, Limits};
+use crate::process_table as processes;
 use crate::siginfo::{self, SigInfo, SigSet};
-use crate::signal::{self, Action, Actions, Pending};
-use crate::uaccess::UserPtr;
+use crate::signal;
+use crate::sigstate::{Action, Actions, Pending};
 use crate::usage::Usage;
-use crate::{SysResult, Task, futex, itimer};
+use crate::{Task, itimer};
 
 /// What a process runs.
 #[derive(Clone, Default)]
@@ -49,28 +47,25 @@ pub(crate) struct Image {
     pub(crate) env: Range<usize>,
 }
 
-/// The most of its arguments or environment that is shown.
-const SHOWN_STRINGS: usize = 1 << 20;
-
 /// A process.
 pub struct Process {
     pid: i32,
-    start_ns: u64,
+    pub(crate) start_ns: u64,
     /// The signal its parent gets at its end; 0 for none.
     exit_signal: AtomicI32,
     /// `None` once it has ended.
-    space: Mutex<Option<Arc<AddressSpace>>>,
+    pub(crate) space: Mutex<Option<Arc<AddressSpace>>>,
     /// The number of that, for who needs no more.
     space_id: AtomicU64,
-    tasks: Mutex<Vec<Arc<Task>>>,
+    pub(crate) tasks: Mutex<Vec<Arc<Task>>>,
     actions: Mutex<Arc<Actions>>,
     pub(crate) pending: Mutex<Pending>,
     /// The status its end was announced with, by `exit_group(2)` or a signal.
-    status: Mutex<Option<i32>>,
+    pub(crate) status: Mutex<Option<i32>>,
     /// There is a status: its threads end.
     ending: AtomicBool,
     /// The status of the thread that called `exit(2)` last.
-    last_status: AtomicI32,
+    pub(crate) last_status: AtomicI32,
     /// The thread that ends all others to run another program; 0 for none.
     exec_by: AtomicI32,
     stopped: AtomicBool,
@@ -79,7 +74,7 @@ pub struct Process {
     /// Woken when something happened to a child.
     pub(crate) children_changed: WaitQueue,
     /// One of `tasks` has ended.
-    tasks_changed: Condvar,
+    pub(crate) tasks_changed: Condvar,
     /// Told when a signal was sent.
     pub(crate) signal_sent: Source,
     /// Told when it has ended and can be waited for.
@@ -91,7 +86,7 @@ pub struct Process {
     pub(crate) oom_adjustment: AtomicI32,
     /// `personality(2)`.
     pub(crate) persona: AtomicU32,
-    name: Mutex<String>,
+    pub(crate) name: Mutex<String>,
     /// Its parent's number; changed under the lock of the table of processes.
     pub(crate) parent: AtomicI32,
     /// What threads that have ended, and children waited for, have used.
@@ -426,86 +421,10 @@ impl Process {
             task.set_name(name);
         }
     }
-
-    fn strings(&self, range: Range<usize>) -> Vec<u8> {
-        let Some(space) = self.space() else { return Vec::new() };
-        let mut bytes = vec![0; range.len().min(SHOWN_STRINGS)];
-        if space.read(range.start, &mut bytes).is_err() {
-            bytes.clear();
-        }
-        bytes
-    }
-
-    /// Its arguments as they are in its memory now, each with a NUL (`/proc/<pid>/cmdline`).
-    #[must_use]
-    pub fn arguments(&self) -> Vec<u8> {
-        let range = self.image.lock().args.clone();
-        self.strings(range)
-    }
-
-    /// Its environment, likewise.
-    #[must_use]
-    pub fn environment(&self) -> Vec<u8> {
-        let range = self.image.lock().env.clone();
-        self.strings(range)
-    }
-
-    /// Names, units, and soft and hard values of its limits.
-    pub fn limits(&self) -> impl Iterator<Item = (&'static str, &'static str, [u64; 2])> {
-        let limits = *self.limits.lock();
-        LIMIT_NAMES.iter().zip(limits).map(|(&(name, units), values)| (name, units, values))
-    }
-
-    /// One letter for what it does: `R`, `S`, `T`, `Z`.
-    fn state(&self, tasks: &[Arc<Task>]) -> char {
-        if tasks.is_empty() {
-            'Z'
-        } else if self.is_stopped() {
-            'T'
-        } else if tasks.iter().any(|t| t.started().is_none_or(|thread| !thread.is_sleeping())) {
-            'R'
-        } else {
-            'S'
-        }
-    }
-
-    /// What `/proc` shows.
-    pub(crate) fn snapshot(&self) -> Snapshot {
-        let tasks = self.tasks();
-        let cred = self.credentials();
-        let memory = self.space().map(|space| space.stats()).unwrap_or_default();
-        let first = tasks.first();
-        let (own, blocked) = first.map_or((0, 0), |task| {
-            let signals = task.signals.lock();
-            (signals.pending.set(), signals.blocked)
-        });
-        let (ignored, caught) = self.actions().sets();
-        let allowed_cpus = first.map(|t| t.cpus.lock().clone()).filter(|c| !c.is_empty());
-        Snapshot {
-            ids: processes::relations(self.pid),
-            name: self.name(),
-            state: self.state(&tasks),
-            uids: cred.user.list(),
-            gids: cred.group.list(),
-            capabilities: cred.caps,
-            no_new_privileges: cred.no_new_privileges,
-            seccomp: first.map_or(0, |task| task.seccomp.lock().mode()),
-            groups: cred.groups.to_vec(),
-            threads: tasks.iter().map(|t| t.tid()).collect(),
-            usage: self.usage(),
-            children_usage: *self.children_usage.lock(),
-            start_ns: self.start_ns,
-            memory: [memory.size as u64, memory.resident as u64],
-            signals: [own | self.pending_set(), blocked, ignored, caught],
-            cpu: first.and_then(|t| t.started()).map_or(0, |t| t.cpu().0),
-            allowed_cpus: allowed_cpus.unwrap_or_else(crate::sched::all_cpus),
-            schedule: first.map(|t| t.schedule()).unwrap_or_default(),
-        }
-    }
 }
 
 /// Tells a parent what happened to its child: `SIGCHLD` if it wants to know, and whoever waits looks again.
-fn notify_parent(parent: Option<Arc<Process>>, child: &Arc<Process>, code: i32, status: i32) {
+pub(crate) fn notify_parent(parent: Option<Arc<Process>>, child: &Arc<Process>, code: i32, status: i32) {
     let Some(parent) = parent else { return };
     let ended = !matches!(code.cast_unsigned(), sys::CLD_STOPPED | sys::CLD_CONTINUED);
     let signo = if ended { child.exit_signal() } else { sys::SIGCHLD as i32 };
@@ -517,175 +436,9 @@ fn notify_parent(parent: Option<Arc<Process>>, child: &Arc<Process>, code: i32, 
     parent.children_changed.wake_all();
 }
 
-/// How a wait status is told in `siginfo`: code and value.
-#[must_use]
-pub(crate) fn exit_code(status: i32) -> (i32, i32) {
-    match status & 0x7f {
-        0 => (sys::CLD_EXITED as i32, status >> 8 & 0xff),
-        signal => (sys::CLD_KILLED as i32, signal),
-    }
-}
-
-/// A thread has left user mode for good: gives back what it has, and ends the process if it was the last.
-pub(crate) fn leave(task: &Arc<Task>) {
-    let process = task.process().clone();
-    futex::thread_ends(task);
-    task.end_vfork();
-    let files = task.replace_files(Arc::new(FdTable::new()));
-    if let Some(files) = Arc::into_inner(files) {
-        files.close_all();
-    }
-    let thread = task.thread();
-    thread.set_user(None);
-    thread.end_kernel_work();
-    // Before a thread that calls `execve` sees that it is alone, and takes the number over.
-    processes::remove_task(task.tid());
-    let last = {
-        let mut tasks = process.tasks.lock();
-        *process.name.lock() = task.name();
-        process.ended_usage.lock().add(&task.usage());
-        tasks.retain(|t| !Arc::ptr_eq(t, task));
-        process.tasks_changed.notify_all(&tasks);
-        tasks.is_empty()
-    };
-    if last {
-        finish(&process);
-    }
-}
-
-/// The last thread is gone.
-fn finish(process: &Arc<Process>) {
-    process.note_resident();
-    let space = process.space.lock().take();
-    drop(space);
-    crate::oom::given_back(process);
-    itimer::process_ends(process);
-    crate::sem::process_ends(process);
-    let status = *process.status.lock().get_or_insert(process.last_status.load(Ordering::Relaxed));
-    if process.pid() == 1 {
-        crate::start::init_ended(status);
-    }
-    let [_, _, _, session] = processes::relations(process.pid());
-    if session == process.pid() {
-        fs::tty::leader_exits(session.cast_unsigned());
-    }
-    let aftermath = processes::end(process, status);
-    process.has_ended.notify();
-    for orphan in aftermath.bereaved {
-        let signo = orphan.parent_death_signal.load(Ordering::Relaxed);
-        if signo != 0 {
-            signal::send(&orphan, SigInfo::kernel(signo));
-        }
-    }
-    for group in aftermath.orphaned_groups {
-        for signo in [sys::SIGHUP, sys::SIGCONT] {
-            signal::send_group(group, SigInfo::kernel(signo as i32));
-        }
-    }
-    if let Some(init) = aftermath.inherited_by {
-        init.children_changed.wake_all();
-        signal::send(&init, SigInfo::kernel(sys::SIGCHLD as i32));
-    }
-    let (code, value) = exit_code(status);
-    notify_parent(aftermath.parent, process, code, value);
-}
-
 /// `SIGPIPE` to a thread that wrote to something nobody reads.
 pub(crate) fn signal_broken_pipe(task: &Task) {
     signal::send_task(task, SigInfo::from_process(sys::SIGPIPE as i32, sys::SI_USER as i32, task.pid(), task.cred().user.real));
-}
-
-/// `exit(2)`
-pub fn sys_exit(task: &Task, status: i32) -> SysResult {
-    task.process().last_status.store((status & 0xff) << 8, Ordering::Relaxed);
-    task.leaving.store(true, Ordering::Relaxed);
-    task.interrupt();
-    Ok(0)
-}
-
-/// `exit_group(2)`
-pub fn sys_exit_group(task: &Task, status: i32) -> SysResult {
-    task.process().end((status & 0xff) << 8);
-    Ok(0)
-}
-
-/// `getpid(2)`
-pub fn sys_getpid(task: &Task) -> SysResult {
-    Ok(task.pid() as usize)
-}
-
-/// `gettid(2)`
-pub fn sys_gettid(task: &Task) -> SysResult {
-    Ok(task.tid() as usize)
-}
-
-/// `getppid(2)`
-pub fn sys_getppid(task: &Task) -> SysResult {
-    Ok(task.process().parent.load(Ordering::Relaxed) as usize)
-}
-
-/// `set_tid_address(2)`
-pub fn sys_set_tid_address(task: &Task, addr: UserPtr<i32>) -> SysResult {
-    task.clear_tid.store(addr.addr(), Ordering::Relaxed);
-    Ok(task.tid() as usize)
-}
-
-/// `getpgid(2)`
-pub fn sys_getpgid(task: &Task, pid: i32) -> SysResult {
-    let pid = if pid == 0 { task.pid() } else { pid };
-    TABLE.lock().node(pid).map(|node| node.group as usize).ok_or(Errno::ESRCH)
-}
-
-/// `getpgrp(2)`
-pub fn sys_getpgrp(task: &Task) -> SysResult {
-    sys_getpgid(task, 0)
-}
-
-/// `getsid(2)`
-pub fn sys_getsid(task: &Task, pid: i32) -> SysResult {
-    let pid = if pid == 0 { task.pid() } else { pid };
-    TABLE.lock().node(pid).map(|node| node.session as usize).ok_or(Errno::ESRCH)
-}
-
-/// `setsid(2)`
-pub fn sys_setsid(task: &Task) -> SysResult {
-    let pid = task.pid();
-    let mut table = TABLE.lock();
-    if table.group_exists(pid) {
-        return Err(Errno::EPERM);
-    }
-    let node = table.node_mut(pid).ok_or(Errno::ESRCH)?;
-    (node.group, node.session) = (pid, pid);
-    Ok(pid as usize)
-}
-
-/// `setpgid(2)`
-pub fn sys_setpgid(task: &Task, pid: i32, group: i32) -> SysResult {
-    let own = task.pid();
-    let pid = if pid == 0 { own } else { pid };
-    let group = if group == 0 { pid } else { group };
-    if pid < 0 || group < 0 {
-        return Err(Errno::EINVAL);
-    }
-    let mut table = TABLE.lock();
-    let session = table.node(own).map(|node| node.session).ok_or(Errno::ESRCH)?;
-    let node = table.node(pid).ok_or(Errno::ESRCH)?;
-    if pid != own {
-        if node.parent() != own {
-            return Err(Errno::ESRCH);
-        }
-        if node.session != session {
-            return Err(Errno::EPERM);
-        }
-        if node.has_run_exec {
-            return Err(Errno::EACCES);
-        }
-    }
-    if node.session == pid || (group != pid && table.session_of(group) != Some(session)) {
-        return Err(Errno::EPERM);
-    }
-    table.node_mut(pid).ok_or(Errno::ESRCH)?.group = group;
-    Ok(0)
 }
 
 /// For messages about a process that is ended by the kernel.

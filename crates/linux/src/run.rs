@@ -9,10 +9,9 @@ use guard::user::{self, Quick, Trap, UserRegs};
 use linux_raw_sys::general as sys;
 use vm::{Access, AddressSpace, FaultError};
 
-use crate::process;
 use crate::sigframe::LastFault;
 use crate::siginfo::SigInfo;
-use crate::{Task, current_task, dispatch, oom, rseq, signal};
+use crate::{Task, current_task, dispatch, exit, oom, rseq, signal};
 
 /// Bits of a page fault's error code, as handlers see it.
 const PRESENT: u64 = 1;
@@ -71,7 +70,7 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
             Trap::Interrupt => {}
         }
     }
-    process::leave(task);
+    exit::leave(task);
 }
 
 /// Gives the calling thread floating-point registers in their initial state, or false if memory is short.

@@ -1,177 +1,30 @@
-//! Signals: sending, delivering, and the calls for it. What is waited for is in `sigwait`.
+//! Signals: posting, delivering, and what is done with them. What is waited for is in `sigwait`.
 
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 
-use ::task::Mutex;
 use abi::errno::Errno;
 use guard::fpu::{self, UserFpu};
 use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::limits::SIGPENDING;
 use crate::process::{self, Process};
 use crate::process_table as processes;
 use crate::sigframe::{self, AltStack, Frame, LastFault, UContext};
 use crate::siginfo::{
-    COUNT, Default as DefaultAction, FIRST_REAL_TIME, STOPPING, SYNCHRONOUS, SigInfo, SigSet, UNBLOCKABLE, bit, default_action,
+    COUNT, Default as DefaultAction, FIRST_REAL_TIME, STOPPING, SigInfo, SigSet, UNBLOCKABLE, bit, default_action,
 };
+use crate::sigstate::{Action, SIG_DFL, SIG_IGN};
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task, rseq};
 
-const SIG_DFL: u64 = 0;
-const SIG_IGN: u64 = 1;
 const SIGKILL: i32 = sys::SIGKILL as i32;
 const SIGSTOP: i32 = sys::SIGSTOP as i32;
-const SIGCONT: i32 = sys::SIGCONT as i32;
-const SIGCHLD: i32 = sys::SIGCHLD as i32;
+pub(crate) const SIGCONT: i32 = sys::SIGCONT as i32;
 const SIGSEGV: i32 = sys::SIGSEGV as i32;
 
-/// Signals that were sent and not delivered, in order.
-#[derive(Default)]
-pub(crate) struct Pending {
-    queue: VecDeque<SigInfo>,
-    set: SigSet,
-}
-
-impl Pending {
-    /// Those there are.
-    pub(crate) fn set(&self) -> SigSet {
-        self.set
-    }
-
-    /// Adds one. An ordinary signal that is there already is not added again; of real-time signals there are `most`.
-    fn add(&mut self, info: &SigInfo, most: usize) -> Result<(), Errno> {
-        let there = self.set & bit(info.signo) != 0;
-        if there && info.signo < FIRST_REAL_TIME {
-            return Ok(());
-        }
-        if info.signo >= FIRST_REAL_TIME && self.queue.len() >= most {
-            return Err(Errno::EAGAIN);
-        }
-        self.set |= bit(info.signo);
-        self.queue.push_back(*info);
-        Ok(())
-    }
-
-    /// Takes the next one that is in `wanted`: those that instructions caused, then by number.
-    #[inline]
-    pub(crate) fn take(&mut self, wanted: SigSet) -> Option<SigInfo> {
-        if self.set & wanted == 0 { None } else { self.take_first(self.set & wanted) }
-    }
-
-    fn take_first(&mut self, there: SigSet) -> Option<SigInfo> {
-        if self.queue.len() == 1 {
-            self.set = 0;
-            return self.queue.pop_front();
-        }
-        let first = if there & SYNCHRONOUS != 0 { there & SYNCHRONOUS } else { there };
-        let signo = first.trailing_zeros() as i32 + 1;
-        let info = match self.queue.pop_front_if(|info| info.signo == signo) {
-            Some(info) => info,
-            None => {
-                let at = self.queue.iter().position(|info| info.signo == signo)?;
-                self.queue.remove(at)?
-            }
-        };
-        if !self.queue.iter().any(|info| info.signo == signo) {
-            self.set &= !bit(signo);
-        }
-        Some(info)
-    }
-
-    fn discard(&mut self, unwanted: SigSet) {
-        if self.set & unwanted != 0 {
-            self.queue.retain(|info| bit(info.signo) & unwanted == 0);
-            self.set &= !unwanted;
-        }
-    }
-}
-
-/// What a process does with one signal: `struct sigaction` of the kernel.
-#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct Action {
-    handler: u64,
-    flags: u64,
-    restorer: u64,
-    mask: u64,
-}
-
-impl Action {
-    fn has(&self, flag: u32) -> bool {
-        self.flags & u64::from(flag) != 0
-    }
-}
-
-/// What a process does with signals; processes may share it (`CLONE_SIGHAND`).
-pub(crate) struct Actions(Mutex<[Action; COUNT as usize]>);
-
-impl Default for Actions {
-    fn default() -> Self {
-        Self(Mutex::new([Action::default(); COUNT as usize]))
-    }
-}
-
-impl Actions {
-    pub(crate) fn get(&self, signal: i32) -> Action {
-        self.0.lock()[signal as usize - 1]
-    }
-
-    fn set(&self, signal: i32, action: Action) {
-        self.0.lock()[signal as usize - 1] = action;
-    }
-
-    /// A copy of its own.
-    pub(crate) fn fork(&self) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(*self.0.lock())))
-    }
-
-    /// A copy without handlers, for another program.
-    pub(crate) fn after_exec(&self) -> Arc<Self> {
-        let copy = self.fork();
-        for action in copy.0.lock().iter_mut() {
-            *action = Action { handler: if action.handler == SIG_IGN { SIG_IGN } else { SIG_DFL }, ..Action::default() };
-        }
-        copy
-    }
-
-    /// Whether a signal has no effect.
-    pub(crate) fn is_ignored(&self, signal: i32) -> bool {
-        match self.get(signal).handler {
-            SIG_DFL => default_action(signal) == DefaultAction::Ignore,
-            handler => handler == SIG_IGN,
-        }
-    }
-
-    /// Whether children vanish at their end, without being waited for.
-    pub(crate) fn reaps_children(&self) -> bool {
-        let action = self.get(SIGCHLD);
-        action.handler == SIG_IGN || action.has(sys::SA_NOCLDWAIT)
-    }
-
-    /// Whether stops of children are told.
-    pub(crate) fn wants_child_stops(&self) -> bool {
-        !self.get(SIGCHLD).has(sys::SA_NOCLDSTOP)
-    }
-
-    /// Signals ignored, and signals with a handler.
-    pub(crate) fn sets(&self) -> (SigSet, SigSet) {
-        let mut sets = (0, 0);
-        for (i, action) in self.0.lock().iter().enumerate() {
-            match action.handler {
-                SIG_DFL => {}
-                SIG_IGN => sets.0 |= 1 << i,
-                _ => sets.1 |= 1 << i,
-            }
-        }
-        sets
-    }
-}
-
 /// Puts a signal where its receiver finds it: with `task`, or with the process.
-fn post(process: &Arc<Process>, task: Option<&Task>, info: &SigInfo) -> Result<(), Errno> {
+pub(crate) fn post(process: &Arc<Process>, task: Option<&Task>, info: &SigInfo) -> Result<(), Errno> {
     let signo = info.signo;
     if signo == SIGKILL {
         process.kill(SIGKILL);
@@ -461,122 +314,9 @@ pub fn sys_rt_sigaction(task: &Task, signal: i32, new: UserPtr<Action>, old: Use
     Ok(0)
 }
 
-/// Whether the caller may send `signal` to a process.
-fn check_permission(task: &Task, process: &Process, signal: i32) -> Result<(), Errno> {
-    if core::ptr::eq(&**task.process(), process) || task.cred().may_signal(&process.credentials()) {
-        return Ok(());
-    }
-    let session = |pid| processes::relations(pid)[3];
-    if signal == SIGCONT && session(task.pid()) == session(process.pid()) { Ok(()) } else { Err(Errno::EPERM) }
-}
-
 /// Process 1 is not ended or stopped by those it looks after; it gets what it handles, and what it has blocked to wait for it.
 pub(crate) fn is_spared(process: &Process, signal: i32) -> bool {
     process.pid() == 1
         && process.actions().get(signal).handler == SIG_DFL
         && !process.tasks().iter().any(|task| task.signals.lock().blocked & bit(signal) != 0)
-}
-
-/// Sends from a call of `task`. 0 only checks.
-fn send_from(task: &Task, process: &Arc<Process>, thread: Option<&Task>, info: &SigInfo) -> Result<(), Errno> {
-    check_permission(task, process, info.signo)?;
-    if info.signo == 0 {
-        return Ok(());
-    }
-    if is_spared(process, info.signo) {
-        return Ok(());
-    }
-    post(process, thread, info)
-}
-
-fn check_signal(signal: i32) -> Result<(), Errno> {
-    if (0..=COUNT).contains(&signal) { Ok(()) } else { Err(Errno::EINVAL) }
-}
-
-fn info_of(task: &Task, signal: i32, code: i32) -> SigInfo {
-    SigInfo::from_process(signal, code, task.pid(), task.uid())
-}
-
-/// `kill(2)`
-pub fn sys_kill(task: &Task, pid: i32, signal: i32) -> SysResult {
-    check_signal(signal)?;
-    let info = info_of(task, signal, sys::SI_USER as i32);
-    let own = task.pid();
-    let receivers = match pid {
-        1.. if pid == own => return send_from(task, task.process(), None, &info).map(|()| 0),
-        1.. => {
-            let process = processes::find(pid).ok_or(Errno::ESRCH)?;
-            return send_from(task, &process, None, &info).map(|()| 0);
-        }
-        // Everybody else.
-        -1 => processes::select(|pid, node| pid != 1 && pid != own && node.ended.is_none()),
-        _ => {
-            let group = if pid == 0 { processes::relations(own)[2] } else { pid.checked_neg().ok_or(Errno::ESRCH)? };
-            processes::select(|_, node| node.group == group)
-        }
-    };
-    let mut result = Err(Errno::ESRCH);
-    for process in receivers {
-        match send_from(task, &process, None, &info) {
-            Ok(()) => result = Ok(0),
-            Err(e) if result.is_err() => result = Err(e),
-            Err(_) => {}
-        }
-    }
-    result
-}
-
-fn to_thread(task: &Task, process: Option<i32>, tid: i32, info: SigInfo) -> SysResult {
-    if tid <= 0 || process.is_some_and(|pid| pid <= 0) {
-        return Err(Errno::EINVAL);
-    }
-    check_signal(info.signo)?;
-    let other = if tid == task.tid() { None } else { Some(processes::find_task(tid).ok_or(Errno::ESRCH)?) };
-    let target = other.as_deref().unwrap_or(task);
-    if process.is_some_and(|pid| pid != target.pid()) {
-        return Err(Errno::ESRCH);
-    }
-    send_from(task, target.process(), Some(target), &info).map(|()| 0)
-}
-
-/// Sends to the process that a descriptor means: `pidfd_send_signal(2)`.
-pub(crate) fn send_by_descriptor(task: &Task, process: &Arc<Process>, signal: i32, info: UserPtr<SigInfo>) -> SysResult {
-    check_signal(signal)?;
-    let info = match info.is_null() {
-        true => info_of(task, signal, sys::SI_USER as i32),
-        false => claimed(task, process.pid(), signal, info)?,
-    };
-    send_from(task, process, None, &info).map(|()| 0)
-}
-
-/// `tgkill(2)`
-pub fn sys_tgkill(task: &Task, pid: i32, tid: i32, signal: i32) -> SysResult {
-    to_thread(task, Some(pid), tid, info_of(task, signal, sys::SI_TKILL))
-}
-
-/// `tkill(2)`
-pub fn sys_tkill(task: &Task, tid: i32, signal: i32) -> SysResult {
-    to_thread(task, None, tid, info_of(task, signal, sys::SI_TKILL))
-}
-
-/// What the caller of a `*queueinfo` call may claim.
-fn claimed(task: &Task, to: i32, signal: i32, info: UserPtr<SigInfo>) -> Result<SigInfo, Errno> {
-    let mut info = info.read()?;
-    info.signo = signal;
-    let from_kernel = info.code >= 0 || info.code == sys::SI_TKILL;
-    if from_kernel && to != task.pid() { Err(Errno::EPERM) } else { Ok(info) }
-}
-
-/// `rt_sigqueueinfo(2)`
-pub fn sys_rt_sigqueueinfo(task: &Task, pid: i32, signal: i32, info: UserPtr<SigInfo>) -> SysResult {
-    check_signal(signal)?;
-    let info = claimed(task, pid, signal, info)?;
-    let process = processes::find(pid).ok_or(Errno::ESRCH)?;
-    send_from(task, &process, None, &info).map(|()| 0)
-}
-
-/// `rt_tgsigqueueinfo(2)`
-pub fn sys_rt_tgsigqueueinfo(task: &Task, pid: i32, tid: i32, signal: i32, info: UserPtr<SigInfo>) -> SysResult {
-    let info = claimed(task, pid, signal, info)?;
-    to_thread(task, Some(pid), tid, info)
 }

@@ -6,9 +6,9 @@ use guard::user::{Answer, UserRegs};
 use crate::Task;
 use crate::dispatch::{Call, Handler, Kind, SIZE, answer, arg, is_brief};
 use crate::{
-    capability, clone, cred, dirent, exec, fcntl, file, futex, futex2, inotify, ioctl, ioprio, itimer, limits, membarrier,
-    mempolicy, mm, mount, mqueue, msg, path, peer, pidfd, pipe, poll, prctl, process, rseq, sched, seccomp, sem, shm, signal,
-    signalfd, sigwait, socket, sockmsg, splice, stat, storage, sys, time, timerfd, timex, usage, wait, xattr,
+    capability, clone, cred, dirent, exec, exit, fcntl, file, futex, futex2, inotify, ioctl, ioprio, itimer, kill, limits,
+    membarrier, mempolicy, mm, mount, mqueue, msg, path, peer, pidfd, pids, pipe, poll, prctl, rseq, sched, seccomp, sem, shm,
+    signal, signalfd, sigwait, socket, sockmsg, splice, stat, storage, sys, time, timerfd, timex, usage, wait, xattr,
 };
 
 macro_rules! calls {
@@ -69,7 +69,7 @@ calls! {
     36 getitimer(Num, Ptr) = [itimer::sys_getitimer];
     37 alarm(Num) = [itimer::sys_alarm];
     38 setitimer(Num, Ptr, Ptr) = [itimer::sys_setitimer];
-    39 getpid() = [process::sys_getpid];
+    39 getpid() = [pids::sys_getpid];
     40 sendfile(Fd, Fd, Ptr, Num) = [splice::sys_sendfile];
     41 socket(Num, Hex, Int) = [socket::sys_socket]; // partial: AF_UNIX, AF_INET and AF_INET6 (TCP and UDP over the loop), AF_NETLINK of routes
     42 connect(Fd, Ptr, Num) = [socket::sys_connect];
@@ -90,9 +90,9 @@ calls! {
     57 fork() = [regs clone::sys_fork];
     58 vfork() = [regs clone::sys_vfork];
     59 execve(Str, Ptr, Ptr) = [regs exec::sys_execve];
-    60 exit(Int) = [process::sys_exit];
+    60 exit(Int) = [exit::sys_exit];
     61 wait4(Int, Ptr, Hex, Ptr) = [wait::sys_wait4];
-    62 kill(Int, Sig) = [signal::sys_kill];
+    62 kill(Int, Sig) = [kill::sys_kill];
     63 uname(Ptr) = [sys::sys_uname];
     64 semget(Int, Int, Oct) = [sem::sys_semget];
     65 semop(Int, Ptr, Num) = [sem::sys_semop];
@@ -138,10 +138,10 @@ calls! {
     106 setgid(Int) = [cred::sys_setgid];
     107 geteuid() = [cred::sys_geteuid];
     108 getegid() = [cred::sys_getegid];
-    109 setpgid(Int, Int) = [process::sys_setpgid];
-    110 getppid() = [process::sys_getppid];
-    111 getpgrp() = [process::sys_getpgrp];
-    112 setsid() = [process::sys_setsid];
+    109 setpgid(Int, Int) = [pids::sys_setpgid];
+    110 getppid() = [pids::sys_getppid];
+    111 getpgrp() = [pids::sys_getpgrp];
+    112 setsid() = [pids::sys_setsid];
     113 setreuid(Int, Int) = [cred::sys_setreuid];
     114 setregid(Int, Int) = [cred::sys_setregid];
     115 getgroups(Int, Ptr) = [cred::sys_getgroups];
@@ -150,15 +150,15 @@ calls! {
     118 getresuid(Ptr, Ptr, Ptr) = [cred::sys_getresuid];
     119 setresgid(Int, Int, Int) = [cred::sys_setresgid];
     120 getresgid(Ptr, Ptr, Ptr) = [cred::sys_getresgid];
-    121 getpgid(Int) = [process::sys_getpgid];
+    121 getpgid(Int) = [pids::sys_getpgid];
     122 setfsuid(Int) = [cred::sys_setfsuid];
     123 setfsgid(Int) = [cred::sys_setfsgid];
-    124 getsid(Int) = [process::sys_getsid];
+    124 getsid(Int) = [pids::sys_getsid];
     125 capget(Ptr, Ptr) = [capability::sys_capget];
     126 capset(Ptr, Ptr) = [capability::sys_capset];
     127 rt_sigpending(Ptr, Num) = [sigwait::sys_rt_sigpending];
     128 rt_sigtimedwait(Ptr, Ptr, Ptr, Num) = [sigwait::sys_rt_sigtimedwait];
-    129 rt_sigqueueinfo(Int, Sig, Ptr) = [signal::sys_rt_sigqueueinfo];
+    129 rt_sigqueueinfo(Int, Sig, Ptr) = [kill::sys_rt_sigqueueinfo];
     130 rt_sigsuspend(Ptr, Num) = [sigwait::sys_rt_sigsuspend];
     131 sigaltstack(Ptr, Ptr) = [regs signal::sys_sigaltstack];
     132 utime(Str, Ptr) = [path::sys_utime];
@@ -194,7 +194,7 @@ calls! {
     169 reboot(Hex, Hex, Hex, Ptr) = [sys::sys_reboot]; // partial: power off, restart and Ctrl-Alt-Del
     170 sethostname(Ptr, Num) = [sys::sys_sethostname];
     171 setdomainname(Ptr, Num) = [sys::sys_setdomainname];
-    186 gettid() = [process::sys_gettid];
+    186 gettid() = [pids::sys_gettid];
     187 readahead(Fd, Int, Num) = [storage::sys_readahead]; // stub: all files are in memory
     188 setxattr(Str, Str, Ptr, Num, Hex) = [xattr::sys_setxattr];
     189 lsetxattr(Str, Str, Ptr, Num, Hex) = [xattr::sys_lsetxattr];
@@ -208,7 +208,7 @@ calls! {
     197 removexattr(Str, Str) = [xattr::sys_removexattr];
     198 lremovexattr(Str, Str) = [xattr::sys_lremovexattr];
     199 fremovexattr(Fd, Str) = [xattr::sys_fremovexattr];
-    200 tkill(Int, Sig) = [signal::sys_tkill];
+    200 tkill(Int, Sig) = [kill::sys_tkill];
     201 time(Ptr) = [time::sys_time];
     202 futex(Ptr, Hex, Num, Ptr, Ptr, Hex) = [futex::sys_futex];
     203 sched_setaffinity(Int, Num, Ptr) = [sched::sys_sched_setaffinity];
@@ -216,7 +216,7 @@ calls! {
     213 epoll_create(Int) = [poll::sys_epoll_create];
     216 remap_file_pages(Ptr, Num, Hex, Num, Hex) = [mm::sys_remap_file_pages];
     217 getdents64(Fd, Ptr, Num) = [dirent::sys_getdents64];
-    218 set_tid_address(Ptr) = [process::sys_set_tid_address];
+    218 set_tid_address(Ptr) = [pids::sys_set_tid_address];
     219 restart_syscall() = [time::sys_restart_syscall];
     220 semtimedop(Int, Ptr, Num, Ptr) = [sem::sys_semtimedop];
     221 fadvise64(Fd, Int, Int, Num) = [storage::sys_fadvise64]; // stub: advice is not needed in memory
@@ -229,10 +229,10 @@ calls! {
     228 clock_gettime(Int, Ptr) = [time::sys_clock_gettime];
     229 clock_getres(Int, Ptr) = [time::sys_clock_getres];
     230 clock_nanosleep(Int, Hex, Ptr, Ptr) = [time::sys_clock_nanosleep];
-    231 exit_group(Int) = [process::sys_exit_group];
+    231 exit_group(Int) = [exit::sys_exit_group];
     232 epoll_wait(Fd, Ptr, Int, Int) = [poll::sys_epoll_wait];
     233 epoll_ctl(Fd, Num, Fd, Ptr) = [poll::sys_epoll_ctl];
-    234 tgkill(Int, Int, Sig) = [signal::sys_tgkill];
+    234 tgkill(Int, Int, Sig) = [kill::sys_tgkill];
     235 utimes(Str, Ptr) = [path::sys_utimes];
     237 mbind(Ptr, Num, Num, Ptr, Num, Hex) = [mempolicy::sys_mbind]; // partial: one node; the policy of a range is not remembered
     238 set_mempolicy(Num, Ptr, Num) = [mempolicy::sys_set_mempolicy]; // partial: one node
@@ -290,7 +290,7 @@ calls! {
     294 inotify_init1(Hex) = [inotify::sys_inotify_init1];
     295 preadv(Fd, Ptr, Num, Int) = [file::sys_preadv];
     296 pwritev(Fd, Ptr, Num, Int) = [file::sys_pwritev];
-    297 rt_tgsigqueueinfo(Int, Int, Sig, Ptr) = [signal::sys_rt_tgsigqueueinfo];
+    297 rt_tgsigqueueinfo(Int, Int, Sig, Ptr) = [kill::sys_rt_tgsigqueueinfo];
     299 recvmmsg(Fd, Ptr, Num, Hex, Ptr) = [sockmsg::sys_recvmmsg];
     302 prlimit64(Int, Num, Ptr, Ptr) = [limits::sys_prlimit64];
     305 clock_adjtime(Int, Ptr) = [timex::sys_clock_adjtime]; // partial: the clock is the supervisor's: it can only be read

@@ -22,7 +22,7 @@ use crate::schedule::Schedule;
 use crate::seccomp::Seccomp;
 use crate::sigframe::{AltStack, LastFault};
 use crate::siginfo::{SigSet, UNBLOCKABLE};
-use crate::signal::Pending;
+use crate::sigstate::Pending;
 use crate::uaccess::UserPtr;
 
 /// What a thread has of its own about signals.

@@ -5,7 +5,8 @@ use alloc::sync::Arc;
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
-use crate::process::{Process, exit_code};
+use crate::exit::exit_code;
+use crate::process::Process;
 use crate::process_table::{self as processes, Node, TABLE, Table};
 use crate::siginfo::SigInfo;
 use crate::uaccess::UserPtr;

@@ -8,10 +8,11 @@ mod memory;
 mod network;
 mod pressure;
 mod process;
+mod snapshot;
 mod sysctl;
 
 pub(crate) use pressure::file as resource_pressure;
-pub(crate) use process::Snapshot;
+pub(crate) use snapshot::Snapshot;
 pub(crate) use sysctl::place;
 
 use crate::process_table as processes;

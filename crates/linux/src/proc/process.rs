@@ -1,13 +1,11 @@
 //! The files of one process: `/proc/<pid>`, `/proc/<pid>/task/<tid>`.
 
-use super::{PID_SHIFT, machine::NS_PER_TICK, memory, number};
-use crate::credentials::Capabilities;
+use super::{PID_SHIFT, Snapshot, machine::NS_PER_TICK, memory, number};
 use crate::fdtable::FdTable;
 use crate::oom;
 use crate::process::Process;
 use crate::process_table as processes;
 use crate::schedule::Schedule;
-use crate::usage::Usage;
 use abi::errno::Errno;
 use alloc::format;
 use alloc::string::String;
@@ -19,42 +17,6 @@ use fs::mount::{self, MS_NODEV, MS_NOEXEC, MS_NOSUID};
 use fs::pseudo::{self, Attr, DynamicDir, Listed, StaticDir};
 use fs::{FileType, Inode, Link, Path, Result};
 use linux_raw_sys::general::CAP_SYS_RESOURCE;
-
-/// What of a process the texts are made of; the personality fills it in.
-pub(crate) struct Snapshot {
-    /// The process, its parent, group and session.
-    pub(crate) ids: [i32; 4],
-    /// Its name, at most 15 bytes.
-    pub(crate) name: String,
-    /// One letter: `R`, `S`, `D`, `T`, `Z`.
-    pub(crate) state: char,
-    /// Real, effective, saved and file system user ids, and group ids.
-    pub(crate) uids: [u32; 4],
-    /// The group ids.
-    pub(crate) gids: [u32; 4],
-    pub(crate) capabilities: Capabilities,
-    pub(crate) no_new_privileges: bool,
-    /// 0, 1 or 2: no limits of system calls, strict ones, filters.
-    pub(crate) seccomp: usize,
-    /// Supplementary groups.
-    pub(crate) groups: Vec<u32>,
-    /// Its threads.
-    pub(crate) threads: Vec<i32>,
-    /// What it has used, and the children it waited for.
-    pub(crate) usage: Usage,
-    pub(crate) children_usage: Usage,
-    /// When it started, nanoseconds since boot.
-    pub(crate) start_ns: u64,
-    /// Address space and resident part, bytes.
-    pub(crate) memory: [u64; 2],
-    /// Signals pending, blocked, ignored, caught.
-    pub(crate) signals: [u64; 4],
-    /// The CPU it last ran on.
-    pub(crate) cpu: u32,
-    /// Mask of CPUs it may run on, as words of 64.
-    pub(crate) allowed_cpus: Vec<u64>,
-    pub(crate) schedule: Schedule,
-}
 
 /// A file of the directory: its name, kind and permissions. Its place in the table is part of its number.
 const FILES: &[(&str, FileType, u32)] = &[

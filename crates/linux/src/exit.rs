@@ -1,0 +1,98 @@
+//! How threads and processes end: `exit(2)`, `exit_group(2)`, and what comes after the last instruction.
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+
+use linux_raw_sys::general as sys;
+
+use crate::fdtable::FdTable;
+use crate::process::{Process, notify_parent};
+use crate::process_table as processes;
+use crate::siginfo::SigInfo;
+use crate::{SysResult, Task, futex, itimer, signal};
+
+/// How a wait status is told in `siginfo`: code and value.
+#[must_use]
+pub(crate) fn exit_code(status: i32) -> (i32, i32) {
+    match status & 0x7f {
+        0 => (sys::CLD_EXITED as i32, status >> 8 & 0xff),
+        signal => (sys::CLD_KILLED as i32, signal),
+    }
+}
+
+/// A thread has left user mode for good: gives back what it has, and ends the process if it was the last.
+pub(crate) fn leave(task: &Arc<Task>) {
+    let process = task.process().clone();
+    futex::thread_ends(task);
+    task.end_vfork();
+    let files = task.replace_files(Arc::new(FdTable::new()));
+    if let Some(files) = Arc::into_inner(files) {
+        files.close_all();
+    }
+    let thread = task.thread();
+    thread.set_user(None);
+    thread.end_kernel_work();
+    // Before a thread that calls `execve` sees that it is alone, and takes the number over.
+    processes::remove_task(task.tid());
+    let last = {
+        let mut tasks = process.tasks.lock();
+        *process.name.lock() = task.name();
+        process.ended_usage.lock().add(&task.usage());
+        tasks.retain(|t| !Arc::ptr_eq(t, task));
+        process.tasks_changed.notify_all(&tasks);
+        tasks.is_empty()
+    };
+    if last {
+        finish(&process);
+    }
+}
+
+/// The last thread is gone.
+fn finish(process: &Arc<Process>) {
+    process.note_resident();
+    let space = process.space.lock().take();
+    drop(space);
+    crate::oom::given_back(process);
+    itimer::process_ends(process);
+    crate::sem::process_ends(process);
+    let status = *process.status.lock().get_or_insert(process.last_status.load(Ordering::Relaxed));
+    if process.pid() == 1 {
+        crate::start::init_ended(status);
+    }
+    let [_, _, _, session] = processes::relations(process.pid());
+    if session == process.pid() {
+        fs::tty::leader_exits(session.cast_unsigned());
+    }
+    let aftermath = processes::end(process, status);
+    process.has_ended.notify();
+    for orphan in aftermath.bereaved {
+        let signo = orphan.parent_death_signal.load(Ordering::Relaxed);
+        if signo != 0 {
+            signal::send(&orphan, SigInfo::kernel(signo));
+        }
+    }
+    for group in aftermath.orphaned_groups {
+        for signo in [sys::SIGHUP, sys::SIGCONT] {
+            signal::send_group(group, SigInfo::kernel(signo as i32));
+        }
+    }
+    if let Some(init) = aftermath.inherited_by {
+        init.children_changed.wake_all();
+        signal::send(&init, SigInfo::kernel(sys::SIGCHLD as i32));
+    }
+    let (code, value) = exit_code(status);
+    notify_parent(aftermath.parent, process, code, value);
+}
+/// `exit(2)`
+pub fn sys_exit(task: &Task, status: i32) -> SysResult {
+    task.process().last_status.store((status & 0xff) << 8, Ordering::Relaxed);
+    task.leaving.store(true, Ordering::Relaxed);
+    task.interrupt();
+    Ok(0)
+}
+
+/// `exit_group(2)`
+pub fn sys_exit_group(task: &Task, status: i32) -> SysResult {
+    task.process().end((status & 0xff) << 8);
+    Ok(0)
+}

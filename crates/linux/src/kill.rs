@@ -1,0 +1,126 @@
+//! Sending signals: `kill(2)`, `tkill(2)`, `tgkill(2)`, `rt_sigqueueinfo(2)`.
+
+use alloc::sync::Arc;
+
+use abi::errno::Errno;
+use linux_raw_sys::general as sys;
+
+use crate::process::Process;
+use crate::process_table as processes;
+use crate::siginfo::{COUNT, SigInfo};
+use crate::signal::{SIGCONT, is_spared, post};
+use crate::uaccess::UserPtr;
+use crate::{SysResult, Task};
+
+/// Whether the caller may send `signal` to a process.
+fn check_permission(task: &Task, process: &Process, signal: i32) -> Result<(), Errno> {
+    if core::ptr::eq(&**task.process(), process) || task.cred().may_signal(&process.credentials()) {
+        return Ok(());
+    }
+    let session = |pid| processes::relations(pid)[3];
+    if signal == SIGCONT && session(task.pid()) == session(process.pid()) { Ok(()) } else { Err(Errno::EPERM) }
+}
+
+/// Sends from a call of `task`. 0 only checks.
+fn send_from(task: &Task, process: &Arc<Process>, thread: Option<&Task>, info: &SigInfo) -> Result<(), Errno> {
+    check_permission(task, process, info.signo)?;
+    if info.signo == 0 {
+        return Ok(());
+    }
+    if is_spared(process, info.signo) {
+        return Ok(());
+    }
+    post(process, thread, info)
+}
+
+fn check_signal(signal: i32) -> Result<(), Errno> {
+    if (0..=COUNT).contains(&signal) { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+fn info_of(task: &Task, signal: i32, code: i32) -> SigInfo {
+    SigInfo::from_process(signal, code, task.pid(), task.uid())
+}
+
+/// `kill(2)`
+pub fn sys_kill(task: &Task, pid: i32, signal: i32) -> SysResult {
+    check_signal(signal)?;
+    let info = info_of(task, signal, sys::SI_USER as i32);
+    let own = task.pid();
+    let receivers = match pid {
+        1.. if pid == own => return send_from(task, task.process(), None, &info).map(|()| 0),
+        1.. => {
+            let process = processes::find(pid).ok_or(Errno::ESRCH)?;
+            return send_from(task, &process, None, &info).map(|()| 0);
+        }
+        // Everybody else.
+        -1 => processes::select(|pid, node| pid != 1 && pid != own && node.ended.is_none()),
+        _ => {
+            let group = if pid == 0 { processes::relations(own)[2] } else { pid.checked_neg().ok_or(Errno::ESRCH)? };
+            processes::select(|_, node| node.group == group)
+        }
+    };
+    let mut result = Err(Errno::ESRCH);
+    for process in receivers {
+        match send_from(task, &process, None, &info) {
+            Ok(()) => result = Ok(0),
+            Err(e) if result.is_err() => result = Err(e),
+            Err(_) => {}
+        }
+    }
+    result
+}
+
+fn to_thread(task: &Task, process: Option<i32>, tid: i32, info: SigInfo) -> SysResult {
+    if tid <= 0 || process.is_some_and(|pid| pid <= 0) {
+        return Err(Errno::EINVAL);
+    }
+    check_signal(info.signo)?;
+    let other = if tid == task.tid() { None } else { Some(processes::find_task(tid).ok_or(Errno::ESRCH)?) };
+    let target = other.as_deref().unwrap_or(task);
+    if process.is_some_and(|pid| pid != target.pid()) {
+        return Err(Errno::ESRCH);
+    }
+    send_from(task, target.process(), Some(target), &info).map(|()| 0)
+}
+
+/// Sends to the process that a descriptor means: `pidfd_send_signal(2)`.
+pub(crate) fn send_by_descriptor(task: &Task, process: &Arc<Process>, signal: i32, info: UserPtr<SigInfo>) -> SysResult {
+    check_signal(signal)?;
+    let info = match info.is_null() {
+        true => info_of(task, signal, sys::SI_USER as i32),
+        false => claimed(task, process.pid(), signal, info)?,
+    };
+    send_from(task, process, None, &info).map(|()| 0)
+}
+
+/// `tgkill(2)`
+pub fn sys_tgkill(task: &Task, pid: i32, tid: i32, signal: i32) -> SysResult {
+    to_thread(task, Some(pid), tid, info_of(task, signal, sys::SI_TKILL))
+}
+
+/// `tkill(2)`
+pub fn sys_tkill(task: &Task, tid: i32, signal: i32) -> SysResult {
+    to_thread(task, None, tid, info_of(task, signal, sys::SI_TKILL))
+}
+
+/// What the caller of a `*queueinfo` call may claim.
+fn claimed(task: &Task, to: i32, signal: i32, info: UserPtr<SigInfo>) -> Result<SigInfo, Errno> {
+    let mut info = info.read()?;
+    info.signo = signal;
+    let from_kernel = info.code >= 0 || info.code == sys::SI_TKILL;
+    if from_kernel && to != task.pid() { Err(Errno::EPERM) } else { Ok(info) }
+}
+
+/// `rt_sigqueueinfo(2)`
+pub fn sys_rt_sigqueueinfo(task: &Task, pid: i32, signal: i32, info: UserPtr<SigInfo>) -> SysResult {
+    check_signal(signal)?;
+    let info = claimed(task, pid, signal, info)?;
+    let process = processes::find(pid).ok_or(Errno::ESRCH)?;
+    send_from(task, &process, None, &info).map(|()| 0)
+}
+
+/// `rt_tgsigqueueinfo(2)`
+pub fn sys_rt_tgsigqueueinfo(task: &Task, pid: i32, tid: i32, signal: i32, info: UserPtr<SigInfo>) -> SysResult {
+    let info = claimed(task, pid, signal, info)?;
+    to_thread(task, Some(pid), tid, info)
+}

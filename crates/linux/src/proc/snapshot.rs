@@ -1,0 +1,132 @@
+//! What the files of a process are made of.
+
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use crate::Task;
+use crate::credentials::Capabilities;
+use crate::limits::LIMIT_NAMES;
+use crate::process::Process;
+use crate::process_table as processes;
+use crate::schedule::Schedule;
+use crate::usage::Usage;
+
+/// The most of its arguments or environment that is shown.
+const SHOWN_STRINGS: usize = 1 << 20;
+
+/// What of a process the texts are made of; the personality fills it in.
+pub(crate) struct Snapshot {
+    /// The process, its parent, group and session.
+    pub(crate) ids: [i32; 4],
+    /// Its name, at most 15 bytes.
+    pub(crate) name: String,
+    /// One letter: `R`, `S`, `D`, `T`, `Z`.
+    pub(crate) state: char,
+    /// Real, effective, saved and file system user ids, and group ids.
+    pub(crate) uids: [u32; 4],
+    /// The group ids.
+    pub(crate) gids: [u32; 4],
+    pub(crate) capabilities: Capabilities,
+    pub(crate) no_new_privileges: bool,
+    /// 0, 1 or 2: no limits of system calls, strict ones, filters.
+    pub(crate) seccomp: usize,
+    /// Supplementary groups.
+    pub(crate) groups: Vec<u32>,
+    /// Its threads.
+    pub(crate) threads: Vec<i32>,
+    /// What it has used, and the children it waited for.
+    pub(crate) usage: Usage,
+    pub(crate) children_usage: Usage,
+    /// When it started, nanoseconds since boot.
+    pub(crate) start_ns: u64,
+    /// Address space and resident part, bytes.
+    pub(crate) memory: [u64; 2],
+    /// Signals pending, blocked, ignored, caught.
+    pub(crate) signals: [u64; 4],
+    /// The CPU it last ran on.
+    pub(crate) cpu: u32,
+    /// Mask of CPUs it may run on, as words of 64.
+    pub(crate) allowed_cpus: Vec<u64>,
+    pub(crate) schedule: Schedule,
+}
+
+impl Process {
+    fn strings(&self, range: Range<usize>) -> Vec<u8> {
+        let Some(space) = self.space() else { return Vec::new() };
+        let mut bytes = vec![0; range.len().min(SHOWN_STRINGS)];
+        if space.read(range.start, &mut bytes).is_err() {
+            bytes.clear();
+        }
+        bytes
+    }
+
+    /// Its arguments as they are in its memory now, each with a NUL (`/proc/<pid>/cmdline`).
+    #[must_use]
+    pub fn arguments(&self) -> Vec<u8> {
+        let range = self.image.lock().args.clone();
+        self.strings(range)
+    }
+
+    /// Its environment, likewise.
+    #[must_use]
+    pub fn environment(&self) -> Vec<u8> {
+        let range = self.image.lock().env.clone();
+        self.strings(range)
+    }
+
+    /// Names, units, and soft and hard values of its limits.
+    pub fn limits(&self) -> impl Iterator<Item = (&'static str, &'static str, [u64; 2])> {
+        let limits = *self.limits.lock();
+        LIMIT_NAMES.iter().zip(limits).map(|(&(name, units), values)| (name, units, values))
+    }
+
+    /// One letter for what it does: `R`, `S`, `T`, `Z`.
+    fn state(&self, tasks: &[Arc<Task>]) -> char {
+        if tasks.is_empty() {
+            'Z'
+        } else if self.is_stopped() {
+            'T'
+        } else if tasks.iter().any(|t| t.started().is_none_or(|thread| !thread.is_sleeping())) {
+            'R'
+        } else {
+            'S'
+        }
+    }
+
+    /// What `/proc` shows.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let tasks = self.tasks();
+        let cred = self.credentials();
+        let memory = self.space().map(|space| space.stats()).unwrap_or_default();
+        let first = tasks.first();
+        let (own, blocked) = first.map_or((0, 0), |task| {
+            let signals = task.signals.lock();
+            (signals.pending.set(), signals.blocked)
+        });
+        let (ignored, caught) = self.actions().sets();
+        let allowed_cpus = first.map(|t| t.cpus.lock().clone()).filter(|c| !c.is_empty());
+        Snapshot {
+            ids: processes::relations(self.pid()),
+            name: self.name(),
+            state: self.state(&tasks),
+            uids: cred.user.list(),
+            gids: cred.group.list(),
+            capabilities: cred.caps,
+            no_new_privileges: cred.no_new_privileges,
+            seccomp: first.map_or(0, |task| task.seccomp.lock().mode()),
+            groups: cred.groups.to_vec(),
+            threads: tasks.iter().map(|t| t.tid()).collect(),
+            usage: self.usage(),
+            children_usage: *self.children_usage.lock(),
+            start_ns: self.start_ns,
+            memory: [memory.size as u64, memory.resident as u64],
+            signals: [own | self.pending_set(), blocked, ignored, caught],
+            cpu: first.and_then(|t| t.started()).map_or(0, |t| t.cpu().0),
+            allowed_cpus: allowed_cpus.unwrap_or_else(crate::sched::all_cpus),
+            schedule: first.map(|t| t.schedule()).unwrap_or_default(),
+        }
+    }
+}
