@@ -27,6 +27,9 @@ pub(crate) fn main() {
         Err(error) => panic!("no root file system: {error}"),
     };
 
+    if role::cmdline_value("tasks") == Some("siblings-first") {
+        parallel::prefer(parallel::Siblings::First);
+    }
     linux::init(Hooks { init_exited });
     let First { program, stdio } = if role::is_supervisor() { supervisor(&context) } else { instance(&context) };
 

@@ -56,6 +56,8 @@ pub struct Hardware {
     pub board: Board,
     /// Processors.
     pub cpus: u32,
+    /// Threads of each core; divides `cpus`.
+    pub threads: u32,
     /// Memory, as QEMU spells it.
     pub memory: String,
     /// Virtual time counts instructions; all processors run in turn on one thread. Deterministic with one processor.
@@ -82,7 +84,9 @@ pub fn command(hardware: &Hardware, boot: &Boot, log: &Path) -> Command {
             Board::Microvm => "microvm,acpi=on,rtc=on,pic=on,pit=on,isa-serial=off",
         },
     ]);
-    qemu.args(["-cpu", "max", "-m", &hardware.memory, "-smp", &hardware.cpus.to_string()]);
+    let Hardware { cpus, threads, .. } = hardware;
+    let processors = format!("{cpus},sockets=1,cores={},threads={threads}", cpus / threads);
+    qemu.args(["-cpu", "max", "-m", &hardware.memory, "-smp", &processors]);
     if hardware.icount {
         qemu.args(["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"]);
         qemu.args(["-seed", "1", "-rtc", "base=2026-01-01T00:00:00,clock=vm"]);

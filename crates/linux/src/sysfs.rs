@@ -4,6 +4,8 @@ use crate::proc::place;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
 use core::fmt::Write;
 use fs::pseudo::{self, Attr, PseudoFs, StaticDir};
 use guard::{cpu, mem};
@@ -11,18 +13,26 @@ use raw_cpuid::{CacheType, CpuId};
 
 const MAGIC: u64 = 0x6265_6572;
 
-/// A set of CPUs as a list: `0-3`.
-pub(crate) fn cpu_list(count: usize) -> String {
-    if count == 1 { "0".into() } else { format!("0-{}", count - 1) }
+/// A set of CPUs, ascending, as a list: `0-3,6`.
+pub(crate) fn cpu_list(cpus: impl IntoIterator<Item = usize>) -> String {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for cpu in cpus {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == cpu => *last = cpu,
+            _ => runs.push((cpu, cpu)),
+        }
+    }
+    let runs = runs.iter().map(|(first, last)| if first == last { format!("{first}") } else { format!("{first}-{last}") });
+    runs.collect::<Vec<_>>().join(",")
 }
 
-/// A set of CPUs as a mask: words of 32 bits, the highest first.
-fn cpu_mask(cpus: core::ops::Range<usize>, count: usize) -> String {
-    let words = (0..count.div_ceil(32))
-        .rev()
-        .map(|word| (0..32).filter(|bit| cpus.contains(&(word * 32 + bit))).fold(0u32, |mask, bit| mask | 1 << bit));
-    let words: alloc::vec::Vec<String> = words.map(|word| format!("{word:08x}")).collect();
-    words.join(",")
+/// A set of CPUs as a mask for `count` of them: words of 32 bits, the highest first.
+fn cpu_mask(cpus: impl IntoIterator<Item = usize>, count: usize) -> String {
+    let mut words = vec![0u32; count.div_ceil(32)];
+    for cpu in cpus {
+        words[cpu / 32] |= 1 << (cpu % 32);
+    }
+    words.iter().rev().map(|word| format!("{word:08x}")).collect::<Vec<_>>().join(",")
 }
 
 /// A new sysfs.
@@ -32,7 +42,7 @@ pub fn new() -> Arc<PseudoFs> {
         let root = StaticDir::new(dev);
         let count = cpu::count();
         let add = |path: &str, text: String| place(&root, path, pseudo::constant(dev, text));
-        let all = format!("{}\n", cpu_list(count));
+        let all = format!("{}\n", cpu_list(0..count));
         for name in ["online", "possible", "present"] {
             add(&format!("devices/system/cpu/{name}"), all.clone());
         }
@@ -40,8 +50,9 @@ pub fn new() -> Arc<PseudoFs> {
             add(&format!("devices/system/cpu/{name}"), "\n".into());
         }
         add("devices/system/cpu/kernel_max", format!("{}\n", cpu::MAX_CPUS - 1));
-        add("devices/system/cpu/smt/active", "0\n".into());
-        add("devices/system/cpu/smt/control", "notsupported\n".into());
+        let (active, control) = if task::topology().has_siblings() { ("1\n", "on\n") } else { ("0\n", "notsupported\n") };
+        add("devices/system/cpu/smt/active", active.into());
+        add("devices/system/cpu/smt/control", control.into());
         for index in 0..count {
             add_cpu(&add, index, count);
         }
@@ -75,24 +86,26 @@ pub fn new() -> Arc<PseudoFs> {
     })
 }
 
-/// One CPU: a core of its own in the one package there is.
+/// One CPU: its place among the instance's, and its caches.
 fn add_cpu(add: &impl Fn(&str, String), index: usize, count: usize) {
     let cpu = format!("devices/system/cpu/cpu{index}");
     if index > 0 {
         add(&format!("{cpu}/online"), "1\n".into());
     }
-    add(&format!("{cpu}/topology/core_id"), format!("{index}\n"));
-    for name in ["physical_package_id", "die_id"] {
-        add(&format!("{cpu}/topology/{name}"), "0\n".into());
+    let topology = task::topology();
+    let place = topology.places()[index];
+    for (name, id) in [("core_id", place.core), ("physical_package_id", place.package), ("die_id", place.die.unwrap_or(0))] {
+        add(&format!("{cpu}/topology/{name}"), format!("{id}\n"));
     }
-    let sets = [
-        (&["core_cpus", "thread_siblings"][..], index..index + 1, format!("{index}\n")),
-        (&["package_cpus", "core_siblings", "die_cpus"][..], 0..count, format!("{}\n", cpu_list(count))),
+    let sets: [(&[_], Vec<_>); 3] = [
+        (&["core_cpus", "thread_siblings"], topology.core(index).collect()),
+        (&["package_cpus", "core_siblings"], topology.package(index).collect()),
+        (&["die_cpus"], topology.die(index).collect()),
     ];
-    for (names, cpus, list) in sets {
+    for (names, cpus) in sets {
         for name in names {
-            add(&format!("{cpu}/topology/{name}"), format!("{}\n", cpu_mask(cpus.clone(), count)));
-            add(&format!("{cpu}/topology/{name}_list"), list.clone());
+            add(&format!("{cpu}/topology/{name}"), format!("{}\n", cpu_mask(cpus.iter().copied(), count)));
+            add(&format!("{cpu}/topology/{name}_list"), format!("{}\n", cpu_list(cpus.iter().copied())));
         }
     }
     let Some(caches) = CpuId::new().get_cache_parameters() else { return };
@@ -106,9 +119,7 @@ fn add_cpu(add: &impl Fn(&str, String), index: usize, count: usize) {
         let dir = format!("{cpu}/cache/index{number}");
         let (ways, line, sets) = (cache.associativity(), cache.coherency_line_size(), cache.sets());
         let partitions = cache.physical_line_partitions();
-        // What is below the last level is a core's; the last is everybody's.
-        let shared = if cache.level() >= 3 { 0..count } else { index..index + 1 };
-        let list = if cache.level() >= 3 { cpu_list(count) } else { format!("{index}") };
+        let shared = topology.sharing(index, cache.max_cores_for_cache());
         for (name, text) in [
             ("level", format!("{}", cache.level())),
             ("type", kind.into()),
@@ -117,8 +128,8 @@ fn add_cpu(add: &impl Fn(&str, String), index: usize, count: usize) {
             ("ways_of_associativity", format!("{ways}")),
             ("number_of_sets", format!("{sets}")),
             ("physical_line_partition", format!("{partitions}")),
-            ("shared_cpu_map", cpu_mask(shared, count)),
-            ("shared_cpu_list", list),
+            ("shared_cpu_map", cpu_mask(shared.clone(), count)),
+            ("shared_cpu_list", cpu_list(shared)),
         ] {
             add(&format!("{dir}/{name}"), format!("{text}\n"));
         }
@@ -133,4 +144,21 @@ fn node_memory() -> String {
         let _ = writeln!(text, "Node 0 {:<16}{:>8} kB", format!("{name}:"), frames * 4);
         text
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{cpu_list, cpu_mask};
+
+    #[test]
+    fn sets_of_cpus_read_as_on_linux() {
+        assert_eq!(
+            ["0", "0-3", "1,3-4,7"],
+            [cpu_list([0]), cpu_list(0..4), cpu_list([1, 3, 4, 7])].each_ref().map(|list| &**list)
+        );
+        assert_eq!(
+            ["00000003", "00000001,80000001"],
+            [cpu_mask(0..2, 4), cpu_mask([0, 31, 32], 33)].each_ref().map(|mask| &**mask)
+        );
+    }
 }

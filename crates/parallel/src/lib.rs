@@ -1,7 +1,8 @@
 //! Tasks spread over the CPUs of the kernel, without preemption among them: multicore IncludeOS, section III.
 //!
 //! There is a worker thread for each CPU, pinned there, made when it is first needed, and asleep until there is work, so that its
-//! CPU halts. [`run`] wakes as many as there are tasks for; each takes one task after the other and runs it to its end.
+//! CPU halts. [`run`] wakes as many as there are tasks for; each takes one task after the other and runs it to its end. Threads of
+//! one core share its units: which CPUs are used first is a policy ([`prefer`]).
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
@@ -11,10 +12,12 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use lfmutex::{Mutex, Once, Semaphore};
 use task::{CpuId, NoMemory};
+pub use topology::Siblings;
+use topology::Topology;
 
 /// Something to do for every worker that is woken.
 trait Work: Send + Sync {
@@ -30,6 +33,8 @@ struct Worker {
 /// The workers, by CPU; a place is empty until its worker is first needed.
 struct Pool {
     workers: Box<[Once<Arc<Worker>>]>,
+    /// The CPUs, those first that are used first.
+    order: Vec<usize>,
     /// Held during a run.
     one_at_a_time: Mutex<()>,
 }
@@ -72,17 +77,28 @@ impl<F: Fn(usize) -> R + Send + Sync, R: Send> Work for Run<F, R> {
     }
 }
 
+/// The wish of [`prefer`]: [`Siblings::First`].
+static SIBLINGS_FIRST: AtomicBool = AtomicBool::new(false);
+
+/// Says which CPUs are used first where two are siblings of one core: [`Siblings::Last`] unless told. To be called before the first
+/// [`run`].
+pub fn prefer(siblings: Siblings) {
+    SIBLINGS_FIRST.store(siblings == Siblings::First, Ordering::Relaxed);
+}
+
 /// Runs `task` for each number below `n`, each to its end on one of the CPUs, and returns the results in order. A single task is
 /// run by the caller, and so are all where there is one CPU, or no memory for workers. One run at a time; tasks may not run
 /// tasks. Thread context only.
 pub fn run<R: Send + 'static>(n: usize, task: impl Fn(usize) -> R + Send + Sync + 'static) -> Vec<R> {
     static POOL: Once<Pool> = Once::new();
-    POOL.call_once(|| Pool::new(task::cpu_count())).run(n, task)
+    let siblings = if SIBLINGS_FIRST.load(Ordering::Relaxed) { Siblings::First } else { Siblings::Last };
+    POOL.call_once(|| Pool::new(task::topology(), siblings)).run(n, task)
 }
 
 impl Pool {
-    fn new(cpus: usize) -> Self {
-        Self { workers: (0..cpus).map(|_| Once::new()).collect(), one_at_a_time: Mutex::new(()) }
+    fn new(topology: &Topology, siblings: Siblings) -> Self {
+        let order = topology.order(siblings);
+        Self { workers: order.iter().map(|_| Once::new()).collect(), order, one_at_a_time: Mutex::new(()) }
     }
 
     fn run<R: Send + 'static>(&self, n: usize, task: impl Fn(usize) -> R + Send + Sync + 'static) -> Vec<R> {
@@ -99,7 +115,7 @@ impl Pool {
         });
         let alone = self.one_at_a_time.lock();
         let mut woken = 0;
-        for worker in (0..n.min(cpus)).map_while(|cpu| self.worker(cpu).ok()) {
+        for worker in self.order.iter().take(n).map_while(|cpu| self.worker(*cpu).ok()) {
             *worker.work.lock() = Some(run.clone());
             worker.wanted.release(1);
             woken += 1;
@@ -138,13 +154,19 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
-    use super::Pool;
+    use super::{Pool, Siblings};
     use std::collections::HashSet;
+    use std::sync::{Arc, Barrier};
     use std::thread;
+    use topology::{Levels, Topology};
+
+    fn pool(cpus: u32) -> Pool {
+        Pool::new(&Topology::new(Levels::NONE, 0..cpus), Siblings::Last)
+    }
 
     #[test]
     fn each_task_runs_once_on_one_of_the_workers() {
-        let pool = Pool::new(3);
+        let pool = pool(3);
         for n in [0, 1, 2, 3, 500] {
             let results = pool.run(n, |i| (i, thread::current().id()));
             assert!(results.iter().map(|result| result.0).eq(0..n));
@@ -159,11 +181,38 @@ mod tests {
             for caller in 0..3 {
                 scope.spawn(move || {
                     for _ in 0..200 {
-                        let results = POOL.call_once(|| Pool::new(2)).run(5, move |i| i + caller);
+                        let results = POOL.call_once(|| pool(2)).run(5, move |i| i + caller);
                         assert_eq!(results, (caller..caller + 5).collect::<Vec<_>>());
                     }
                 });
             }
         });
+    }
+
+    /// The CPUs that `n` tasks at a time run on in a machine whose cores have two threads each, listed after one another.
+    fn used(siblings: Siblings, n: usize) -> Vec<String> {
+        // An Intel processor with a leaf 0xB: one bit for the thread, two for the core.
+        let levels = Levels::read(|leaf, part| match (leaf, part) {
+            (0, _) => [0xb, 0x756e_6547, 0, 0],
+            (0xb, 0) => [1, 2, 1 << 8, 0],
+            (0xb, 1) => [3, 8, 2 << 8, 0],
+            _ => [0; 4],
+        });
+        let pool = Pool::new(&Topology::new(levels, 0..8), siblings);
+        let all_there = Arc::new(Barrier::new(n));
+        let mut used = pool.run(n, move |_| {
+            all_there.wait();
+            task::current().name()
+        });
+        used.sort();
+        used
+    }
+
+    #[test]
+    fn siblings_are_used_last_or_first() {
+        assert_eq!(used(Siblings::Last, 3), ["tasks/0", "tasks/2", "tasks/4"]);
+        assert_eq!(used(Siblings::First, 3), ["tasks/0", "tasks/1", "tasks/2"]);
+        assert_eq!(used(Siblings::Last, 6), ["tasks/0", "tasks/1", "tasks/2", "tasks/3", "tasks/4", "tasks/6"]);
+        assert_eq!(used(Siblings::Last, 8), used(Siblings::First, 8));
     }
 }

@@ -73,6 +73,15 @@ impl<const WORDS: usize> CpuSet<WORDS> {
         self.summary.load(Ordering::SeqCst) == 0
     }
 
+    /// Whether a CPU is in it. A snapshot.
+    ///
+    /// # Panics
+    /// If the set is not made for so many.
+    #[must_use]
+    pub fn contains(&self, cpu: usize) -> bool {
+        self.words[cpu / BITS].load(Ordering::Acquire) >> (cpu % BITS) & 1 != 0
+    }
+
     /// The first member at or after `start`, going round, that `allowed` has too (word 0 holds CPUs 0 to 63).
     #[must_use]
     pub fn find(&self, start: usize, allowed: impl Fn(usize) -> u64) -> Option<usize> {
@@ -156,6 +165,7 @@ mod tests {
                 prop_assert_eq!(set.is_empty(), model.is_empty());
                 let next = model.range(cpu..).next().or_else(|| model.first()).copied();
                 prop_assert_eq!(set.find(cpu, |_| u64::MAX), next);
+                prop_assert_eq!(set.contains(cpu), model.contains(&cpu));
             }
             let mut taken = Vec::new();
             set.take(|cpu| taken.push(cpu));

@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use lfmutex::{Token, scheduler};
+use topology::{Levels, Topology};
 
 use crate::NoMemory;
 
@@ -173,6 +174,12 @@ pub fn now_ns() -> u64 {
 /// Number of CPUs.
 pub fn cpu_count() -> usize {
     1
+}
+
+/// Each CPU is a core of its own.
+pub fn topology() -> &'static Topology {
+    static TOPOLOGY: LazyLock<Topology> = LazyLock::new(|| Topology::new(Levels::NONE, 0..cpu_count() as u32));
+    &TOPOLOGY
 }
 
 /// Keeps the CPU to the calling thread while it exists (on the host: does nothing).

@@ -31,7 +31,7 @@ pub use fair::{Policy, RR_QUANTUM_NS, SLICE_NS};
 pub use lfmutex::{Condvar, Mutex, MutexGuard, Once, ReadGuard, RwLock, WriteGuard};
 pub use platform::{
     CpuId, PreemptGuard, Thread, UserSpace, cpu_count, current, now_ns, park, park_until, preempt_disable, sleep_until, spawn,
-    yield_now,
+    topology, yield_now,
 };
 #[cfg(target_os = "none")]
 pub use platform::{Site, init, lock_sites, start_cpu, start_recording, stats};

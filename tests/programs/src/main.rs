@@ -33,10 +33,10 @@ mod signals;
 mod sockets;
 mod spaces;
 mod splicing;
-
 mod threads;
 mod time;
 mod tokio_server;
+mod topology;
 mod trees;
 mod urgent;
 mod vectors;
@@ -55,6 +55,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         threads::CHECKS,
         futexes::CHECKS,
         scheduling::CHECKS,
+        topology::CHECKS,
         signals::CHECKS,
         memory::CHECKS,
         spaces::CHECKS,

@@ -17,6 +17,7 @@ use std::sync::Mutex;
 
 unsafe extern "C" {
     fn tasks_slots() -> c_uint;
+    fn tasks_set_policy(policy: c_int);
     fn tasks_run(n: c_uint, task: unsafe extern "C" fn(c_uint, c_uint, *mut c_void), argument: *mut c_void) -> c_int;
 }
 
@@ -42,6 +43,23 @@ unsafe extern "C" fn one<F: Fn(usize) -> R + Sync, R: Send>(i: c_uint, slot: c_u
         Ok(result) => unsafe { (*run.slots[slot as usize].0.get()).push((i, result)) },
         Err(panic) => *run.panic.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(panic),
     }
+}
+
+/// Which processors are used first where two are siblings of one core (`enum tasks_policy`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Siblings {
+    /// One of each core first: fastest.
+    #[default]
+    Last,
+    /// Whole cores first: the others stay asleep.
+    First,
+}
+
+/// Says which processors are used first; to be called before anything else here.
+pub fn prefer(siblings: Siblings) {
+    // SAFETY: the enumeration has the same values; what it sets is read once, by the first other call.
+    unsafe { tasks_set_policy(siblings as c_int) }
 }
 
 /// Number of processors that tasks are spread over.

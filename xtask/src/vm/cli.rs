@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use super::{Addition, Ending, Kernel, Machine, Outcome, Streams, last_lines};
@@ -32,6 +32,9 @@ pub struct Arguments {
     /// Processors
     #[arg(long, default_value_t = 4, value_name = "N")]
     cpus: u32,
+    /// Threads of each core: divides the number of processors
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    threads: u32,
     /// Memory
     #[arg(long, default_value = "2G", value_name = "SIZE")]
     mem: String,
@@ -101,6 +104,12 @@ pub fn run(arguments: Arguments) -> ExitCode {
 }
 
 fn try_run(arguments: Arguments) -> Result<ExitCode> {
+    ensure!(
+        arguments.cpus.is_multiple_of(arguments.threads),
+        "{} processors are not a whole number of cores with {} threads",
+        arguments.cpus,
+        arguments.threads
+    );
     // Held until the end: it tells others that the default log is taken.
     let (log, _taken) = match arguments.log {
         Some(log) => (log, None),
@@ -111,6 +120,7 @@ fn try_run(arguments: Arguments) -> Result<ExitCode> {
         hardware: Hardware {
             board: arguments.machine,
             cpus: arguments.cpus,
+            threads: arguments.threads,
             memory: arguments.mem,
             icount: arguments.icount,
             gdb: arguments.gdb,

@@ -239,7 +239,15 @@ impl Default for Machine {
     fn default() -> Self {
         Self {
             kernel: Kernel::Skerry,
-            hardware: Hardware { board: Board::Q35, cpus: 4, memory: "2G".into(), icount: false, gdb: false, extra: Vec::new() },
+            hardware: Hardware {
+                board: Board::Q35,
+                cpus: 4,
+                threads: 1,
+                memory: "2G".into(),
+                icount: false,
+                gdb: false,
+                extra: Vec::new(),
+            },
             additions: Vec::new(),
             append: String::new(),
             timeout: Some(Duration::from_secs(120)),

@@ -18,7 +18,7 @@ use super::{msr, timer};
 use crate::mem::local::{self, Local};
 use crate::role;
 
-pub use super::cpuinfo::{CpuInfo, brand};
+pub use super::cpuinfo::{CpuInfo, brand, topology};
 
 /// Most CPUs of one instance.
 pub const MAX_CPUS: usize = abi::descriptor::MAX_CPUS;

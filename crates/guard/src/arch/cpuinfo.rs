@@ -2,6 +2,10 @@
 
 use core::arch::x86_64::{__cpuid, __cpuid_count};
 
+use topology::{Levels, Topology};
+
+use crate::role;
+
 /// Identity of the processor.
 #[derive(Clone, Debug)]
 pub struct CpuInfo {
@@ -153,4 +157,14 @@ pub fn brand() -> CpuInfo {
     let family = if base_family == 0xf { base_family + (one.eax >> 20 & 0xff) } else { base_family };
     let model = if base_family >= 6 { base_model + (one.eax >> 12 & 0xf0) } else { base_model };
     CpuInfo { vendor, family, model, stepping: one.eax & 0xf, name, words }
+}
+
+/// Where the CPUs of this instance are in the machine, as this CPU sees it.
+#[must_use]
+pub fn topology() -> Topology {
+    let levels = Levels::read(|leaf, part| {
+        let answer = __cpuid_count(leaf, part);
+        [answer.eax, answer.ebx, answer.ecx, answer.edx]
+    });
+    Topology::new(levels, role::descriptor().cpus().iter().map(|cpu| cpu.apic_id))
 }

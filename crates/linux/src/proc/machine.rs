@@ -55,13 +55,13 @@ fn cpuinfo() -> String {
     let brand = cpu::brand();
     let flags = brand.flags().collect::<Vec<_>>().join(" ");
     let mhz = timer::tsc_hz() / 1000;
-    let count = cpu::count();
-    (0..count).fold(String::new(), |mut text, index| {
+    let topology = task::topology();
+    topology.places().iter().enumerate().fold(String::new(), |mut text, (index, place)| {
         let _ = write!(
             text,
             "processor\t: {index}\nvendor_id\t: {}\ncpu family\t: {}\nmodel\t\t: {}\nmodel name\t: {}\nstepping\t: {}\n\
-             cpu MHz\t\t: {}.{:03}\nphysical id\t: 0\nsiblings\t: {count}\ncore id\t\t: {index}\ncpu cores\t: {count}\n\
-             apicid\t\t: {index}\nfpu\t\t: yes\nfpu_exception\t: yes\ncpuid level\t: 13\nwp\t\t: yes\nflags\t\t: {flags}\n\
+             cpu MHz\t\t: {}.{:03}\nphysical id\t: {}\nsiblings\t: {}\ncore id\t\t: {}\ncpu cores\t: {}\n\
+             apicid\t\t: {apic_id}\ninitial apicid\t: {apic_id}\nfpu\t\t: yes\nfpu_exception\t: yes\ncpuid level\t: 13\nwp\t\t: yes\nflags\t\t: {flags}\n\
              bugs\t\t:\nbogomips\t: {}.{:02}\nclflush size\t: 64\ncache_alignment\t: 64\n\
              address sizes\t: 40 bits physical, 48 bits virtual\n\n",
             brand.vendor(),
@@ -71,8 +71,13 @@ fn cpuinfo() -> String {
             brand.stepping,
             mhz / 1000,
             mhz % 1000,
+            place.package,
+            topology.package(index).count(),
+            place.core,
+            topology.cores_in_package(index),
             mhz / 500,
             mhz / 5 % 100,
+            apic_id = place.apic_id,
         );
         text
     })

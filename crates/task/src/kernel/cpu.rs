@@ -99,6 +99,8 @@ pub(super) struct Shared {
     /// An idle CPU that asks for work.
     pub(super) asker: AtomicU32,
     pub(super) started: AtomicBool,
+    /// The next CPU of the same core, going round: itself if the core has no other.
+    pub(super) sibling: CpuId,
     /// Slot of its idle thread, made before the CPU starts.
     idle_slot: AtomicU32,
     /// Threads running or queued, and since when the current one runs. Written by the CPU itself.
@@ -159,18 +161,26 @@ impl Counter {
 }
 
 /// Made when the CPUs are known, so that what a machine does not have costs nothing.
-static SHARED: CpuLocal<Shared> = CpuLocal::new(|_| Shared {
+static SHARED: CpuLocal<Shared> = CpuLocal::new(|cpu| Shared {
     notice: Line(AtomicU32::new(super::wake::OPEN)),
     inbox: WakeQueues::new(),
     recheck: AtomicBool::new(false),
     asker: AtomicU32::new(ring::NIL),
     started: AtomicBool::new(false),
+    sibling: sibling(cpu),
     idle_slot: AtomicU32::new(ring::NIL),
     load: AtomicU32::new(0),
     since: AtomicU64::new(0),
     stalled_since: AtomicU64::new(0),
     counters: Counters::default(),
 });
+
+fn sibling(cpu: CpuId) -> CpuId {
+    let own = cpu.0 as usize;
+    let mut core = super::topology().core(own);
+    let next = core.clone().find(|&other| other > own).or_else(|| core.next());
+    CpuId(next.unwrap_or(own) as u32)
+}
 
 #[inline]
 pub(super) fn shared(cpu: CpuId) -> &'static Shared {

@@ -29,14 +29,22 @@ use core::panic::Location;
 pub use guard::cpu::CpuId;
 pub use guard::timer::now_ns;
 pub use idle::start_cpu;
+use lfmutex::Once;
 pub use observe::{Site, lock_sites, start_recording};
 pub use switch::{PreemptGuard, preempt_disable, yield_now};
 pub use thread::{Thread, UserSpace, current, spawn};
+use topology::Topology;
 
 /// Number of CPUs of this instance.
 #[must_use]
 pub fn cpu_count() -> usize {
     guard::cpu::count()
+}
+
+/// Where the CPUs of this instance are in the machine: who is whose sibling.
+pub fn topology() -> &'static Topology {
+    static TOPOLOGY: Once<Topology> = Once::new();
+    TOPOLOGY.call_once(guard::cpu::topology)
 }
 
 /// Sets threads up, on the first CPU, before any is spawned. Threads run once [`start_cpu`] is called.

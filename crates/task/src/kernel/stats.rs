@@ -38,7 +38,7 @@ pub struct CpuStats {
 #[must_use]
 pub fn cpu(cpu: CpuId) -> CpuStats {
     let s = shared(cpu);
-    let is_idle = IDLE.find(cpu.0 as usize, |_| u64::MAX) == Some(cpu.0 as usize);
+    let is_idle = IDLE.contains(cpu.0 as usize);
     let idle_now = if is_idle { now_ns().saturating_sub(s.since.load(Ordering::Relaxed)) } else { 0 };
     let stalled_now = match s.stalled_since.load(Ordering::Relaxed) {
         0 => 0,

@@ -13,6 +13,7 @@
 //! after that, both in one total order. So either the look finds the thread, or the waker finds `OPEN`, or what was decided in a later
 //! look.
 
+use core::iter::successors;
 use core::sync::atomic::{Ordering, fence};
 
 use fair::Policy;
@@ -109,6 +110,9 @@ impl Cpu {
     }
 }
 
+/// Idle CPUs that are looked at for one whose core idles.
+const TRIES: usize = 4;
+
 /// Where a woken thread runs: where it ran last, unless that is busy and another CPU idles, or it may not.
 fn place(slot: &Slot) -> CpuId {
     let home = slot.cpu();
@@ -116,12 +120,35 @@ fn place(slot: &Slot) -> CpuId {
     if IDLE.is_empty() {
         return if allowed { home } else { least_loaded(slot) };
     }
-    if let Some(idle) = IDLE.find(home.0 as usize, |word| slot.allowed(word)) {
+    if let Some(idle) = find_idle(slot, home) {
         // Taken, so that the next waker finds another one. It comes back when it has nothing to do.
-        IDLE.remove(idle);
-        return CpuId(idle as u32);
+        IDLE.remove(idle.0 as usize);
+        return idle;
     }
     if allowed { home } else { least_loaded(slot) }
+}
+
+/// An idle CPU the thread may run on: `home`, whose caches know it, else one whose core idles, else any.
+fn find_idle(slot: &Slot, home: CpuId) -> Option<CpuId> {
+    let find = |start: u32| IDLE.find(start as usize, |word| slot.allowed(word)).map(|idle| CpuId(idle as u32));
+    let first = find(home.0)?;
+    let mut idle = first;
+    for _ in 0..TRIES {
+        if idle == home || core_idles(idle) {
+            return Some(idle);
+        }
+        idle = find(idle.0 + 1)?;
+        if idle == first {
+            break;
+        }
+    }
+    Some(first)
+}
+
+/// Whether all threads of the core idle that this idle CPU is one of.
+fn core_idles(idle: CpuId) -> bool {
+    let next = |cpu: &CpuId| Some(shared(*cpu).sibling).filter(|other| *other != idle);
+    successors(next(&idle), next).all(|cpu| IDLE.contains(cpu.0 as usize))
 }
 
 /// The allowed CPU with the fewest threads.

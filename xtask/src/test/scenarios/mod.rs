@@ -13,6 +13,7 @@ mod scheduler;
 mod servers;
 mod soak;
 mod terminal;
+mod topology;
 
 use super::Place::{AnyMachine, SkerryMachine};
 use super::Test;
@@ -34,6 +35,7 @@ pub fn tests() -> Vec<Test> {
         Test { name: "machine/scheduler", place: SkerryMachine, run: scheduler::run },
         Test { name: "machine/boot", place: SkerryMachine, run: boot::small },
         Test { name: "machine/memory", place: SkerryMachine, run: memory::run },
+        Test { name: "machine/topology", place: SkerryMachine, run: topology::run },
         Test { name: "machine/observe", place: SkerryMachine, run: observe::run },
         Test { name: "machine/four", place: SkerryMachine, run: partitions::four },
         Test { name: "machine/iso", place: SkerryMachine, run: boot::iso },
