@@ -202,6 +202,11 @@ pub(crate) static QUICK: [QuickCall<Task>; SIZE] = {
     table
 };
 
+/// The number of a call: what is in the upper half of the register means nothing.
+pub(crate) const fn number(regs: &UserRegs) -> u32 {
+    regs.orig_rax as u32
+}
+
 /// Runs the rest of a system call whose quick part left its word in `rax`. The result is not yet in the registers.
 pub(crate) fn finish(task: &Task, regs: &mut UserRegs) -> SysResult {
     if regs.rax != NOT_RUN {
@@ -212,10 +217,10 @@ pub(crate) fn finish(task: &Task, regs: &mut UserRegs) -> SysResult {
     {
         return refusal;
     }
-    match CALLS.get(regs.orig_rax as usize) {
+    match CALLS.get(number(regs) as usize) {
         Some(Some(call)) if task.process().is_watched() => trace::watched(task, regs, call, |task, regs| call.run(task, regs)),
         Some(Some(call)) => call.run(task, regs),
-        _ => unknown(regs.orig_rax),
+        _ => unknown(number(regs)),
     }
 }
 
@@ -236,12 +241,12 @@ impl Call {
 
 /// Says so once for every number, by name.
 #[cold]
-fn unknown(number: u64) -> SysResult {
+fn unknown(number: u32) -> SysResult {
     static SAID: [AtomicU64; SIZE / 64 + 1] = [const { AtomicU64::new(0) }; SIZE / 64 + 1];
     let bit = 1 << (number % 64);
     let word = SAID.get(number as usize / 64);
     if word.is_none_or(|word| word.fetch_or(bit, Ordering::Relaxed) & bit == 0) {
-        let name = MISSING.iter().find(|m| u64::from(m.0) == number).map_or("?", |m| m.1);
+        let name = MISSING.iter().find(|m| u32::from(m.0) == number).map_or("?", |m| m.1);
         log::warn!("system call {number} ({name}) is not implemented: ENOSYS");
     }
     Err(Errno::ENOSYS)

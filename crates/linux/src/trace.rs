@@ -8,7 +8,7 @@ use guard::user::{self, UserRegs};
 
 use crate::dispatch::{Call, Kind as Argument};
 use crate::table::CALLS;
-use crate::{SysResult, Task, process_table, siginfo};
+use crate::{SysResult, Task, dispatch, process_table, siginfo};
 
 /// How much of a string is shown.
 const SHOWN: usize = 64;
@@ -45,7 +45,7 @@ pub(crate) fn watched(
     call: &Call,
     handler: impl Fn(&Task, &mut UserRegs) -> SysResult,
 ) -> SysResult {
-    event(Kind::CallBegin, || Note::two(regs.orig_rax, 0));
+    event(Kind::CallBegin, || Note::two(u64::from(dispatch::number(regs)), 0));
     let result = if task.process().is_traced() { traced(task, regs, call, handler) } else { handler(task, regs) };
     event(Kind::CallEnd, || {
         let result = result.map_or_else(|error| i64::from(-error.raw()).cast_unsigned(), |value| value as u64);

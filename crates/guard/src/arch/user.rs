@@ -80,8 +80,8 @@ impl UserRegs {
 /// Why a program stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trap {
-    /// It executed SYSCALL, and the quick function said [`Answer::full`], with its word in `rax`; the number is in
-    /// `orig_rax`, the arguments in `rdi`, `rsi`, `rdx`, `r10`, `r8`, `r9`.
+    /// It executed SYSCALL, and the quick function said [`Answer::full`], with its word in `rax`; the number is
+    /// the lower half of `orig_rax`, the arguments in `rdi`, `rsi`, `rdx`, `r10`, `r8`, `r9`.
     Syscall,
     /// It touched memory that is not mapped as needed.
     PageFault {
@@ -363,6 +363,8 @@ unsafe extern "sysv64" fn syscall_entry() {
         "mov rsi, rsp",
         "mov rsp, gs:[{gs_kernel_rsp}]",
         "sti",
+        // Of the number only the lower half counts, as on Linux.
+        "mov eax, eax",
         "cmp rax, [rsp + {count}]",
         "jae 3f",
         "mov rdi, [rsp + {context}]",
