@@ -5,7 +5,7 @@ use crate::ioctl::Request;
 use crate::opening::{Directory, Regular};
 use crate::poll::{Events, PollTable, Watcher};
 use crate::sigio::Notice;
-use crate::{DirEntry, FileType, Inode, Metadata, Path, Result, inotify, lock};
+use crate::{DirEntry, FileType, Inode, Metadata, Path, Result, Writing, inotify, lock};
 use abi::errno::Errno;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -156,6 +156,8 @@ pub struct File {
     signals: Mutex<Option<Box<Signals>>>,
     /// Whether the opening was ever locked with `flock`, or by a record lock; spares the others a look at the lock table.
     locked: AtomicBool,
+    /// It is counted as one who writes the file.
+    _writing: Option<Writing>,
 }
 
 impl File {
@@ -163,11 +165,11 @@ impl File {
     #[must_use]
     pub fn new(path: Path, ops: Arc<dyn FileOps>, flags: OpenFlags) -> Arc<Self> {
         let fills_buffers = ops.fills_buffers();
-        Self::with(path, ops, fills_buffers, flags)
+        Self::with(path, ops, fills_buffers, flags, None)
     }
 
     #[inline(always)]
-    fn with(path: Path, ops: Arc<dyn FileOps>, fills_buffers: bool, flags: OpenFlags) -> Arc<Self> {
+    fn with(path: Path, ops: Arc<dyn FileOps>, fills_buffers: bool, flags: OpenFlags, writing: Option<Writing>) -> Arc<Self> {
         let flags = flags.difference(OpenFlags::TRANSIENT).bits();
         Arc::new(Self {
             path,
@@ -177,6 +179,7 @@ impl File {
             offset: Mutex::new(0),
             signals: Mutex::new(None),
             locked: AtomicBool::new(false),
+            _writing: writing,
         })
     }
 
@@ -189,9 +192,9 @@ impl File {
         Self::new(path, ops, flags)
     }
 
-    /// An opening of a regular file or directory in the ordinary way.
+    /// An opening of a regular file or directory in the ordinary way, and whether it keeps the file from being run.
     #[must_use]
-    pub fn of_inode(path: Path, flags: OpenFlags) -> Arc<Self> {
+    pub fn of_inode(path: Path, flags: OpenFlags, writing: Option<Writing>) -> Arc<Self> {
         // Neither has anything of its own, so there is one of each.
         static DIRECTORY: Once<Arc<dyn FileOps>> = Once::new();
         static REGULAR: Once<Arc<dyn FileOps>> = Once::new();
@@ -199,7 +202,7 @@ impl File {
             FileType::Directory => DIRECTORY.call_once(|| Arc::new(Directory)),
             _ => REGULAR.call_once(|| Arc::new(Regular)),
         };
-        Self::with(path, ops.clone(), true, flags)
+        Self::with(path, ops.clone(), true, flags, writing)
     }
 
     /// Where in the tree it was opened.

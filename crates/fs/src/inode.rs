@@ -2,7 +2,7 @@
 
 use crate::pipe::Pipe;
 use crate::xattr::SetMode;
-use crate::{Access, DeviceId, FileOps, FileType, Metadata, OpenFlags, Path, Permissions, Result, SetAttr};
+use crate::{Access, DeviceId, FileOps, FileType, Metadata, OpenFlags, Path, Permissions, Result, SetAttr, Writers};
 use abi::errno::Errno;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -300,6 +300,11 @@ pub trait Inode: Any + Send + Sync {
     /// The names of the extended attributes there are.
     fn xattr_names(&self) -> Vec<Vec<u8>> {
         Vec::new()
+    }
+
+    /// Who writes and who runs the file, if that is counted.
+    fn writers(&self) -> Option<&Writers> {
+        None
     }
 
     /// The next data (`hole` false) or hole at or behind `offset`, for `SEEK_DATA` and `SEEK_HOLE`.

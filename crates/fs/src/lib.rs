@@ -37,6 +37,7 @@ pub mod ramfs;
 pub mod sigio;
 pub mod tty;
 mod types;
+mod writers;
 pub mod xattr;
 
 pub use dcache::start as start_name_cache;
@@ -49,3 +50,4 @@ pub use path::FsContext;
 pub use types::{
     Access, Cred, DeviceId, FileType, Metadata, NAME_MAX, PATH_MAX, Permissions, Result, SetAttr, StatFs, Timestamp,
 };
+pub use writers::{Running, Writers, Writing};

@@ -4,8 +4,8 @@
 use crate::file::{FileOps, OpenFlags};
 use crate::path::{LookupFlags, Parent, Walk, Walker};
 use crate::{
-    Access, Cred, Dentry, File, FileType, Metadata, NewInode, NewKind, Path, RenameFlags, Result, SetAttr, Timestamp, dcache,
-    devfs, inotify, mount, pipe,
+    Access, Cred, Dentry, File, FileType, Metadata, NewInode, NewKind, Path, RenameFlags, Result, SetAttr, Timestamp, Writing,
+    dcache, devfs, inotify, mount, pipe, xattr,
 };
 use abi::errno::Errno;
 use alloc::sync::Arc;
@@ -113,7 +113,9 @@ fn open_unnamed(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Re
     may_create(&dir, walk.cred)?;
     let new = NewInode { kind: NewKind::Regular, mode, uid: walk.cred.uid, gid: walk.cred.gid };
     let inode = dir.inode().create_unnamed(&new)?;
-    Ok(File::of_inode(Path::unnamed(inode, "/ (deleted)"), flags - OpenFlags::TMPFILE))
+    let path = Path::unnamed(inode, "/ (deleted)");
+    let writing = Writing::begin(&path)?;
+    Ok(File::of_inode(path, flags - OpenFlags::TMPFILE, Some(writing)))
 }
 
 /// Opens a file that a walk found; `created` skips the checks of permissions for one just made.
@@ -159,8 +161,10 @@ fn open_quietly(path: Path, flags: OpenFlags, cred: &Cred, created: bool) -> Res
             return Err(Errno::EPERM);
         }
     }
+    let mut writing = None;
     if (flags.writable() || truncate) && kind == FileType::Regular {
         path.require_writable()?;
+        writing = Some(Writing::begin(&path)?);
     }
     if truncate {
         inode.truncate(0)?;
@@ -171,7 +175,7 @@ fn open_quietly(path: Path, flags: OpenFlags, cred: &Cred, created: bool) -> Res
         None => match kind {
             FileType::Fifo => pipe::open_fifo(&path.inode().fifo().ok_or(Errno::ENXIO)?, flags)?,
             FileType::Char => devfs::open(path.inode().device().ok_or(Errno::ENXIO)?, flags)?,
-            _ => return Ok(File::of_inode(path, flags)),
+            _ => return Ok(File::of_inode(path, flags, writing.filter(|_| flags.writable()))),
         },
     };
     Ok(File::new(path, ops, flags))
@@ -475,7 +479,7 @@ pub fn chmod(path: &Path, mode: u32, cred: &Cred) -> Result<()> {
     Ok(())
 }
 
-/// Changes owner and group (`chown(2)`); takes set-id bits away.
+/// Changes owner and group (`chown(2)`); takes set-id bits and capabilities away.
 ///
 /// # Errors
 /// `EPERM`, `EROFS`.
@@ -494,6 +498,8 @@ pub fn chown(path: &Path, uid: Option<u32>, gid: Option<u32>, cred: &Cred) -> Re
         mode = Some(meta.mode & !(S_ISUID | sgid));
     }
     path.inode().set_attr(&SetAttr { uid, gid, mode, ..SetAttr::default() })?;
+    // Mostly there are none.
+    let _ = path.inode().remove_xattr(xattr::CAPABILITY);
     inotify::happened_at(path, sys::IN_ATTRIB);
     Ok(())
 }
@@ -553,6 +559,7 @@ pub fn truncate(path: &Path, size: u64, cred: &Cred) -> Result<()> {
     }
     cred.check(&path.metadata(), Access::WRITE)?;
     path.require_writable()?;
+    let _writing = Writing::begin(path)?;
     path.inode().truncate(size)?;
     inotify::happened_at(path, sys::IN_MODIFY);
     Ok(())

@@ -10,6 +10,7 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::any::Any;
 use core::sync::atomic::{AtomicU64, Ordering};
 use task::{Mutex, Once};
 
@@ -368,6 +369,12 @@ struct DynamicInode<D>(D);
 #[must_use]
 pub fn dynamic_dir(dir: impl DynamicDir) -> Arc<dyn Inode> {
     Arc::new(DynamicInode(dir))
+}
+
+/// What is behind an inode, if it is a directory of this type.
+#[must_use]
+pub fn as_dynamic<D: DynamicDir>(inode: &Arc<dyn Inode>) -> Option<&D> {
+    (&**inode as &dyn Any).downcast_ref::<DynamicInode<D>>().map(|dir| &dir.0)
 }
 
 impl<D: DynamicDir> Inode for DynamicInode<D> {

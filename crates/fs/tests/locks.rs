@@ -10,7 +10,7 @@ use std::time::Duration;
 
 fn two_openings(name: &str) -> (Path, Arc<File>, Arc<File>) {
     let path = RamFs::memfd(name, 0o600, 0);
-    let open = || File::of_inode(path.clone(), OpenFlags::RDWR);
+    let open = || File::of_inode(path.clone(), OpenFlags::RDWR, None);
     let (a, b) = (open(), open());
     (path, a, b)
 }

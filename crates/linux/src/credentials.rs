@@ -167,15 +167,6 @@ pub struct Credentials {
     pub no_new_privileges: bool,
 }
 
-/// What a file's set-id bits ask for.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct SetIds {
-    /// The owner, of a set-user-id file.
-    pub user: Option<u32>,
-    /// The group, of a set-group-id file.
-    pub group: Option<u32>,
-}
-
 impl Credentials {
     /// The superuser.
     #[must_use]
@@ -328,34 +319,6 @@ impl Credentials {
         let others = self.secure_bits & !KEEP_CAPS;
         Ok(Self { secure_bits: if keep { others | KEEP_CAPS } else { others }, ..self.clone() })
     }
-
-    /// What running a file makes of it, and whether the program must not trust its environment (`AT_SECURE`). `set_ids` are those
-    /// that the mount allows.
-    #[must_use]
-    pub fn after_exec(&self, set_ids: SetIds) -> (Self, bool) {
-        let mut new = self.clone();
-        if !self.no_new_privileges {
-            new.user.effective = set_ids.user.unwrap_or(new.user.effective);
-            new.group.effective = set_ids.group.unwrap_or(new.group.effective);
-        }
-        let switched = new.user.effective != self.user.real || new.group.effective != self.group.real;
-        let superuser = self.secure_bits & NOROOT == 0;
-        let old = self.caps;
-        let (mut file, mut all_effective) = (0, false);
-        if superuser && (new.user.effective == 0 || new.user.real == 0) {
-            file = old.bounding | old.inheritable;
-            all_effective = new.user.effective == 0;
-        }
-        let ambient = if switched { 0 } else { old.ambient };
-        let permitted = file | ambient;
-        let effective = if all_effective { permitted } else { ambient };
-        new.caps = Capabilities { permitted, effective, ambient, ..old };
-        (new.user.saved, new.user.fs) = (new.user.effective, new.user.effective);
-        (new.group.saved, new.group.fs) = (new.group.effective, new.group.effective);
-        new.secure_bits &= !KEEP_CAPS;
-        let gained = new.user.real != 0 && (all_effective || permitted & !ambient != 0);
-        (new, switched || gained)
-    }
 }
 
 #[cfg(test)]
@@ -404,40 +367,11 @@ mod tests {
     }
 
     #[test]
-    fn running_a_file() {
-        let root = Credentials::root();
-        assert_eq!(root.after_exec(SetIds::default()), (root.clone(), false));
-        let ordinary = user(7);
-        assert_eq!(ordinary.after_exec(SetIds::default()), (ordinary.clone(), false));
-        let (powerful, secure) = ordinary.after_exec(SetIds { user: Some(0), group: None });
-        assert!(secure);
-        assert_eq!(powerful.user.list(), [7, 0, 0, 0]);
-        assert_eq!(powerful.caps.effective, ALL_CAPABILITIES);
-        let bound = Credentials { no_new_privileges: true, ..ordinary.clone() };
-        assert_eq!(bound.after_exec(SetIds { user: Some(0), group: Some(0) }), (bound.clone(), false));
-        // The bounding set holds for the superuser, too.
-        let mut bounded = ordinary.clone();
-        bounded.caps.bounding &= !(1 << sys::CAP_KILL);
-        let (powerful, _) = bounded.after_exec(SetIds { user: Some(0), group: None });
-        assert!(!powerful.capable(sys::CAP_KILL) && powerful.capable(sys::CAP_CHOWN));
-        // Ambient capabilities outlast an ordinary file.
-        let mut ambient = ordinary;
-        let set = 1 << sys::CAP_NET_BIND_SERVICE;
-        ambient.caps = Capabilities { permitted: set, effective: set, inheritable: set, ambient: set, ..ambient.caps };
-        let (after, secure) = ambient.after_exec(SetIds::default());
-        assert_eq!((after.caps.effective, after.caps.permitted, secure), (set, set, false));
-        let (after, _) = ambient.after_exec(SetIds { user: Some(9), group: None });
-        assert_eq!(after.caps.effective, 0);
-    }
-
-    #[test]
     fn secure_bits_can_be_locked() {
         let root = Credentials::root();
         let locked = root.with_secure_bits(NOROOT | NOROOT << 1).unwrap();
         assert_eq!(locked.with_secure_bits(0), Err(Errno::EPERM));
         assert!(locked.with_secure_bits(NOROOT | NOROOT << 1 | NO_SETUID_FIXUP).is_ok());
-        let (after, _) = locked.after_exec(SetIds::default());
-        assert_eq!(after.caps.permitted, 0);
         assert_eq!(user(7).with_secure_bits(NOROOT), Err(Errno::EPERM));
     }
 

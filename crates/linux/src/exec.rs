@@ -9,15 +9,16 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, Ordering};
 
 use abi::errno::Errno;
-use fs::{Access as FileAccess, File, FileType, OpenFlags};
+use fs::{Access as FileAccess, File, FileType, OpenFlags, Running};
 use guard::user::UserRegs;
 use linux_raw_sys::{auxvec, general as sys};
 use vm::{AddressSpace, AreaFlags, Mapping, Object, PAGE_SIZE, Placement, Prot, USER_END, page_down};
 
-use crate::credentials::{Credentials, SetIds};
+use crate::credentials::Credentials;
 use crate::elf;
 use crate::limits::STACK;
 use crate::path::{self, AT_FDCWD};
+use crate::privileges::{FileCapabilities, SetIds};
 use crate::process::Image;
 use crate::process_table as processes;
 use crate::sigframe::AltStack;
@@ -55,8 +56,10 @@ pub(crate) struct Loaded {
     name: Vec<u8>,
     /// Whose powers its file gives it.
     cred: Credentials,
-    /// Whether its user may look into it: it acts as nobody else, and its file is no secret.
+    /// Whether its user may look into it: it may do no more than before, and its file is no secret.
     dumpable: bool,
+    /// It has got privileges.
+    secure: bool,
 }
 
 impl Loaded {
@@ -114,16 +117,31 @@ fn read_strings(array: usize, budget: &mut usize) -> Result<Vec<Vec<u8>>, Errno>
     }
 }
 
+/// A file to be run, which nobody changes meanwhile.
+pub(crate) struct Program {
+    file: Arc<File>,
+    running: Arc<Running>,
+}
+
+impl Program {
+    /// # Errors
+    /// `EACCES`; `ETXTBSY`.
+    pub(crate) fn new(task: &Task, file: Arc<File>) -> Result<Self, Errno> {
+        check_executable(task, &file)?;
+        let running = Arc::new(Running::begin(file.path())?);
+        Ok(Self { file, running })
+    }
+}
+
 /// Opens a file to run it.
-fn open(task: &Task, dirfd: i32, name: &[u8], nofollow: bool) -> Result<Arc<File>, Errno> {
+fn open(task: &Task, dirfd: i32, name: &[u8], nofollow: bool) -> Result<Program, Errno> {
     let file = if name.is_empty() {
         task.files().get(dirfd)?
     } else {
         let flags = if nofollow { OpenFlags::NOFOLLOW } else { OpenFlags::empty() };
         path::open_at(task, dirfd, name, flags)?
     };
-    check_executable(task, &file)?;
-    Ok(file)
+    Program::new(task, file)
 }
 
 fn check_executable(task: &Task, file: &File) -> Result<(), Errno> {
@@ -198,7 +216,7 @@ fn map(space: &AddressSpace, file: &File, program: &elf::Program, base: usize) -
 }
 
 /// What running the file makes of the caller, and whether the program must not trust its environment.
-fn credentials(task: &Task, file: &File) -> (Credentials, bool) {
+fn credentials(task: &Task, file: &File) -> Result<(Credentials, bool), Errno> {
     const SET_UID: u32 = 0o4000;
     const SET_GID: u32 = 0o2010;
     let meta = file.metadata();
@@ -207,20 +225,19 @@ fn credentials(task: &Task, file: &File) -> (Credentials, bool) {
         user: (!nosuid && meta.mode & SET_UID != 0).then_some(meta.uid),
         group: (!nosuid && meta.mode & SET_GID == SET_GID).then_some(meta.gid),
     };
-    task.cred().after_exec(set_ids)
+    let capabilities = match file.inode().xattr(fs::xattr::CAPABILITY) {
+        Ok(value) if !nosuid => FileCapabilities::parse(&value)?,
+        _ => None,
+    };
+    task.cred().after_exec(set_ids, capabilities)
 }
 
 /// Loads a program. `name` is what it was called by.
-pub(crate) fn load(
-    task: &Task,
-    mut file: Arc<File>,
-    name: &[u8],
-    mut args: Vec<Vec<u8>>,
-    env: &[Vec<u8>],
-) -> Result<Loaded, Errno> {
+pub(crate) fn load(task: &Task, program: Program, name: &[u8], mut args: Vec<Vec<u8>>, env: &[Vec<u8>]) -> Result<Loaded, Errno> {
     // A script shows its own name, not its interpreter's.
     let shown = name.rsplit(|&b| b == b'/').next().unwrap_or_default().to_vec();
     let mut exec_name = name.to_vec();
+    let Program { mut file, mut running } = program;
     let mut depth = 0;
     loop {
         let beginning = head(&file, 0, elf::SCRIPT_LINE)?;
@@ -237,10 +254,10 @@ pub(crate) fn load(
         args.extend(argument);
         args.push(exec_name);
         args.extend(rest);
-        file = open(task, AT_FDCWD, &interpreter, false)?;
+        Program { file, running } = open(task, AT_FDCWD, &interpreter, false)?;
         exec_name = interpreter;
     }
-    let (cred, secure) = credentials(task, &file);
+    let (cred, secure) = credentials(task, &file)?;
     let readable = task.fs_cred().check(&file.metadata(), FileAccess::READ).is_ok();
     let program = parse(&file)?;
     let interpreter = match program.interpreter {
@@ -248,9 +265,9 @@ pub(crate) fn load(
         Some((at, len)) => {
             let mut name = head(&file, at, len)?;
             name.truncate(name.iter().position(|&b| b == 0).ok_or(Errno::ENOEXEC)?);
-            let file = open(task, AT_FDCWD, &name, false)?;
-            let program = parse(&file)?;
-            Some((file, program))
+            let interpreter = open(task, AT_FDCWD, &name, false)?;
+            let program = parse(&interpreter.file)?;
+            Some((interpreter, program))
         }
     };
 
@@ -274,7 +291,7 @@ pub(crate) fn load(
     let program_entry = base + program.entry;
     let (entry, interpreter_base) = match &interpreter {
         None => (program_entry, 0),
-        Some((file, interpreter)) => {
+        Some((Program { file, .. }, interpreter)) => {
             let span = interpreter.span();
             let at = if interpreter.relocatable { top - span.len() - layout.offset(10) - span.start } else { 0 };
             map(&space, file, interpreter, at)?;
@@ -317,10 +334,10 @@ pub(crate) fn load(
     space.mmap(Mapping { place: Placement::FixedIfFree(stack_start), len, prot, flags: AreaFlags::GROWSDOWN, object: None })?;
     space.write(image.sp as usize, &image.bytes)?;
 
-    let executable = Some(file.path().clone());
-    let dumpable = readable && cred.user.effective == cred.user.real && cred.group.effective == cred.group.real;
-    let (image, sp) = (Image { executable, args: image.args, env: image.env }, image.sp);
-    Ok(Loaded { space, image, entry, sp, name: shown, cred, dumpable })
+    let more = cred.caps.permitted & !task.cred().caps.permitted != 0;
+    let dumpable = readable && !more && cred.user.effective == cred.user.real && cred.group.effective == cred.group.real;
+    let (image, sp) = (Image { executable: Some(running), args: image.args, env: image.env }, image.sp);
+    Ok(Loaded { space, image, entry, sp, name: shown, cred, dumpable, secure })
 }
 
 /// Makes the calling thread, the last of its process, run what was loaded.
@@ -349,6 +366,9 @@ pub(crate) fn take_over(task: &Task, loaded: Loaded) {
     task.set_name(&loaded.name);
     task.set_cred(loaded.cred);
     process.dumpable.store(i32::from(loaded.dumpable), Ordering::Relaxed);
+    if loaded.secure {
+        process.parent_death_signal.store(0, Ordering::Relaxed);
+    }
     processes::note_exec(process.pid());
     task.end_vfork();
 }

@@ -52,6 +52,8 @@ fn finish(process: &Arc<Process>) {
     process.note_resident();
     let space = process.space.lock().take();
     drop(space);
+    let image = core::mem::take(&mut *process.image.lock());
+    drop(image);
     crate::oom::given_back(process);
     itimer::process_ends(process);
     crate::sem::process_ends(process);

@@ -19,7 +19,7 @@
 //! | `rseq` | sequences of instructions that begin again when interrupted; `section` describes one |
 //! | `time`, `itimer`, `timerfd`, `usage` | clocks, sleeping, timers, what was used |
 //! | `sched`, `sys`, `limits` | processors, the machine, what a process may use of it |
-//! | `cred`, `capability`, `prctl` | users, capabilities, settings of a process; `credentials` has the rules |
+//! | `cred`, `capability`, `prctl` | users, capabilities, settings of a process; `credentials` and `privileges` have the rules |
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
@@ -29,6 +29,7 @@ extern crate alloc;
 pub mod bpf;
 pub mod credentials;
 pub mod elf;
+pub mod privileges;
 pub mod section;
 pub mod sigframe;
 pub mod siginfo;

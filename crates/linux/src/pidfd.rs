@@ -10,7 +10,7 @@ use linux_raw_sys::general as sys;
 use crate::process::Process;
 use crate::siginfo::SigInfo;
 use crate::uaccess::UserPtr;
-use crate::{SysResult, Task, kill, process_table};
+use crate::{SysResult, Task, kill, proc, process_table};
 
 /// A descriptor of a process, which stays that process's even when the number is given to another.
 pub(crate) struct PidFd {
@@ -54,12 +54,16 @@ pub fn sys_pidfd_open(task: &Task, pid: i32, flags: u32) -> SysResult {
     task.files().install(open(process, flags != 0), true)
 }
 
-/// `pidfd_send_signal(2)`
+/// `pidfd_send_signal(2)`; a descriptor of the directory `/proc/PID` means that process, too.
 pub fn sys_pidfd_send_signal(task: &Task, fd: i32, signo: i32, info: UserPtr<SigInfo>, flags: u32) -> SysResult {
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
-    let (process, _) = process_of(task, fd)?;
+    let file = task.file_io(fd)?;
+    let process = match file.ops_as::<PidFd>() {
+        Some(pidfd) => pidfd.process.clone(),
+        None => proc::of_directory(file.inode()).ok_or(Errno::EBADF)??,
+    };
     if process_table::find(process.pid()).is_none_or(|found| !Arc::ptr_eq(&found, &process)) {
         return Err(Errno::ESRCH);
     }

@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use ::task::{Condvar, Mutex, WaitQueue};
 use abi::errno::Errno;
 use fs::poll::Source;
-use fs::{FsContext, Path};
+use fs::{FsContext, Path, Running};
 use guard::trace::Kind;
 use linux_raw_sys::general as sys;
 use vm::AddressSpace;
@@ -40,7 +40,8 @@ use crate::{Task, itimer};
 /// What a process runs.
 #[derive(Clone, Default)]
 pub(crate) struct Image {
-    pub(crate) executable: Option<Path>,
+    /// Its program, which cannot be changed until all who run it are done with it.
+    pub(crate) executable: Option<Arc<Running>>,
     /// Where its arguments are in its memory.
     pub(crate) args: Range<usize>,
     /// Where its environment is.
@@ -394,7 +395,7 @@ impl Process {
     /// The file it runs.
     #[must_use]
     pub fn executable(&self) -> Option<Path> {
-        self.image.lock().executable.clone()
+        self.image.lock().executable.as_ref().map(|running| running.path().clone())
     }
 
     /// Root, working directory and mask of its first thread.

@@ -100,6 +100,7 @@ pub fn spawn_init(program: &Program, context: Arc<FsContext>, stdio: [Arc<File>;
     };
     let task = Task::new(pid, process.clone(), inherited);
 
+    let file = exec::Program::new(&task, file)?;
     let loaded = exec::load(&task, file, &program.path, program.args.clone(), &program.env)?;
 
     let fpu = UserFpu::new().ok_or(Errno::ENOMEM)?;

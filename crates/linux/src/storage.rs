@@ -105,6 +105,7 @@ pub fn sys_memfd_create(task: &Task, name: usize, flags: u32) -> SysResult {
     } else {
         (if flags & sys::MFD_ALLOW_SEALING != 0 { 0 } else { sys::F_SEAL_SEAL }, 0o777)
     };
+    // As on Linux the descriptor does not keep the file from being run.
     let path = fs::ramfs::RamFs::memfd(&alloc::string::String::from_utf8_lossy(&name), mode, seals);
-    task.files().install(File::of_inode(path, OpenFlags::RDWR), flags & sys::MFD_CLOEXEC != 0)
+    task.files().install(File::of_inode(path, OpenFlags::RDWR, None), flags & sys::MFD_CLOEXEC != 0)
 }

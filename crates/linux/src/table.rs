@@ -317,8 +317,8 @@ calls! {
     331 pkey_free(Int) = [mempolicy::sys_pkey_free]; // partial: no keys, as on a processor without them
     332 statx(Fd, Str, Hex, Hex, Ptr) = [stat::sys_statx];
     334 rseq(Ptr, Num, Hex, Hex) = [rseq::sys_rseq];
-    424 pidfd_send_signal(Fd, Sig, Ptr, Hex) = [pidfd::sys_pidfd_send_signal]; // partial: no descriptors of /proc/PID
-    434 pidfd_open(Int, Hex) = [pidfd::sys_pidfd_open]; // partial: no PIDFD_THREAD
+    424 pidfd_send_signal(Fd, Sig, Ptr, Hex) = [pidfd::sys_pidfd_send_signal];
+    434 pidfd_open(Int, Hex) = [pidfd::sys_pidfd_open];
     435 clone3(Ptr, Num) = [regs clone::sys_clone3]; // partial: namespaces are EPERM; no CLONE_INTO_CGROUP
     436 close_range(Num, Num, Hex) = [fcntl::sys_close_range];
     437 openat2(Fd, Str, Ptr, Num) = [path::sys_openat2];

@@ -27,7 +27,7 @@ pub const CHECKS: &[(&str, Check)] = &[
 ];
 
 const USER: u32 = 1000;
-const OTHER: u32 = 1234;
+pub const OTHER: u32 = 1234;
 
 /// Runs `check` in a child of its own, which may give its powers away.
 pub fn in_child(check: impl FnOnce() -> Result<()>) -> Result<()> {
@@ -58,7 +58,7 @@ pub fn in_child(check: impl FnOnce() -> Result<()>) -> Result<()> {
     if status == 0 { Ok(()) } else { Err(anyhow!("{text} (status {status:#x})")) }
 }
 
-fn become_user(uid: u32) -> Result<()> {
+pub fn become_user(uid: u32) -> Result<()> {
     // SAFETY: the calls take numbers only, and no list.
     unsafe {
         checked(libc::setgroups(0, std::ptr::null()))?;
@@ -76,7 +76,7 @@ fn ids() -> [u32; 3] {
     ids
 }
 
-fn prctl(option: i32, arg: usize, arg3: usize) -> io::Result<i32> {
+pub fn prctl(option: i32, arg: usize, arg3: usize) -> io::Result<i32> {
     // SAFETY: the options used here take numbers.
     checked(unsafe { libc::prctl(option, arg, arg3, 0, 0) })
 }

@@ -11,6 +11,7 @@ mod coherence;
 mod credentials;
 mod events;
 mod exhaust;
+mod filecaps;
 mod files;
 mod futexes;
 mod fuzz;
@@ -26,6 +27,7 @@ mod processes;
 mod ptys;
 mod quiet;
 mod readiness;
+mod running;
 mod scheduling;
 mod seccomp;
 mod sequences;
@@ -73,8 +75,10 @@ fn checks() -> Vec<(&'static str, Check)> {
         readiness::CHECKS,
         pressure::CHECKS,
         processes::CHECKS,
+        running::CHECKS,
         jobs::CHECKS,
         credentials::CHECKS,
+        filecaps::CHECKS,
         seccomp::CHECKS,
         time::CHECKS,
         vectors::CHECKS,

@@ -17,13 +17,13 @@ fn c(text: impl AsRef<[u8]>) -> CString {
     CString::new(text.as_ref()).expect("no NUL")
 }
 
-fn set(path: &Path, name: &str, value: &[u8], flags: i32) -> io::Result<()> {
+pub fn set(path: &Path, name: &str, value: &[u8], flags: i32) -> io::Result<()> {
     let (path, name) = (c(path.as_os_str().as_bytes()), c(name));
     // SAFETY: both names end in NUL, and the value's length is given.
     checked(unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags) }).map(drop)
 }
 
-fn get(path: &Path, name: &str, size: usize) -> io::Result<Vec<u8>> {
+pub fn get(path: &Path, name: &str, size: usize) -> io::Result<Vec<u8>> {
     let (path, name) = (c(path.as_os_str().as_bytes()), c(name));
     let mut value = vec![0; size];
     // SAFETY: both names end in NUL, and the buffer's length is given.

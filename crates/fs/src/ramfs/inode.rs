@@ -6,6 +6,7 @@ use crate::pipe::Pipe;
 use crate::xattr::SetMode;
 use crate::{
     Access, DeviceId, DirEntry, FileType, Inode, Link, Metadata, NewInode, Permissions, RenameFlags, Result, SetAttr, Timestamp,
+    Writers,
 };
 use abi::errno::Errno;
 use alloc::sync::Arc;
@@ -290,6 +291,10 @@ impl Inode for RamInode {
             return Err(Errno::EBUSY);
         }
         Ok(())
+    }
+
+    fn writers(&self) -> Option<&Writers> {
+        Some(&self.writers)
     }
 
     fn xattr(&self, name: &[u8]) -> Result<Vec<u8>> {

@@ -9,7 +9,7 @@ mod pages;
 
 use crate::mount::{FileSystem, new_anonymous_device};
 use crate::pipe::Pipe;
-use crate::{DeviceId, FileType, Inode, NewInode, NewKind, Path, Result, StatFs, Timestamp};
+use crate::{DeviceId, FileType, Inode, NewInode, NewKind, Path, Result, StatFs, Timestamp, Writers, xattr};
 use abi::errno::Errno;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -160,6 +160,8 @@ pub struct RamInode {
     mappings: vm::Mappings,
     /// `F_SEAL_*` of a regular file.
     seals: AtomicU32,
+    /// Who writes and who runs a regular file.
+    writers: Writers,
     body: Body,
 }
 
@@ -193,6 +195,7 @@ impl RamInode {
             attr: Mutex::new(attr),
             mappings: vm::Mappings::default(),
             seals: AtomicU32::new(sys::F_SEAL_SEAL),
+            writers: Writers::default(),
             body,
         })
     }
@@ -246,12 +249,15 @@ impl RamInode {
         attr.ctime = Timestamp::now();
     }
 
-    /// After a change of the contents. A write takes set-id bits away.
+    /// After a change of the contents. A write takes set-id bits and capabilities away.
     fn modified(&self) {
         let now = Timestamp::now();
         let mut attr = self.attr.lock();
         attr.mtime = now;
         attr.ctime = now;
+        if !attr.xattrs.is_empty() {
+            attr.xattrs.remove(xattr::CAPABILITY);
+        }
         if attr.mode & (S_ISUID | S_ISGID) != 0 {
             attr.mode &= !S_ISUID;
             if attr.mode & 0o010 != 0 {

@@ -12,6 +12,7 @@ mod snapshot;
 mod sysctl;
 
 pub(crate) use pressure::file as resource_pressure;
+pub(crate) use process::of_directory;
 pub(crate) use snapshot::Snapshot;
 pub(crate) use sysctl::place;
 

@@ -9,7 +9,7 @@ use crate::schedule::Schedule;
 use abi::errno::Errno;
 use alloc::format;
 use alloc::string::String;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::Ordering;
@@ -68,7 +68,8 @@ fn find(pid: i32) -> Result<Arc<Process>> {
 /// The directory of a process, by its id or one of its threads'.
 pub(super) fn directory(dev: u64, pid: i32) -> Result<Arc<dyn Inode>> {
     let process = processes::find(pid).ok_or(Errno::ENOENT)?;
-    Ok(pseudo::dynamic_dir(ProcessDir { attr: attr(dev, &process, 0, 0o555), pid, tid: None }))
+    let attr = attr(dev, &process, 0, 0o555);
+    Ok(pseudo::dynamic_dir(ProcessDir { attr, pid, tid: None, process: Arc::downgrade(&process) }))
 }
 
 fn attr(dev: u64, process: &Process, place: u64, mode: u32) -> Attr {
@@ -81,6 +82,17 @@ struct ProcessDir {
     attr: Attr,
     pid: i32,
     tid: Option<i32>,
+    /// Which of those that ever had the number.
+    process: Weak<Process>,
+}
+
+/// The process whose directory in `/proc` this is; none if it is another file, an error if that process is gone.
+///
+/// # Errors
+/// `ESRCH`.
+pub(crate) fn of_directory(inode: &Arc<dyn Inode>) -> Option<Result<Arc<Process>>> {
+    let dir = pseudo::as_dynamic::<ProcessDir>(inode).filter(|dir| dir.tid.is_none())?;
+    Some(dir.process.upgrade().ok_or(Errno::ESRCH))
 }
 
 impl DynamicDir for ProcessDir {
@@ -171,7 +183,7 @@ impl DynamicDir for TaskDir {
             return Err(Errno::ENOENT);
         }
         let attr = Attr { ino: (tid as u64) << PID_SHIFT, mode: 0o555, ..self.attr };
-        Ok(pseudo::dynamic_dir(ProcessDir { attr, pid: self.pid, tid: Some(tid) }))
+        Ok(pseudo::dynamic_dir(ProcessDir { attr, pid: self.pid, tid: Some(tid), process: Arc::downgrade(&process) }))
     }
 
     fn list(&self, after: u64) -> Result<Vec<Listed>> {

@@ -1,0 +1,76 @@
+//! A regular file is written or runs as a program, never both (`ETXTBSY`).
+
+use crate::{Path, Result};
+use abi::errno::Errno;
+use core::sync::atomic::{AtomicI32, Ordering};
+
+/// Who writes and who runs a file, kept by its inode: openings for writing count up from zero, programs down.
+#[derive(Default)]
+pub struct Writers(AtomicI32);
+
+impl Writers {
+    fn enter(&self, step: i32) -> Result<()> {
+        let allowed = |count: i32| (count.signum() != -step).then_some(count + step);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, allowed).map(drop).map_err(|_| Errno::ETXTBSY)
+    }
+
+    fn leave(&self, step: i32) {
+        self.0.fetch_sub(step, Ordering::Relaxed);
+    }
+}
+
+const WRITES: i32 = 1;
+const RUNS: i32 = -1;
+
+/// One who is counted at a file, until dropped.
+struct Counted {
+    path: Path,
+    step: i32,
+}
+
+impl Counted {
+    fn new(path: &Path, step: i32) -> Result<Self> {
+        path.inode().writers().map_or(Ok(()), |writers| writers.enter(step))?;
+        Ok(Self { path: path.clone(), step })
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if let Some(writers) = self.path.inode().writers() {
+            writers.leave(self.step);
+        }
+    }
+}
+
+/// Somebody who changes a file's contents; meanwhile it cannot be run.
+pub struct Writing {
+    _counted: Counted,
+}
+
+impl Writing {
+    /// # Errors
+    /// `ETXTBSY` while the file is run.
+    pub fn begin(path: &Path) -> Result<Self> {
+        Ok(Self { _counted: Counted::new(path, WRITES)? })
+    }
+}
+
+/// A file that is run; meanwhile nobody can change its contents.
+pub struct Running {
+    counted: Counted,
+}
+
+impl Running {
+    /// # Errors
+    /// `ETXTBSY` while somebody has the file open for writing.
+    pub fn begin(path: &Path) -> Result<Self> {
+        Ok(Self { counted: Counted::new(path, RUNS)? })
+    }
+
+    /// Which file it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.counted.path
+    }
+}
