@@ -11,7 +11,7 @@
 //! | `seccomp` | filters of system calls; `bpf` runs them |
 //! | `peer` | other processes' memory, and what they share |
 //! | `mempolicy`, `ioprio`, `timex` | what is checked and has little effect |
-//! | `socket`, `sockmsg` | sockets, and what is sent and received through them |
+//! | `socket`, `sockmsg`, `sockopt` | sockets, what is sent and received through them, and their options |
 //! | `mm`, `shm`, `membarrier` | memory; `vdso` is what programs find in theirs |
 //! | `clone`, `exec`, `exit`, `wait`, `pids`, `pidfd` | processes and threads: beginning, changing, ending, groups and sessions |
 //! | `signal`, `kill`, `sigwait`, `signalfd` | signals; `sigstate` is what there is of them; `sigframe` is what a handler finds on its stack |
@@ -26,7 +26,6 @@
 extern crate alloc;
 
 // What needs no kernel below it; tested on the host.
-pub mod bpf;
 pub mod credentials;
 pub mod elf;
 pub mod privileges;
@@ -140,6 +139,8 @@ pub mod sigwait;
 pub mod socket;
 #[cfg(target_os = "none")]
 pub mod sockmsg;
+#[cfg(target_os = "none")]
+pub mod sockopt;
 #[cfg(target_os = "none")]
 pub mod splice;
 #[cfg(target_os = "none")]

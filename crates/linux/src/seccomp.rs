@@ -5,11 +5,11 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
+use bpf::{Instruction, Program, Purpose};
 use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::bpf::{Data, Instruction, Program};
 use crate::process::Process;
 use crate::sigframe::LastFault;
 use crate::siginfo::SigInfo;
@@ -37,6 +37,28 @@ const SYS_SECCOMP: i32 = 1;
 /// The most instructions of all of a thread's filters, with a few for each filter.
 const MOST_INSTRUCTIONS: usize = 32_768;
 const PER_FILTER: usize = 4;
+
+/// `struct seccomp_data`: what a filter looks at.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Data {
+    number: i32,
+    /// The kind of processor (`AUDIT_ARCH_X86_64`).
+    arch: u32,
+    /// Where the call comes from.
+    ip: u64,
+    args: [u64; 6],
+}
+
+impl bpf::Data for Data {
+    fn length(&self) -> u32 {
+        size_of::<Self>() as u32
+    }
+
+    fn load(&self, at: u32, _: u32) -> Option<u32> {
+        self.as_bytes().get(at as usize..).and_then(|rest| rest.first_chunk()).map(|bytes| u32::from_ne_bytes(*bytes))
+    }
+}
 
 /// A filter, and those that were there before: all of them decide.
 pub(crate) struct Filter {
@@ -130,10 +152,14 @@ struct ProgramPtr {
     code: u64,
 }
 
-fn read_program(addr: usize) -> Result<Program, Errno> {
+/// The program that a caller passed as a `struct sock_fprog`, checked.
+///
+/// # Errors
+/// `EFAULT`, `EINVAL`.
+pub(crate) fn read_program(addr: usize, purpose: Purpose) -> Result<Program, Errno> {
     let header = UserPtr::<ProgramPtr>::new(addr).read()?;
     let code = UserPtr::<Instruction>::new(header.code as usize);
-    Program::new((0..header.length.into()).map(|i| code.add(i).read()).collect::<Result<Vec<_>, _>>()?)
+    Program::new((0..header.length.into()).map(|i| code.add(i).read()).collect::<Result<Vec<_>, _>>()?, purpose)
 }
 
 /// Makes a thread go the long way from now on.
@@ -156,7 +182,7 @@ fn add_filter(task: &Task, flags: u32, addr: usize) -> SysResult {
     if flags & !(FLAG_TSYNC | FLAG_LOG | FLAG_SPEC_ALLOW | FLAG_TSYNC_ESRCH) != 0 {
         return Err(Errno::EINVAL);
     }
-    let program = read_program(addr)?;
+    let program = read_program(addr, Purpose::Calls(size_of::<Data>() as u32))?;
     let cred = task.cred();
     if !cred.no_new_privileges && !cred.privileged() {
         return Err(Errno::EACCES);

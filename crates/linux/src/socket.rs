@@ -2,7 +2,6 @@
 
 use abi::errno::Errno;
 use alloc::sync::Arc;
-use alloc::vec;
 use fs::{File, OpenFlags};
 use linux_raw_sys::{general as sys, net as consts};
 use net::{Address, Caller, Kind, Socket, Ucred};
@@ -12,8 +11,6 @@ use crate::{SysResult, Task};
 
 /// What an address may have at most: `struct sockaddr_storage`.
 const MAX_ADDRESS: usize = 128;
-/// No option of a protocol is longer.
-const MAX_OPTION: usize = 512;
 /// The flags that `socket(2)` and `accept4(2)` take beside the type.
 const FLAGS: u32 = sys::O_CLOEXEC | sys::O_NONBLOCK;
 
@@ -25,6 +22,11 @@ pub(crate) fn identity() -> Ucred {
     })
 }
 
+/// The supplementary groups of who runs the calling thread.
+pub(crate) fn groups() -> net::Groups {
+    crate::current_task().map_or_else(|| Arc::from([]), |task| task.cred().groups.clone())
+}
+
 /// The socket that an open file is.
 ///
 /// # Errors
@@ -33,7 +35,11 @@ pub(crate) fn of_file(file: &File) -> Result<&Socket, Errno> {
     file.ops_as::<Socket>().ok_or(Errno::ENOTSOCK)
 }
 
-fn with_socket<R>(task: &Task, fd: i32, f: impl FnOnce(&Socket, &File) -> Result<R, Errno>) -> Result<R, Errno> {
+/// Runs `f` with the socket that a descriptor means.
+///
+/// # Errors
+/// `EBADF`, `ENOTSOCK`, and those of `f`.
+pub(crate) fn with_socket<R>(task: &Task, fd: i32, f: impl FnOnce(&Socket, &File) -> Result<R, Errno>) -> Result<R, Errno> {
     let file = task.file_io(fd)?;
     f(of_file(&file)?, &file)
 }
@@ -192,93 +198,5 @@ pub fn sys_shutdown(task: &Task, fd: i32, how: u32) -> SysResult {
             return Err(Errno::EINVAL);
         }
         socket.protocol().shutdown(how != WRITE, how != READ).map(|()| 0)
-    })
-}
-
-/// `struct timeval`: seconds, microseconds.
-type TimeVal = [i64; 2];
-const MICROS: i64 = 1_000_000;
-
-/// `getsockopt(2)`
-pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usize, len: UserPtr<i32>) -> SysResult {
-    with_socket(task, fd, |socket, _| {
-        let room = usize::try_from(len.read()?).map_err(|_| Errno::EINVAL)?;
-        let (protocol, options) = (socket.protocol(), socket.options());
-        if level != consts::SOL_SOCKET {
-            let bytes = protocol.option(level, option)?;
-            let n = bytes.len().min(room);
-            uaccess::write_bytes(value, &bytes[..n])?;
-            len.write(&(n as i32))?;
-            return Ok(0);
-        }
-        let timeout = |nanoseconds: u64| -> TimeVal {
-            let micros = (nanoseconds / 1000) as i64;
-            [micros / MICROS, micros % MICROS]
-        };
-        let bytes = match option {
-            consts::SO_TYPE => protocol.kind().number().to_ne_bytes().to_vec(),
-            consts::SO_PROTOCOL => protocol.number().to_ne_bytes().to_vec(),
-            consts::SO_DOMAIN => protocol.family().to_ne_bytes().to_vec(),
-            consts::SO_ACCEPTCONN => u32::from(protocol.listening()).to_ne_bytes().to_vec(),
-            consts::SO_ERROR => protocol.take_error().map_or(0, Errno::raw).to_ne_bytes().to_vec(),
-            consts::SO_PEERCRED => {
-                let Ucred { pid, uid, gid } = protocol.peer_credentials();
-                [pid.to_ne_bytes(), uid.to_ne_bytes(), gid.to_ne_bytes()].concat()
-            }
-            consts::SO_LINGER => {
-                let (on, seconds) = options.linger();
-                [i32::from(on).to_ne_bytes(), seconds.to_ne_bytes()].concat()
-            }
-            consts::SO_RCVTIMEO_OLD | consts::SO_RCVTIMEO_NEW => {
-                timeout(options.receive_timeout()).map(i64::to_ne_bytes).concat()
-            }
-            consts::SO_SNDTIMEO_OLD | consts::SO_SNDTIMEO_NEW => timeout(options.send_timeout()).map(i64::to_ne_bytes).concat(),
-            _ => options.number(option)?.to_ne_bytes().to_vec(),
-        };
-        let n = bytes.len().min(room);
-        uaccess::write_bytes(value, &bytes[..n])?;
-        len.write(&(n as i32))?;
-        Ok(0)
-    })
-}
-
-/// `setsockopt(2)`
-pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usize, len: i32) -> SysResult {
-    with_socket(task, fd, |socket, _| {
-        let len = usize::try_from(len).map_err(|_| Errno::EINVAL)?;
-        if level != consts::SOL_SOCKET {
-            let mut bytes = vec![0; len.min(MAX_OPTION)];
-            uaccess::read_bytes(value, &mut bytes)?;
-            return socket.protocol().set_option(level, option, &bytes).map(|()| 0);
-        }
-        let need = |size: usize| if len < size { Err(Errno::EINVAL) } else { Ok(()) };
-        need(size_of::<i32>())?;
-        let number = UserPtr::<i32>::new(value).read()?;
-        let options = socket.options();
-        match option {
-            consts::SO_LINGER => {
-                need(size_of::<[i32; 2]>())?;
-                let [on, seconds] = UserPtr::<[i32; 2]>::new(value).read()?;
-                options.set_linger((on != 0, seconds));
-            }
-            consts::SO_RCVTIMEO_OLD | consts::SO_RCVTIMEO_NEW | consts::SO_SNDTIMEO_OLD | consts::SO_SNDTIMEO_NEW => {
-                need(size_of::<TimeVal>())?;
-                let [seconds, micros] = UserPtr::<TimeVal>::new(value).read()?;
-                if !(0..MICROS).contains(&micros) {
-                    return Err(Errno::EDOM);
-                }
-                let nanoseconds = match u64::try_from(seconds) {
-                    Ok(seconds) => seconds.saturating_mul(1_000_000_000).saturating_add(micros.cast_unsigned() * 1000),
-                    // In the past: calls do not wait.
-                    Err(_) => 1,
-                };
-                options.set_timeout(matches!(option, consts::SO_SNDTIMEO_OLD | consts::SO_SNDTIMEO_NEW), nanoseconds);
-            }
-            consts::SO_TYPE | consts::SO_PROTOCOL | consts::SO_DOMAIN | consts::SO_ERROR | consts::SO_ACCEPTCONN => {
-                return Err(Errno::ENOPROTOOPT);
-            }
-            _ => options.set_number(option, number, task.cred().capable(linux_raw_sys::general::CAP_NET_ADMIN))?,
-        }
-        Ok(0)
     })
 }

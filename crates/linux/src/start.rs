@@ -50,7 +50,7 @@ pub fn init(hooks: Hooks) {
     user::set_fault_handler(run::kernel_fault);
     fs::tty::set_job_control(Arc::new(Jobs));
     fs::sigio::set_sender(Arc::new(crate::sigio::Signals));
-    net::set_identity(crate::socket::identity);
+    net::set_identity(crate::socket::identity, crate::socket::groups);
     timers::start();
 }
 

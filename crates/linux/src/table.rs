@@ -8,7 +8,7 @@ use crate::dispatch::{Call, Handler, Kind, SIZE, answer, arg, is_brief};
 use crate::{
     capability, clone, cred, dirent, exec, exit, fcntl, file, futex, futex2, inotify, ioctl, ioprio, itimer, kill, limits,
     membarrier, mempolicy, mm, mount, mqueue, msg, path, peer, pidfd, pids, pipe, poll, prctl, rseq, sched, seccomp, sem, shm,
-    signal, signalfd, sigwait, socket, sockmsg, splice, stat, storage, sys, time, timerfd, timex, usage, wait, xattr,
+    signal, signalfd, sigwait, socket, sockmsg, sockopt, splice, stat, storage, sys, time, timerfd, timex, usage, wait, xattr,
 };
 
 macro_rules! calls {
@@ -84,8 +84,8 @@ calls! {
     51 getsockname(Fd, Ptr, Ptr) = [socket::sys_getsockname];
     52 getpeername(Fd, Ptr, Ptr) = [socket::sys_getpeername];
     53 socketpair(Num, Hex, Int, Ptr) = [socket::sys_socketpair];
-    54 setsockopt(Fd, Num, Num, Ptr, Int) = [socket::sys_setsockopt]; // partial: no filters; time stamps are not delivered
-    55 getsockopt(Fd, Num, Num, Ptr, Ptr) = [socket::sys_getsockopt]; // partial: no SO_PEERGROUPS, SO_PEERSEC, SO_PEERPIDFD
+    54 setsockopt(Fd, Num, Num, Ptr, Int) = [sockopt::sys_setsockopt]; // partial: no SO_PEEK_OFF, SO_ZEROCOPY, SO_TXTIME, eBPF; no time stamps of what is sent
+    55 getsockopt(Fd, Num, Num, Ptr, Ptr) = [sockopt::sys_getsockopt]; // partial: no SO_PEEK_OFF, SO_ZEROCOPY, SO_TXTIME, SO_MEMINFO
     56 clone(Hex, Ptr, Ptr, Ptr, Ptr) = [regs clone::sys_clone]; // partial: namespaces are EPERM
     57 fork() = [regs clone::sys_fork];
     58 vfork() = [regs clone::sys_vfork];

@@ -15,10 +15,11 @@ pub mod inet;
 pub mod netlink;
 mod options;
 mod port;
+mod rare;
 mod socket;
 mod stream;
 pub mod unix;
 
 pub use address::{Address, UnixName};
 pub use options::{Linger, Options};
-pub use socket::{Caller, Flags, Incoming, Kind, Outgoing, Protocol, Socket, Ucred, Wait, set_identity};
+pub use socket::{Caller, Flags, Groups, Incoming, Kind, Outgoing, Protocol, Socket, Ucred, Wait, set_identity};

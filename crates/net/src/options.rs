@@ -1,9 +1,12 @@
 //! What `setsockopt(2)` sets on any socket (`socket(7)`).
 
+use crate::rare::Rare;
 use abi::errno::Errno;
+use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use fs::Result;
 use linux_raw_sys::net;
+use task::Mutex;
 
 /// What a buffer holds unless somebody says otherwise, bytes (Linux' `wmem_default`).
 const DEFAULT_BUFFER: usize = 212_992;
@@ -28,6 +31,13 @@ pub struct Options {
     switches: AtomicU64,
     priority: AtomicU32,
     linger: AtomicU64,
+    /// How arrivals are stamped with the time: the number of the option that says so, or 0.
+    pub(crate) stamp: AtomicU32,
+    /// What `SO_TIMESTAMPING` is set to.
+    pub(crate) stamping: AtomicU32,
+    /// Whether there is a filter.
+    pub(crate) filtered: AtomicBool,
+    pub(crate) rare: Mutex<Option<Box<Rare>>>,
 }
 
 impl Default for Options {
@@ -42,6 +52,10 @@ impl Default for Options {
             switches: AtomicU64::new(0),
             priority: AtomicU32::new(0),
             linger: AtomicU64::new(0),
+            stamp: AtomicU32::new(0),
+            stamping: AtomicU32::new(0),
+            filtered: AtomicBool::new(false),
+            rare: Mutex::new(None),
         }
     }
 }
@@ -54,7 +68,9 @@ const SWITCHES: u64 = 1 << net::SO_DEBUG
     | 1 << net::SO_KEEPALIVE
     | 1 << net::SO_OOBINLINE
     | 1 << net::SO_REUSEPORT
-    | 1 << net::SO_TIMESTAMP_OLD
+    | 1 << net::SO_NO_CHECK
+    | 1 << net::SO_RXQ_OVFL
+    | 1 << net::SO_SELECT_ERR_QUEUE
     | 1 << net::SO_PASSSEC;
 
 fn is_switch(option: u32) -> bool {
@@ -81,6 +97,10 @@ impl Options {
             switches: wide(&self.switches),
             priority: AtomicU32::new(self.priority.load(Ordering::Relaxed)),
             linger: wide(&self.linger),
+            stamp: AtomicU32::new(self.stamp.load(Ordering::Relaxed)),
+            stamping: AtomicU32::new(self.stamping.load(Ordering::Relaxed)),
+            filtered: AtomicBool::new(self.filtered.load(Ordering::Relaxed)),
+            rare: Mutex::new(self.rare.lock().clone()),
         }
     }
 
@@ -151,15 +171,18 @@ impl Options {
             net::SO_SNDLOWAT => 1,
             net::SO_PASSCRED => i32::from(self.pass_credentials()),
             net::SO_PRIORITY => self.priority.load(Ordering::Relaxed).cast_signed(),
+            net::SO_TIMESTAMP_OLD | net::SO_TIMESTAMPNS_OLD | net::SO_TIMESTAMP_NEW | net::SO_TIMESTAMPNS_NEW => {
+                i32::from(self.stamp.load(Ordering::Relaxed) == option)
+            }
             _ if is_switch(option) => (self.switches.load(Ordering::Relaxed) >> option & 1) as i32,
-            _ => return Err(Errno::ENOPROTOOPT),
+            _ => self.remembered(option)?,
         })
     }
 
     /// Whether a switch is on.
     #[must_use]
     pub fn switch(&self, option: u32) -> bool {
-        self.number(option) == Ok(1)
+        is_switch(option) && self.switches.load(Ordering::Relaxed) >> option & 1 != 0
     }
 
     /// Sets such an option.
@@ -189,7 +212,11 @@ impl Options {
             _ if is_switch(option) => {
                 self.switches.fetch_and(!(1 << option), Ordering::Relaxed);
             }
-            _ => return Err(Errno::ENOPROTOOPT),
+            net::SO_TIMESTAMP_OLD | net::SO_TIMESTAMPNS_OLD | net::SO_TIMESTAMP_NEW | net::SO_TIMESTAMPNS_NEW => {
+                self.stamp.store(if value != 0 { option } else { 0 }, Ordering::Relaxed);
+            }
+            net::SO_TIMESTAMPING_OLD | net::SO_TIMESTAMPING_NEW => self.set_stamping(option, value)?,
+            _ => return self.remember(option, value, privileged),
         }
         Ok(())
     }
@@ -220,7 +247,7 @@ mod tests {
         options.set_number(net::SO_REUSEADDR, 7, false).unwrap();
         assert_eq!(options.number(net::SO_REUSEADDR), Ok(1));
         assert_eq!(options.number(net::SO_KEEPALIVE), Ok(0));
-        assert_eq!(options.number(net::SO_ATTACH_FILTER), Err(Errno::ENOPROTOOPT));
+        assert_eq!(options.number(net::SO_PEERSEC), Err(Errno::ENOPROTOOPT));
         assert_eq!(options.number(200), Err(Errno::ENOPROTOOPT));
         options.set_linger((true, -3));
         assert_eq!(options.linger(), (true, -3));

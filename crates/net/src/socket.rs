@@ -59,16 +59,25 @@ impl Ucred {
     pub const UNKNOWN_SENDER: Self = Self { pid: 0, uid: 65_534, gid: 65_534 };
 }
 
-/// Who runs the calling thread; the personality sets it.
-static IDENTITY: Once<fn() -> Ucred> = Once::new();
+/// Somebody's supplementary groups.
+pub type Groups = Arc<[u32]>;
 
-/// Sets the function that says who runs the calling thread. The first call counts.
-pub fn set_identity(who: fn() -> Ucred) {
-    IDENTITY.call_once(|| who);
+/// What is known of who runs the calling thread: the personality says it.
+type Identity = (fn() -> Ucred, fn() -> Groups);
+
+static IDENTITY: Once<Identity> = Once::new();
+
+/// Sets the functions that say who runs the calling thread, and what its groups are. The first call counts.
+pub fn set_identity(who: fn() -> Ucred, groups: fn() -> Groups) {
+    IDENTITY.call_once(|| (who, groups));
 }
 
 pub(crate) fn identity() -> Ucred {
-    IDENTITY.get().map_or(Ucred::UNKNOWN_SENDER, |who| who())
+    IDENTITY.get().map_or(Ucred::UNKNOWN_SENDER, |(who, _)| who())
+}
+
+pub(crate) fn groups() -> Groups {
+    IDENTITY.get().map_or_else(|| Arc::from([]), |(_, groups)| groups())
 }
 
 /// Who binds, connects or sends to an address, and what names mean to it.
@@ -243,6 +252,11 @@ pub trait Protocol: FileOps {
     /// Who connected it or was connected to (`SO_PEERCRED`).
     fn peer_credentials(&self) -> Ucred {
         Ucred::NOBODY
+    }
+
+    /// The peer's supplementary groups when it was connected (`SO_PEERGROUPS`); `None` if nobody is known.
+    fn peer_groups(&self) -> Option<Groups> {
+        None
     }
 
     /// The error that happened while nobody called, which is then forgotten (`SO_ERROR`).

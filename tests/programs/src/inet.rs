@@ -688,7 +688,7 @@ fn datagrams_are_lost() -> Result<()> {
 }
 
 /// What `recvmsg` gives of control messages: level, kind, bytes.
-fn receive_control(fd: &impl AsRawFd) -> io::Result<Vec<(i32, i32, Vec<u8>)>> {
+pub fn receive_control(fd: &impl AsRawFd) -> io::Result<Vec<(i32, i32, Vec<u8>)>> {
     let mut bytes = [0u8; 64];
     let mut control = [0u64; 32];
     let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };

@@ -6,6 +6,7 @@
 //! shows them, and `machine-tests fuzz …` is `cargo xtask fuzz syscalls` inside the machine.
 
 mod areas;
+mod arrivals;
 mod canary;
 mod coherence;
 mod credentials;
@@ -85,6 +86,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         ipc::CHECKS,
         sockets::CHECKS,
         urgent::CHECKS,
+        arrivals::CHECKS,
         inet::CHECKS,
         tokio_server::CHECKS,
         events::CHECKS,

@@ -37,8 +37,24 @@ pub struct Datagram {
     pub ttl: u8,
     /// The type of service, or traffic class.
     pub tos: u8,
+    /// When it arrived, nanoseconds since 1970, if the receiver wants to know.
+    pub arrival: u64,
+    /// How many the receiver had lost when it arrived.
+    pub lost: u32,
     /// What it says.
     pub data: Vec<u8>,
+}
+
+impl Datagram {
+    /// The header of a packet with it, without a checksum, which is not needed where nothing is lost.
+    fn header(&self) -> [u8; 8] {
+        let mut header = [0; 8];
+        let length = (self.data.len() + 8) as u16;
+        for (to, number) in header.chunks_exact_mut(2).zip([self.from.port(), self.to.port(), length]) {
+            to.copy_from_slice(&number.to_be_bytes());
+        }
+        header
+    }
 }
 
 #[derive(Default)]
@@ -170,7 +186,17 @@ impl Udp {
         self.lost.load(Ordering::Relaxed)
     }
 
-    fn take(&self, datagram: Datagram) {
+    fn take(&self, mut datagram: Datagram) {
+        if self.options.filter().is_some() {
+            let header = datagram.header();
+            let Some(length) = self.options.admits(&header, &datagram.data) else {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+                return;
+            };
+            datagram.data.truncate(length - header.len());
+        }
+        datagram.arrival = self.options.arrival();
+        datagram.lost = self.lost() as u32;
         {
             let mut queue = self.port.queue.lock();
             if queue.closed || self.port.is_shut(RECEIVING) {
@@ -304,14 +330,19 @@ impl Udp {
 
     /// What a datagram's receiver is told of it.
     fn incoming(&self, datagram: &Datagram) -> Incoming {
-        let beside = if self.common.options.tells.load(Ordering::Relaxed) { self.told(datagram) } else { Vec::new() };
+        let mut beside = self.options.stamps(datagram.arrival);
+        if datagram.lost > 0 && self.options.switch(net::SO_RXQ_OVFL) {
+            beside.push((net::SOL_SOCKET, net::SO_RXQ_OVFL, datagram.lost.to_ne_bytes().to_vec()));
+        }
+        if self.common.options.tells.load(Ordering::Relaxed) {
+            self.tell(datagram, &mut beside);
+        }
         Incoming { full: datagram.data.len(), from: Some(self.common.shown(datagram.from)), beside, ..Incoming::default() }
     }
 
-    fn told(&self, datagram: &Datagram) -> Vec<(u32, u32, Vec<u8>)> {
+    fn tell(&self, datagram: &Datagram, told: &mut Vec<(u32, u32, Vec<u8>)>) {
         let wanted = |level, option| self.common.options.is_on(level, option);
         let number = |n: u8| i32::from(n).to_ne_bytes().to_vec();
-        let mut told = Vec::new();
         if let IpAddr::V4(to) = datagram.to.ip() {
             if wanted(IP, net::IP_PKTINFO) {
                 // `struct in_pktinfo`: interface, the address it was taken at, the one in its header.
@@ -344,7 +375,6 @@ impl Udp {
                 told.push((IPV6, net::IPV6_TCLASS, number(datagram.tos)));
             }
         }
-        told
     }
 
     fn release(&self) {
@@ -505,6 +535,8 @@ impl Protocol for Udp {
             interface: route.interface,
             ttl: sends.hops as u8,
             tos: sends.class as u8,
+            arrival: 0,
+            lost: 0,
             data: message.data.to_vec(),
         };
         match network::current().transmit(datagram) {

@@ -12,8 +12,8 @@ mod transfer;
 pub use rights::Rights;
 
 use crate::port::{RECEIVING, SENDING};
-use crate::socket::identity;
-use crate::{Address, Caller, Flags, Incoming, Kind, Options, Outgoing, Protocol, Socket, Ucred, UnixName, Wait};
+use crate::socket::{groups, identity};
+use crate::{Address, Caller, Flags, Groups, Incoming, Kind, Options, Outgoing, Protocol, Socket, Ucred, UnixName, Wait};
 use abi::errno::Errno;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
@@ -58,6 +58,11 @@ pub struct Unix {
 /// Every socket, for `/proc/net/unix`.
 static ALL: Mutex<BTreeMap<u64, Weak<Unix>>> = Mutex::new(BTreeMap::new());
 
+/// Who a peer is told is here.
+fn caller() -> (Ucred, Option<Groups>) {
+    (identity(), Some(groups()))
+}
+
 /// The number of a family's protocol: none, or the family again.
 fn check_protocol(protocol: i32) -> Result<()> {
     if protocol == 0 || protocol.cast_unsigned() == net::AF_UNIX { Ok(()) } else { Err(Errno::EPROTONOSUPPORT) }
@@ -79,9 +84,9 @@ pub fn socket(kind: Kind, protocol: i32) -> Result<Socket> {
 pub fn pair(kind: Kind, protocol: i32) -> Result<(Socket, Socket)> {
     check_protocol(protocol)?;
     let (a, b) = (Unix::new(kind, Arc::default()), Unix::new(kind, Arc::default()));
-    let who = identity();
+    let who = caller();
     for (one, other) in [(&a, &b), (&b, &a)] {
-        one.port.set_credentials(who);
+        one.port.set_credentials(who.clone());
         if kind.connects() {
             one.peer.call_once(|| other.port.clone());
         } else {
@@ -139,7 +144,7 @@ impl Unix {
         }
         let mut connected = false;
         let server = Self::new(self.kind, Arc::default());
-        client.port.set_credentials(identity());
+        client.port.set_credentials(caller());
         client.peer.call_once(|| {
             connected = true;
             server.port.clone()
@@ -176,6 +181,14 @@ impl Unix {
             waiting.release();
         }
         rights::collect_after_close();
+    }
+
+    /// The peer's port.
+    fn peer_port(&self) -> Option<Arc<Port>> {
+        match self.kind {
+            Kind::Datagram => self.port.target(),
+            _ => self.peer.get().cloned(),
+        }
     }
 
     /// The socket at an address.
@@ -306,7 +319,7 @@ impl Protocol for Unix {
                 Some(backlog) => backlog.most = most,
                 none => *none = Some(Backlog { waiting: VecDeque::new(), most }),
             }
-            self.port.set_credentials(identity());
+            self.port.set_credentials(caller());
         }
         self.port.writable.notify();
         Ok(())
@@ -334,11 +347,7 @@ impl Protocol for Unix {
     }
 
     fn peer(&self) -> Result<Address> {
-        let peer = match self.kind {
-            Kind::Datagram => self.port.target(),
-            _ => self.peer.get().cloned(),
-        };
-        peer.map(|peer| Address::Unix(peer.name())).ok_or(Errno::ENOTCONN)
+        self.peer_port().map(|peer| Address::Unix(peer.name())).ok_or(Errno::ENOTCONN)
     }
 
     fn shutdown(&self, receiving: bool, sending: bool) -> Result<()> {
@@ -363,11 +372,11 @@ impl Protocol for Unix {
     }
 
     fn peer_credentials(&self) -> Ucred {
-        match self.kind {
-            Kind::Datagram => self.port.target(),
-            _ => self.peer.get().cloned(),
-        }
-        .map_or(Ucred::NOBODY, |peer| peer.credentials())
+        self.peer_port().map_or(Ucred::NOBODY, |peer| peer.credentials().0)
+    }
+
+    fn peer_groups(&self) -> Option<Groups> {
+        self.peer_port()?.credentials().1
     }
 
     fn take_error(&self) -> Option<Errno> {

@@ -3,7 +3,7 @@
 use super::rights::Rights;
 use crate::port::{self, RECEIVING, ROOM, SENDING};
 use crate::stream::Stream;
-use crate::{Kind, Options, Ucred, UnixName};
+use crate::{Groups, Kind, Options, Ucred, UnixName};
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -23,6 +23,8 @@ pub(super) struct Packet {
     pub(super) from: Option<Arc<Port>>,
     pub(super) credentials: Option<Ucred>,
     pub(super) rights: Option<Rights>,
+    /// When it was sent, if the receiver wants to know.
+    pub(super) arrival: u64,
 }
 
 impl Packet {
@@ -73,7 +75,7 @@ pub(super) struct Port {
     kind: Kind,
     port: port::Port<Queue>,
     name: Mutex<UnixName>,
-    credentials: Mutex<Ucred>,
+    credentials: Mutex<(Ucred, Option<Groups>)>,
     /// What this socket's datagrams take up in others' queues.
     sent: AtomicUsize,
     /// Whom datagrams go to that name nobody.
@@ -94,7 +96,7 @@ impl Port {
             kind,
             port: port::Port::new(options),
             name: Mutex::new(UnixName::Unnamed),
-            credentials: Mutex::new(Ucred::NOBODY),
+            credentials: Mutex::new((Ucred::NOBODY, None)),
             sent: AtomicUsize::new(0),
             target: Mutex::new(None),
         })
@@ -109,11 +111,11 @@ impl Port {
     }
 
     /// Who the peer is told is here.
-    pub(super) fn credentials(&self) -> Ucred {
-        *self.credentials.lock()
+    pub(super) fn credentials(&self) -> (Ucred, Option<Groups>) {
+        self.credentials.lock().clone()
     }
 
-    pub(super) fn set_credentials(&self, who: Ucred) {
+    pub(super) fn set_credentials(&self, who: (Ucred, Option<Groups>)) {
         *self.credentials.lock() = who;
     }
 

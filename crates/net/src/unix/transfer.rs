@@ -10,8 +10,18 @@ use crate::{Address, Flags, Incoming, Kind, Outgoing, Ucred, Wait};
 use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 use fs::Result;
 use fs::poll::Events;
+
+/// What the receiver does to a message before it is put into its queue; false: it is not.
+fn filter(receiver: &Port, packet: &mut Option<Packet>) -> bool {
+    let Some(packet) = packet else { return true };
+    packet.arrival = receiver.options.arrival();
+    let Some(length) = receiver.options.admits(&[], &packet.data) else { return false };
+    packet.data.truncate(length);
+    true
+}
 
 impl Unix {
     /// What a call would find now.
@@ -93,6 +103,9 @@ impl Unix {
         let limit = self.port.options.send_buffer();
         let credentials = self.sender(peer, &message);
         let mut packet = self.packet(&mut message, credentials, limit)?;
+        if !filter(peer, &mut packet) {
+            return Ok(message.data.len());
+        }
         let attempt = || {
             if let Some(error) = self.port.take_error() {
                 return Some(Err(error));
@@ -119,7 +132,7 @@ impl Unix {
             return Err(Errno::EMSGSIZE);
         }
         let from = (self.kind == Kind::Datagram).then(|| self.port.clone());
-        Ok(Some(Packet { data: message.data.to_vec(), from, credentials, rights: message.rights.take() }))
+        Ok(Some(Packet { data: message.data.to_vec(), from, credentials, rights: message.rights.take(), arrival: 0 }))
     }
 
     fn send_datagram(&self, mut message: Outgoing<'_>, wait: Wait) -> Result<usize> {
@@ -133,6 +146,9 @@ impl Unix {
         let limit = self.port.options.send_buffer();
         let credentials = self.sender(&peer, &message);
         let mut packet = self.packet(&mut message, credentials, limit)?;
+        if !filter(&peer, &mut packet) {
+            return Ok(message.data.len());
+        }
         let attempt = || {
             if self.port.is_shut(SENDING) {
                 return Some(Err(Errno::EPIPE));
@@ -249,7 +265,7 @@ impl Unix {
             if peek {
                 seen.extend(first.rights.iter().flat_map(|rights| rights.files().iter().cloned()));
                 let (data, from, credentials) = (first.data.clone(), first.from.clone(), first.credentials);
-                return Some(Ok(Some(Packet { data, from, credentials, rights: None })));
+                return Some(Ok(Some(Packet { data, from, credentials, rights: None, arrival: first.arrival })));
             }
             let packet = queue.packets.pop_front();
             blocked = core::mem::take(&mut queue.blocked);
@@ -260,8 +276,11 @@ impl Unix {
         };
         let Some(packet) = wait.at(&self.port.readable, attempt)? else { return Ok((Vec::new(), Incoming::default())) };
         let cost = packet.cost();
-        let Packet { data, from, credentials, rights } = packet;
-        let mut got = Incoming { full: data.len(), rights, ..Incoming::default() };
+        let Packet { data, from, credentials, rights, arrival } = packet;
+        // As on Linux, `SO_TIMESTAMPING` alone does not count here.
+        let stamped = self.port.options.stamp.load(Ordering::Relaxed) != 0;
+        let beside = if stamped { self.port.options.stamps(arrival) } else { Vec::new() };
+        let mut got = Incoming { full: data.len(), rights, beside, ..Incoming::default() };
         if let Some(from) = from {
             got.from = Some(Address::Unix(from.name()));
             if !peek {

@@ -1,6 +1,10 @@
-//! Classic BPF over the numbers of a system call, as seccomp filters use it: checking a program, and running it.
+//! Classic BPF: checking a program, and running it over the numbers of a system call (seccomp filters) or over a packet (socket filters).
 //!
 //! Facts: Linux, `Documentation/networking/filter.rst` (the instructions) and `seccomp(2)` (which of them, over what).
+#![cfg_attr(target_os = "none", no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
 
 use alloc::vec::Vec;
 
@@ -26,18 +30,39 @@ pub struct Instruction {
     pub k: u32,
 }
 
-/// `struct seccomp_data`: what a program looks at.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct Data {
-    /// The call's number.
-    pub number: i32,
-    /// The kind of processor (`AUDIT_ARCH_X86_64`).
-    pub arch: u32,
-    /// Where the call comes from.
-    pub ip: u64,
-    /// Its arguments.
-    pub args: [u64; 6],
+/// What a program looks at.
+pub trait Data {
+    /// How many bytes there are.
+    fn length(&self) -> u32;
+
+    /// The number of 1, 2 or 4 bytes at a place, in the order of bytes the program expects; `None` if it is not there.
+    fn load(&self, at: u32, size: u32) -> Option<u32>;
+
+    /// What is not in a packet, by its number (`SKF_AD_*`). What nobody says is 0.
+    fn beside(&self, _number: u32) -> u32 {
+        0
+    }
+}
+
+/// A packet: what is in front of it, and the rest.
+impl Data for (&[u8], &[u8]) {
+    fn length(&self) -> u32 {
+        u32::try_from(self.0.len() + self.1.len()).unwrap_or(u32::MAX)
+    }
+
+    fn load(&self, at: u32, size: u32) -> Option<u32> {
+        let byte = |at: usize| self.0.get(at).or_else(|| self.1.get(at - self.0.len())).copied();
+        (at as usize..at as usize + size as usize).try_fold(0, |value, at| Some(value << 8 | u32::from(byte(at)?)))
+    }
+}
+
+/// What a program is for: each has instructions of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// System calls: whole words, within so many bytes.
+    Calls(u32),
+    /// Packets.
+    Packets,
 }
 
 // Classes of instructions.
@@ -53,10 +78,28 @@ const MISC: u16 = 7;
 const BY_X: u16 = 8;
 const MODE_IMM: u16 = 0;
 const MODE_ABS: u16 = 0x20;
+const MODE_IND: u16 = 0x40;
 const MODE_MEM: u16 = 0x60;
 const MODE_LEN: u16 = 0x80;
+/// Four times the low half of a byte: the length of an IPv4 header.
+const MODE_MSH: u16 = 0xa0;
+/// Places from here on are what is not in the packet.
+const BESIDE: u32 = 0xffff_f000;
+/// The last of these that there is, and the one that is an operation.
+const LAST_BESIDE: u32 = 60;
+const XOR_X: u32 = 40;
 const RET_A: u16 = 0x10;
 const TXA: u16 = 0x80;
+
+/// The bytes that a load is of; `None` if there is no such size.
+const fn size(code: u16) -> Option<u32> {
+    match code & 0x18 {
+        0 => Some(4),
+        8 => Some(2),
+        0x10 => Some(1),
+        _ => None,
+    }
+}
 
 /// A program that was checked: it ends, and touches nothing but its data and its memory.
 #[derive(Clone, Debug)]
@@ -67,23 +110,28 @@ impl Program {
     ///
     /// # Errors
     /// `EINVAL`.
-    pub fn new(code: Vec<Instruction>) -> Result<Self, Errno> {
+    pub fn new(code: Vec<Instruction>, purpose: Purpose) -> Result<Self, Errno> {
         let ends = code.last().is_some_and(|last| last.code & 7 == RET);
         let length = code.len();
         let sound = |(at, op): (usize, &Instruction)| {
             let within = |skip: usize| at + 1 + skip < length;
             let k = op.k as usize;
             match op.code & 7 {
-                LD => match op.code & 0xf8 {
-                    MODE_IMM | MODE_LEN => true,
-                    MODE_ABS => k.is_multiple_of(4) && k < size_of::<Data>(),
-                    MODE_MEM => k < MEMORY,
+                LD => match (op.code & 0xe0, purpose) {
+                    (MODE_IMM | MODE_LEN, _) => size(op.code) == Some(4),
+                    (MODE_MEM, _) => size(op.code) == Some(4) && k < MEMORY,
+                    (MODE_ABS, Purpose::Calls(length)) => size(op.code) == Some(4) && op.k.is_multiple_of(4) && op.k < length,
+                    (MODE_ABS, Purpose::Packets) => {
+                        let known = |number: u32| number.is_multiple_of(4) && number <= LAST_BESIDE;
+                        size(op.code).is_some() && op.k.checked_sub(BESIDE).is_none_or(known)
+                    }
+                    (MODE_IND, Purpose::Packets) => size(op.code).is_some(),
                     _ => false,
                 },
                 LDX => match op.code & 0xf8 {
                     MODE_IMM | MODE_LEN => true,
                     MODE_MEM => k < MEMORY,
-                    _ => false,
+                    _ => op.code & 0xf8 == MODE_MSH | 0x10 && purpose == Purpose::Packets,
                 },
                 ST | STX => op.code & 0xf8 == 0 && k < MEMORY,
                 ALU => match op.code >> 4 {
@@ -91,6 +139,7 @@ impl Program {
                     0..=2 | 4 | 5 | 8 | 0xa => true,
                     3 => op.code & BY_X != 0 || k != 0,
                     6 | 7 => op.code & BY_X != 0 || k < 32,
+                    9 => purpose == Purpose::Packets && (op.code & BY_X != 0 || k != 0),
                     _ => false,
                 },
                 JMP => match op.code >> 4 {
@@ -106,15 +155,21 @@ impl Program {
         if fits && ends && code.iter().enumerate().all(sound) { Ok(Self(code)) } else { Err(Errno::EINVAL) }
     }
 
+    /// Its instructions.
+    #[must_use]
+    pub fn code(&self) -> &[Instruction] {
+        &self.0
+    }
+
     /// How many instructions it has.
     #[must_use]
     pub fn length(&self) -> usize {
         self.0.len()
     }
 
-    /// What it returns for a call.
+    /// What it returns. A load of what is not there, or a division by zero, ends it with 0.
     #[must_use]
-    pub fn run(&self, data: &Data) -> u32 {
+    pub fn run(&self, data: &impl Data) -> u32 {
         let (mut a, mut x, mut memory) = (0u32, 0u32, [0u32; MEMORY]);
         let mut at = 0;
         // Jumps lead forward only, so that this ends.
@@ -122,15 +177,23 @@ impl Program {
             at += 1;
             let k = op.k as usize;
             let operand = if op.code & BY_X != 0 { x } else { op.k };
-            let load = |mode: u16| match mode {
-                MODE_ABS => data.as_bytes().get(k..k + 4).map_or(0, |b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]])),
-                MODE_MEM => memory[k % MEMORY],
-                MODE_LEN => size_of::<Data>() as u32,
-                _ => op.k,
+            let width = size(op.code).unwrap_or(4);
+            let loaded = || match op.code & 0xe0 {
+                MODE_ABS if op.k == BESIDE + XOR_X => Some(a ^ x),
+                MODE_ABS if op.k >= BESIDE => Some(data.beside(op.k - BESIDE)),
+                MODE_ABS => data.load(op.k, width),
+                MODE_IND => data.load(op.k.checked_add(x)?, width),
+                MODE_MSH => Some((data.load(op.k, 1)? & 0xf) * 4),
+                MODE_MEM => Some(memory[k % MEMORY]),
+                MODE_LEN => Some(data.length()),
+                _ => Some(op.k),
             };
             match op.code & 7 {
-                LD => a = load(op.code & 0xf8),
-                LDX => x = load(op.code & 0xf8),
+                class @ (LD | LDX) => match loaded() {
+                    Some(value) if class == LD => a = value,
+                    Some(value) => x = value,
+                    None => return 0,
+                },
                 ST => memory[k % MEMORY] = a,
                 STX => memory[k % MEMORY] = x,
                 ALU => match calculate(op.code >> 4, a, operand) {
@@ -168,6 +231,7 @@ fn calculate(operation: u16, a: u32, operand: u32) -> Option<u32> {
         6 => a.checked_shl(operand).unwrap_or(0),
         7 => a.checked_shr(operand).unwrap_or(0),
         8 => a.wrapping_neg(),
+        9 => a.checked_rem(operand)?,
         _ => a ^ operand,
     })
 }
@@ -181,8 +245,25 @@ mod tests {
         Instruction { code, if_true, if_false, k }
     }
 
-    fn data(number: i32, first: u64) -> Data {
-        Data { number, arch: 0xc000_003e, ip: 0x1234, args: [first, 0, 0, 0, 0, 6] }
+    /// Words, as a system call's are.
+    struct Words([u32; 16]);
+
+    impl Data for Words {
+        fn length(&self) -> u32 {
+            64
+        }
+
+        fn load(&self, at: u32, _: u32) -> Option<u32> {
+            self.0.get(at as usize / 4).copied()
+        }
+    }
+
+    const CALLS: Purpose = Purpose::Calls(64);
+
+    fn data(number: u32, first: u32) -> Words {
+        let mut words = [0; 16];
+        (words[0], words[4]) = (number, first);
+        Words(words)
     }
 
     #[test]
@@ -196,7 +277,7 @@ mod tests {
             op(0x06, 9, 0, 0),
             op(0x06, 7, 0, 0),
         ];
-        let program = Program::new(program).unwrap();
+        let program = Program::new(program, CALLS).unwrap();
         assert_eq!([program.run(&data(39, 3)), program.run(&data(39, 10)), program.run(&data(40, 3))], [9, 7, 7]);
     }
 
@@ -213,9 +294,27 @@ mod tests {
             op(0x0c, 0, 0, 0), // A += X
             op(0x16, 0, 0, 0), // return A
         ];
-        assert_eq!(Program::new(program).unwrap().run(&data(0, 0)), 34 + 64);
+        assert_eq!(Program::new(program, CALLS).unwrap().run(&data(0, 0)), 34 + 64);
         let by_zero = vec![op(0x01, 0, 0, 0), op(0x3c, 0, 0, 0), op(0x06, 5, 0, 0)];
-        assert_eq!(Program::new(by_zero).unwrap().run(&data(0, 0)), 0);
+        assert_eq!(Program::new(by_zero, CALLS).unwrap().run(&data(0, 0)), 0);
+    }
+
+    #[test]
+    fn packets_are_read_in_the_order_of_the_network() {
+        let packet = (&[0x45, 0x02, 0x03][..], &[0x04, 0x05, 0x06, 0x07][..]);
+        let run = |ops: Vec<Instruction>| Program::new(ops, Purpose::Packets).unwrap().run(&packet);
+        let ret = op(0x16, 0, 0, 0);
+        assert_eq!(run(vec![op(0x20, 1, 0, 0), ret]), 0x0203_0405);
+        assert_eq!(run(vec![op(0x28, 2, 0, 0), ret]), 0x0304);
+        assert_eq!(run(vec![op(0x30, 6, 0, 0), ret]), 7);
+        // X = 4 * (0x45 & 15) = 20; behind the end.
+        assert_eq!(run(vec![op(0xb1, 0, 0, 0), op(0x87, 0, 0, 0), ret]), 20);
+        assert_eq!(run(vec![op(0xb1, 0, 0, 0), op(0x50, 0, 0, 0), op(0x06, 1, 0, 0)]), 0);
+        assert_eq!(run(vec![op(0x01, 2, 0, 0), op(0x50, 1, 0, 0), ret]), 4);
+        assert_eq!(run(vec![op(0x20, 4, 0, 0), op(0x06, 1, 0, 0)]), 0);
+        assert_eq!(run(vec![op(0x80, 0, 0, 0), op(0x94, 4, 0, 0), ret]), 3);
+        assert_eq!(run(vec![op(0x00, 6, 0, 0), op(0x01, 5, 0, 0), op(0x20, BESIDE + XOR_X, 0, 0), ret]), 3);
+        assert!(Program::new(vec![op(0x20, BESIDE + 1, 0, 0), ret], Purpose::Packets).is_err());
     }
 
     #[test]
@@ -234,16 +333,20 @@ mod tests {
             vec![op(0x28, 0, 0, 0), ret],
             vec![ret; MAX_LENGTH + 1],
         ] {
-            assert_eq!(Program::new(bad).err(), Some(Errno::EINVAL));
+            assert_eq!(Program::new(bad, CALLS).err(), Some(Errno::EINVAL));
         }
     }
 
     proptest::proptest! {
         #[test]
-        fn whatever_is_accepted_ends(ops in proptest::collection::vec((0u16..0x110, 0u32..80, 0u8..4, 0u8..4), 1..40), number in 0..500) {
+        fn whatever_is_accepted_ends(ops in proptest::collection::vec((0u16..0x110, 0u32..80, 0u8..4, 0u8..4), 1..40), number in 0..500u32) {
             let code = ops.into_iter().map(|(code, k, t, f)| op(code, k, t, f)).collect();
-            if let Ok(program) = Program::new(code) {
+            let code: Vec<Instruction> = code;
+            if let Ok(program) = Program::new(code.clone(), CALLS) {
                 let _ = program.run(&data(number, 1));
+            }
+            if let Ok(program) = Program::new(code, Purpose::Packets) {
+                let _ = program.run(&(&[1, 2, 3][..], &[4; 40][..]));
             }
         }
     }
