@@ -12,9 +12,10 @@ use fs::{Cred, FsContext, Inode, NewInode, NewKind, Path, Result, devfs};
 
 /// Makes the root file system. An archive that is broken gives what came before the broken entry, and a message.
 pub(crate) fn make() -> Result<FsContext> {
-    let ram = RamFs::new("rootfs", None, 0o755);
-    let root = mount::mount_root(ram.clone(), "rootfs");
     let frames = guard::mem::stats().total;
+    // The limit is one that cannot be reached; `df` shows what is used of it.
+    let ram = RamFs::new("tmpfs", Some(frames), 0o755);
+    let root = mount::mount_root(ram.clone(), "tmpfs");
     guard::mem::shrinkers().register(fs::start_name_cache(frames * PAGE_SIZE as u64));
 
     unpack(&ram.root());

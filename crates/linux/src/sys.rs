@@ -2,10 +2,11 @@
 
 use alloc::string::String;
 
-use ::task::{Mutex, now_ns};
+use ::task::{CpuId, Mutex, now_ns};
 use abi::errno::Errno;
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general as sys;
+use psi::{Load, Work};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::time::NS_PER_SEC;
@@ -93,10 +94,24 @@ pub fn sys_uname(_: &Task, to: usize) -> SysResult {
     Ok(0)
 }
 
-/// The load of the last 1, 5 and 15 minutes. Not measured: what runs now stands for all three.
+/// The load of the last 1, 5 and 15 minutes, in 2^-16.
+fn load() -> [u64; 3] {
+    static LOAD: Mutex<Load> = Mutex::new(Load::new());
+    let now = now_ns();
+    let (mut work, mut waiting, mut crowded) = (Work::default(), 0, 0);
+    for stats in (0..::task::cpu_count() as u32).map(|n| ::task::stats::cpu(CpuId(n))) {
+        work.busy_ns += now.saturating_sub(stats.idle_ns);
+        work.stalled_ns += stats.stalled_ns;
+        let queued = u64::from(stats.runnable.saturating_sub(1));
+        waiting += queued;
+        crowded += u64::from(queued > 0);
+    }
+    LOAD.lock().update(now, work, waiting.div_ceil(crowded.max(1)))
+}
+
+/// The load of the last 1, 5 and 15 minutes, as `/proc/loadavg` shows it.
 pub(crate) fn load_average() -> [String; 3] {
-    let now = ::task::stats::runnable().saturating_sub(1);
-    [(); 3].map(|()| alloc::format!("{now}.00"))
+    load().map(|load| alloc::format!("{}.{:02}", load >> 16, ((load & 0xffff) * 100) >> 16))
 }
 
 /// `struct sysinfo`.
@@ -124,10 +139,9 @@ const _: () = assert!(size_of::<SysInfo>() == 112);
 /// `sysinfo(2)`
 pub fn sys_sysinfo(_: &Task, to: UserPtr<SysInfo>) -> SysResult {
     let memory = guard::mem::stats();
-    let load = u64::from(::task::stats::runnable().saturating_sub(1)) << 16;
     let mut info = SysInfo::new_zeroed();
     info.uptime = (now_ns() / NS_PER_SEC).cast_signed();
-    info.loads = [load; 3];
+    info.loads = load();
     info.total_ram = (memory.total - memory.granted - memory.leaked) * vm::PAGE_SIZE as u64;
     info.free_ram = memory.free * vm::PAGE_SIZE as u64;
     info.processes = u16::try_from(processes::thread_count()).unwrap_or(u16::MAX);

@@ -7,7 +7,11 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
+mod load;
+
 use core::fmt;
+
+pub use load::{Load, Work};
 
 /// Nanoseconds of a period of the averages, as in Linux.
 const PERIOD_NS: u64 = 2_000_000_000;

@@ -154,6 +154,11 @@ const FIXED: &[(&str, &str, &str)] = &[
         "done",
     ),
     ("uname names the kernel's interface", "uname -m; [ -n \"$(uname -r)\" ] && echo release", "x86_64\nrelease"),
+    (
+        "who computes for a while is seen in the load",
+        "timeout 6 sh -c 'while :; do :; done' 2>/dev/null; awk '{print ($1 > 0)}' /proc/loadavg",
+        "1",
+    ),
     ("64 sleeping processes at once", "for i in $(seq 1 64); do sleep 1 & done; wait; echo all", "all"),
 ];
 

@@ -27,7 +27,7 @@ const PACKAGES: [&str; 14] = [
 ];
 
 /// What is shown, the program with its arguments, and what it prints.
-const PROGRAMS: [(&str, &[&str], &str); 9] = [
+const PROGRAMS: [(&str, &[&str], &str); 10] = [
     (
         "bash: arithmetic, arrays, functions, process substitution, traps",
         &[
@@ -104,6 +104,11 @@ print(os.read(r, 100), os.waitstatus_to_exitcode(status))
         "ps and free see the instance only",
         &["bash", "-c", "ps -e -o comm= | sort | paste -sd,; free -m | awk '/Mem/ {print ($2 < 600)}'"],
         "bash,paste,ps,sort\n1",
+    ),
+    (
+        "df shows the root, and something used of it",
+        &["bash", "-c", "df --output=fstype,target,used / | awk 'NR == 2 {print $1, $2, ($3 > 0)}'"],
+        "tmpfs / 1",
     ),
     (
         "a script is run by its interpreter",
