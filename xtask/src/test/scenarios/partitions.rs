@@ -27,7 +27,7 @@ pub fn life(setting: &Setting) -> Result<Vec<Check>> {
     let mut steps: Vec<_> = [
         ("run gives the program's output", "skerry run -- echo hello from inside", "hello from inside"),
         ("run gives its exit status", "skerry run -- sh -c 'exit 42'; echo $?", "42"),
-        ("run gives the status of a killed program", "skerry run --name k -- sleep 100 & sleep 2; skerry kill k >/dev/null; wait $!; echo $?", "137"),
+        ("run gives the status of a killed program", "skerry run --name k -- sh -c 'echo ready; exec sleep 100' >out & until grep -qs ready out; do :; done; skerry kill k >/dev/null; wait $!; echo $?", "137"),
         ("standard input goes in and its end too", "seq 1 5000 | skerry run -- sh -c 'wc -l; echo done'", "5000\ndone"),
         ("standard error stays apart", "skerry run -- sh -c 'echo out; echo err >&2' 2>/dev/null; skerry run -- sh -c 'echo out; echo err >&2' 2>&1 >/dev/null", "out\nerr"),
         ("a megabyte comes out whole", "skerry run -- sh -c 'seq 1 160000' | md5sum; seq 1 160000 | md5sum | sed s/-//", ""),
@@ -36,11 +36,11 @@ pub fn life(setting: &Setting) -> Result<Vec<Check>> {
         ("the instance has processes of its own", "skerry run -- sh -c 'ps -o pid,comm | grep -c vmagent; [ -e /dev/skerry ] || echo no supervisor device'", "0\nno supervisor device"),
         ("--rootfs is all there is", "mkdir -p r/bin r/dir; cp /bin/busybox r/bin/; ln -s busybox r/bin/sh; echo seen > r/dir/file; skerry run --rootfs r -- /bin/sh -c '/bin/busybox cat /dir/file; /bin/busybox ls /bin'; tar cf r.tar -C r .; skerry run --rootfs r.tar -- /bin/busybox cat /dir/file", "seen\nbusybox\nsh\nseen"),
         ("a program that is not there", "skerry run -- /no/such/program 2>/dev/null; echo $?", "127"),
-        ("create and start are two steps", "skerry create --name two --cpus 1 -- echo two steps >/dev/null; skerry ls | grep -c two; skerry start two >/dev/null; sleep 2; skerry logs two; skerry rm two >/dev/null; skerry ls | grep -c two || :", "1\ntwo steps\n0"),
+        ("create and start are two steps", "skerry create --name two --cpus 1 -- echo two steps >/dev/null; skerry ls | grep -c two; skerry start two >/dev/null; skerry wait two; skerry logs two; skerry rm two >/dev/null; skerry ls | grep -c two || :", "1\n0\ntwo steps\n0"),
         ("logs -f follows until the end", "skerry run -d --name f -- sh -c 'for i in 1 2 3; do echo $i; sleep 1; done' >/dev/null; skerry logs -f f; skerry rm f >/dev/null", "1\n2\n3"),
         ("attach connects to a running one", "skerry run -d --name a -- sh -c 'read line; echo got $line' >/dev/null; echo word | skerry attach a; skerry rm --force a >/dev/null 2>&1 || :", "got word"),
-        ("stop asks, and the program may answer", "skerry run -d --name s -- sh -c 'trap \"echo asked; exit 9\" TERM; while :; do sleep 1; done' >/dev/null; sleep 2; skerry stop s >/dev/null; skerry logs s; skerry rm s >/dev/null", "asked"),
-        ("Ctrl-C reaches the program", "skerry run --name c -- sh -c 'trap \"exit 7\" INT; while :; do sleep 1; done' & sleep 3; kill -INT $!; wait $!; echo $?", "7"),
+        ("stop asks, and the program may answer", "skerry run -d --name s -- sh -c 'trap \"echo asked; exit 9\" TERM; echo ready; while :; do sleep 1; done' >/dev/null; until skerry logs s | grep -q ready; do :; done; skerry stop s >/dev/null; skerry logs s; skerry rm s >/dev/null", "ready\nasked"),
+        ("Ctrl-C reaches the program", "skerry run --name c -- sh -c 'trap \"exit 7\" INT; echo ready; while :; do sleep 1; done' >out & until grep -qs ready out; do :; done; kill -INT $!; wait $!; echo $?", "7"),
         ("--rm leaves nothing behind", "skerry run --rm --name gone -- true; skerry ls | grep -c gone || :", "0"),
     ]
     .into_iter()
@@ -48,7 +48,7 @@ pub fn life(setting: &Setting) -> Result<Vec<Check>> {
     .collect();
     // What follows looks at the list of instances: it begins empty.
     steps.push(Step::new("prune forgets all that have ended", "skerry prune >/dev/null; skerry ls --json", Text("[]")));
-    steps.push(Step::new("ls and inspect show a running instance", "skerry run -d --name shown --cpus 2 --mem 128M -- sleep 100 >/dev/null; sleep 1; echo '== ls'; skerry ls --json; echo '== inspect'; skerry inspect shown --json; skerry stop --force shown >/dev/null; skerry rm shown >/dev/null", Accepted(|printed| {
+    steps.push(Step::new("ls and inspect show a running instance", "skerry run -d --name shown --cpus 2 --mem 128M -- sleep 100 >/dev/null; echo '== ls'; skerry ls --json; echo '== inspect'; skerry inspect shown --json; skerry stop --force shown >/dev/null; skerry rm shown >/dev/null", Accepted(|printed| {
         let entry = json::instance(part(printed, "ls")?, "shown")?;
         ensure!(entry["state"] == "running" && entry["cpus"] == 2 && entry["memory"] == 128 << 20, "{entry}");
         ensure!(entry["mode"] == "cooperative", "{entry}");
@@ -77,7 +77,7 @@ pub fn life(setting: &Setting) -> Result<Vec<Check>> {
         }),
     ));
     steps.push(Step::new("a taken name is refused", "skerry run -d --name one -- sleep 50 >/dev/null; skerry run --name one -- true 2>&1 | grep -c one; skerry stop --force one >/dev/null; skerry rm one >/dev/null", Text("1")));
-    steps.push(Step::new("a killed tool leaves what ls explains and rm clears", "skerry run --name orphan -- sleep 1000 & sleep 2; kill -9 $!; wait $! 2>/dev/null; echo '== ls'; skerry ls --json; echo '== after'; skerry rm --force orphan >/dev/null; skerry ls --json; echo '== resources'; skerry resources --json", Accepted(|printed| {
+    steps.push(Step::new("a killed tool leaves what ls explains and rm clears", "skerry run --name orphan -- sh -c 'echo ready; exec sleep 1000' >out & until grep -qs ready out; do :; done; kill -9 $!; wait $! 2>/dev/null; echo '== ls'; skerry ls --json; echo '== after'; skerry rm --force orphan >/dev/null; skerry ls --json; echo '== resources'; skerry resources --json", Accepted(|printed| {
         json::instance(part(printed, "ls")?, "orphan")?;
         ensure!(part(printed, "after")? == "[]", "it is still there: {printed}");
         let resources = json::resources(part(printed, "resources")?)?;
@@ -121,16 +121,17 @@ skerry run -d --name neighbour --cpus 1 --mem 96M -- sh -c '
         got=$(seq 1 3000 | sha256sum)
         [ "$got" = "$want" ] || { echo wrong after $n; exit 1; }
         n=$((n + 1))
-        echo round $n
+        echo round $n done
     done' >/dev/null
-rounds() { skerry logs neighbour | tail -n 1 | sed 's/round //'; }
-sleep 2
+# The last of the lines that are whole; 0 before the first.
+rounds() { skerry logs neighbour | awk '$3 == "done" {n = $2} END {print n + 0}'; }
+until [ $(rounds) -gt 0 ]; do :; done
 before=$(rounds)
 "#;
 
 /// What follows the fault: the neighbour has gone on, the supervisor works, everything but the neighbour's is back.
 const AFTERWARDS: &str = r#"
-sleep 3
+until [ $(rounds) -gt $before ]; do :; done
 after=$(rounds)
 echo "== rounds"; echo "$before $after"
 skerry logs neighbour | grep -c wrong
@@ -148,7 +149,7 @@ echo "== resources"; skerry resources --json
 pub fn faults(setting: &Setting) -> Result<Vec<Check>> {
     let fault = |what: &str, command: &str, check: fn(&str) -> Result<String>| {
         let script = format!(
-            "{NEIGHBOUR}\n(timeout -s KILL 20 skerry run --name victim --cpus 1 --mem 64M -- sh -c '{command}') >out 2>&1; echo \"== status\"; echo $?; cat out\n{AFTERWARDS}"
+            "{NEIGHBOUR}\n(timeout -s KILL 30 skerry run --name victim --cpus 1 --mem 64M -- sh -c '{command}') >out 2>&1; echo \"== status\"; echo $?; cat out\n{AFTERWARDS}"
         );
         Step::new(what, script, Accepted(check)).limit(90)
     };
@@ -168,7 +169,7 @@ pub fn faults(setting: &Setting) -> Result<Vec<Check>> {
         }),
         fault(
             "an instance runs with interrupts off for ever, and is stopped by force",
-            "(sleep 2; echo hang > /proc/skerry/fault) & sleep 100",
+            "echo hang > /proc/skerry/fault & sleep 100",
             |printed| {
                 contained(printed, "")?;
                 went_on(printed)
@@ -176,7 +177,7 @@ pub fn faults(setting: &Setting) -> Result<Vec<Check>> {
         ),
         fault(
             "an instance is deaf to NMIs too: its processor is reset, and used again",
-            "(sleep 2; echo deaf > /proc/skerry/fault) & sleep 100",
+            "echo deaf > /proc/skerry/fault & sleep 100",
             |printed| {
                 contained(printed, "")?;
                 let victim = serde_json::from_str::<serde_json::Value>(part(printed, "inspected")?)?;
@@ -235,12 +236,12 @@ pub fn churn(setting: &Setting) -> Result<Vec<Check>> {
 pub fn four(setting: &Setting) -> Result<Vec<Check>> {
     let script = r#"
 for i in 1 2 3 4; do
-    skerry run -d --name i$i --cpus $((1 + (i > 1))) --mem 128M -- sh -c "seq 1 20000 | sha256sum; seq 1 $((i * 100)) | wc -l; sleep 5" >/dev/null
+    skerry run -d --name i$i --cpus $((1 + (i > 1))) --mem 128M -- sh -c "seq 1 20000 | sha256sum; seq 1 $((i * 100)) | wc -l; exec sleep 1000" >/dev/null
 done
-sleep 2
+for i in 1 2 3 4; do until [ $(skerry logs i$i | wc -l) = 2 ]; do :; done; done
 echo "== ls"; skerry ls --json
 echo "== resources"; skerry resources --json
-for i in 1 2 3 4; do echo "== out$i"; skerry logs -f i$i; skerry rm --force i$i >/dev/null; done
+for i in 1 2 3 4; do echo "== out$i"; skerry logs i$i; skerry rm --force i$i >/dev/null; done
 echo "== want"; seq 1 20000 | sha256sum
 echo "== end"; skerry resources --json
 "#;

@@ -57,21 +57,19 @@ const STEPS: &[(&str, Action)] = &[
         Ok(())
     }),
     ("erase, and kill of a line, in canonical mode", |session| {
-        session.send("cat\n")?;
         // What is typed before the shell has given the terminal back would be its line editor's.
-        std::thread::sleep(Duration::from_secs(1));
+        begin(session, "cat")?;
         session.send("wrong\x15helloo\x7f world\n")?;
         session.expect("hello world\r\n", SOON)?;
         session.send("\x04")?;
         session.expect(PROMPT, SOON).map(drop)
     }),
     ("Ctrl-C ends what runs, and not the shell", |session| {
-        session.send("while :; do :; done\n")?;
-        std::thread::sleep(Duration::from_secs(1));
+        begin(session, "while :; do :; done")?;
         session.send("\x03")?;
         session.expect(PROMPT, SOON)?;
-        session.send("sleep 1000\n")?;
-        std::thread::sleep(Duration::from_secs(1));
+        begin(session, SLEEPER)?;
+        session.expect("awake\r\n", SOON)?;
         session.send("\x03")?;
         session.expect(PROMPT, SOON)?;
         let shown = type_line(session, "echo alive $?")?;
@@ -79,24 +77,24 @@ const STEPS: &[(&str, Action)] = &[
         Ok(())
     }),
     ("Ctrl-Z stops a job; bg and fg go on with it", |session| {
-        session.send("sleep 1000\n")?;
-        std::thread::sleep(Duration::from_secs(1));
+        begin(session, SLEEPER)?;
+        session.expect("awake\r\n", SOON)?;
         session.send("\x1a")?;
         let shown = session.expect(PROMPT, SOON)?;
         ensure!(shown.contains("Stopped"), "{shown:?}");
-        let shown = type_line(session, "jobs; ps -o stat,comm | grep sleep")?;
+        let shown = type_line(session, "jobs; ps -o stat,args | grep [s]leep")?;
         ensure!(shown.contains("Stopped") && shown.lines().any(|line| line.starts_with('T')), "{shown:?}");
         type_line(session, "bg")?;
         let shown = type_line(session, "jobs")?;
         ensure!(shown.contains("Running"), "{shown:?}");
         session.send("fg\n")?;
-        session.expect("sleep 1000\r\n", SOON)?;
+        session.expect("sleep 1000", SOON)?;
+        session.expect("\r\n", SOON)?;
         session.send("\x03")?;
         session.expect(PROMPT, SOON).map(drop)
     }),
     ("a background job that reads the terminal is stopped", |session| {
-        type_line(session, "cat &")?;
-        std::thread::sleep(Duration::from_secs(1));
+        type_line(session, "cat & until grep -q '^State:.T' /proc/$!/status; do :; done")?;
         let shown = type_line(session, "jobs")?;
         ensure!(shown.contains("Stopped"), "{shown:?}");
         type_line(session, "kill -9 %1; wait")?;
@@ -135,13 +133,14 @@ const STEPS: &[(&str, Action)] = &[
         let shown = session.expect("subos", SOON)?;
         ensure!(shown.contains("/dev/console") && shown.contains("30 90"), "{shown:?}");
         session.expect("inside> ", SOON)?;
-        session.send("sleep 1000\n")?;
-        std::thread::sleep(Duration::from_secs(1));
+        begin(session, SLEEPER)?;
+        session.expect("awake\r\n", SOON)?;
         session.send("\x1a")?;
         session.expect("Stopped", SOON)?;
         session.expect("inside> ", SOON)?;
         session.send("fg\n")?;
-        session.expect("sleep 1000\r\n", SOON)?;
+        session.expect("sleep 1000", SOON)?;
+        session.expect("\r\n", SOON)?;
         session.send("\x03")?;
         session.expect("inside> ", SOON)?;
         session.send("exit 7\n")?;
@@ -153,14 +152,23 @@ const STEPS: &[(&str, Action)] = &[
         Ok(())
     }),
     ("raw mode passes every key", |session| {
-        session.send("stty raw -echo; dd bs=1 count=3 2>/dev/null | hexdump -C; stty sane\n")?;
-        session.expect("stty sane", SOON)?;
-        std::thread::sleep(Duration::from_secs(2));
+        begin(session, "stty raw -echo; echo r''aw; dd bs=1 count=3 2>/dev/null | hexdump -C; stty sane")?;
+        session.expect("raw\n", SOON)?;
         session.send("\x03\r\x1a")?;
         session.expect("03 0d 1a", SOON)?;
         session.expect(PROMPT, SOON).map(drop)
     }),
 ];
+
+/// A sleep that is in the foreground, in a group of its own, when what it says is seen.
+const SLEEPER: &str = "sh -c 'echo aw\"\"ake; exec sleep 1000'";
+
+/// Types a command and waits until the shell has begun to run it.
+fn begin(session: &mut Session, line: &str) -> Result<()> {
+    // Not the echo of what is typed.
+    session.send(&format!("echo beg''un; {line}\n"))?;
+    session.expect("begun\r\n", SOON).map(drop)
+}
 
 /// Types a command; returns what it showed.
 fn type_line(session: &mut Session, line: &str) -> Result<String> {
