@@ -12,6 +12,7 @@ mod initramfs;
 mod iso;
 mod ksyms;
 mod linux;
+mod packages;
 mod paths;
 mod qemu;
 mod rootfs;

@@ -77,13 +77,17 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The archive of these packages, without documentation; made again only if a version has changed.
-pub fn cached(packages: &[&str]) -> Result<PathBuf> {
-    let resolved = resolve(packages)?;
+/// The archive of the packages in these lists, without documentation; made again only if a version has changed.
+pub fn cached(lists: &[&[&str]]) -> Result<PathBuf> {
+    let packages = lists.concat();
+    let resolved = resolve(&packages)?;
     let mut hash = DefaultHasher::new();
     resolved.keys().for_each(|file| file.hash(&mut hash));
     include_str!("rootfs.rs").hash(&mut hash);
-    let output = cache()?.join(format!("{}-{:016x}.tar", packages.join("-"), hash.finish()));
+    // The last list is what sets it apart; a file's name has 255 characters at most.
+    let name = lists.last().map_or(String::new(), |list| list.join("-"));
+    let name: String = name.chars().filter(|c| c.is_ascii_alphanumeric() || "-.".contains(*c)).take(200).collect();
+    let output = cache()?.join(format!("{name}-{:016x}.tar", hash.finish()));
     if !output.exists() {
         write(&fetch(&resolved)?, &output, false)?;
     }

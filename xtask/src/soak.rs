@@ -9,30 +9,8 @@ use anyhow::{Result, ensure};
 use clap::Args;
 
 use crate::vm::{Addition, Ending, Machine, Streams, last_lines};
-use crate::{paths, rootfs};
+use crate::{packages, paths, rootfs};
 
-/// What the tasks of `soak.sh` need.
-const PACKAGES: [&str; 19] = [
-    "bash",
-    "coreutils",
-    "diffutils",
-    "findutils",
-    "gcc",
-    "git",
-    "grep",
-    "gzip",
-    "libc6-dev",
-    "make",
-    "mawk",
-    "perl-base",
-    "procps",
-    "python3-minimal",
-    "sed",
-    "sqlite3",
-    "tar",
-    "xz-utils",
-    "zstd",
-];
 /// How long a machine may take beyond its time: to start, for the last tasks, on a host that is busy.
 const PATIENCE: u64 = 600;
 
@@ -71,7 +49,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// The file system of the instances.
 pub fn root() -> Result<PathBuf> {
-    rootfs::cached(&PACKAGES)
+    rootfs::cached(&[packages::BASE, packages::DEVELOPMENT])
 }
 
 /// Soaks one instance; returns what it says at its end.

@@ -105,7 +105,7 @@ pub fn boot(machine: &Machine, setup: Setup, names: &[&str]) -> Result<String> {
         archive.device("/dev/zero", 0o666, 1, 5);
         archive.file("/bench.conf", 0o644, conf.as_bytes());
         archive.host(&nothing, "/nothing")?;
-        if setup.packages { archive.tar(&rootfs::cached(&PACKAGES)?) } else { Ok(()) }
+        if setup.packages { archive.tar(&rootfs::cached(&[&PACKAGES])?) } else { Ok(()) }
     })
 }
 

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: checks of the source, tests on the host, and scenarios in booted machines.
 
 mod batch;
+mod cases;
 mod host;
 mod scenarios;
 

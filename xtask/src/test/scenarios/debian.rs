@@ -4,27 +4,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::rootfs;
 use crate::test::batch::{self, Expect, Step};
 use crate::test::{Check, Setting};
 use crate::vm::Addition;
-
-const PACKAGES: [&str; 14] = [
-    "bash",
-    "coreutils",
-    "diffutils",
-    "findutils",
-    "grep",
-    "gzip",
-    "mawk",
-    "perl-base",
-    "procps",
-    "python3-minimal",
-    "sed",
-    "sqlite3",
-    "tar",
-    "xz-utils",
-];
+use crate::{packages, rootfs};
 
 /// What is shown, the program with its arguments, and what it prints.
 const PROGRAMS: [(&str, &[&str], &str); 10] = [
@@ -126,9 +109,6 @@ print(os.read(r, 100), os.waitstatus_to_exitcode(status))
     ),
 ];
 
-/// What it takes to develop software.
-const TOOLS: [&str; 8] = ["bash", "coreutils", "gcc", "git", "grep", "libc6-dev", "make", "sed"];
-
 const DEVELOPMENT: [(&str, &[&str], &str); 2] = [
     (
         "git: commits, a clone over a local path, its log and its integrity",
@@ -156,18 +136,18 @@ printf 'm: m.o f1.o f2.o f3.o f4.o\n\t$(CC) -o $@ $^\n' > Makefile; make -s -j4 
 ];
 
 pub fn programs(setting: &Setting) -> Result<Vec<Check>> {
-    instances(setting, "programs", &PACKAGES, &PROGRAMS, "--cpus 1 --mem 512M", "2G")
+    instances(setting, "programs", &[packages::BASE], &PROGRAMS, "--cpus 1 --mem 512M", "2G")
 }
 
 pub fn development(setting: &Setting) -> Result<Vec<Check>> {
-    instances(setting, "development", &TOOLS, &DEVELOPMENT, "--cpus 2 --mem 1G", "4G")
+    instances(setting, "development", &[packages::BASE, packages::DEVELOPMENT], &DEVELOPMENT, "--cpus 2 --mem 1G", "4G")
 }
 
 /// Runs each program in an instance of its own, on a file system of these packages.
 fn instances(
     setting: &Setting,
     name: &str,
-    packages: &[&str],
+    packages: &[&[&str]],
     programs: &[(&str, &[&str], &'static str)],
     size: &str,
     memory: &str,

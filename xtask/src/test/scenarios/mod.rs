@@ -11,6 +11,7 @@ mod partitions;
 mod programs;
 mod scheduler;
 mod servers;
+mod shell;
 mod soak;
 mod terminal;
 mod topology;
@@ -26,6 +27,7 @@ pub fn tests() -> Vec<Test> {
         Test { name: "machine/churn", place: SkerryMachine, run: partitions::churn },
         Test { name: "machine/debian", place: SkerryMachine, run: debian::programs },
         Test { name: "machine/development", place: SkerryMachine, run: debian::development },
+        Test { name: "machine/shell", place: SkerryMachine, run: shell::run },
         Test { name: "machine/fuzz", place: SkerryMachine, run: fuzz::run },
         Test { name: "machine/servers", place: SkerryMachine, run: servers::run },
         Test { name: "machine/soak", place: SkerryMachine, run: soak::short },
@@ -40,6 +42,7 @@ pub fn tests() -> Vec<Test> {
         Test { name: "machine/four", place: SkerryMachine, run: partitions::four },
         Test { name: "machine/iso", place: SkerryMachine, run: boot::iso },
         Test { name: "machine/64-processors", place: SkerryMachine, run: boot::large },
+        Test { name: "long/sqlite", place: SkerryMachine, run: shell::sqlite },
         Test { name: "long/soak", place: SkerryMachine, run: soak::long },
     ]
 }

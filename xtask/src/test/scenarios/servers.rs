@@ -4,23 +4,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::rootfs;
 use crate::test::batch::{self, Expect, Step};
 use crate::test::{Check, Setting};
 use crate::vm::Addition;
-
-const PACKAGES: [&str; 10] = [
-    "bash",
-    "coreutils",
-    "curl",
-    "diffutils",
-    "grep",
-    "memcached",
-    "nginx-light",
-    "python3-minimal",
-    "redis-server",
-    "redis-tools",
-];
+use crate::{packages, rootfs};
 
 /// redis over IPv4, IPv6, a name and `AF_UNIX`; its benchmark, with and without pipelining; saving in the background.
 const REDIS: &str = r#"cd /tmp
@@ -86,7 +73,7 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let mut machine = setting.machine("all");
     machine.hardware.memory = "3G".into();
     machine.timeout = Some(Duration::from_secs(420));
-    let host = rootfs::cached(&PACKAGES)?;
+    let host = rootfs::cached(&[packages::BASE, packages::SERVERS])?;
     machine.additions.push(Addition { host, guest: "/debian.tar".into() });
     let step = |what: &str, script: &str, says: &'static str| {
         let script = script.replace('\'', r"'\''");

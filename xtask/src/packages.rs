@@ -1,0 +1,26 @@
+//! Lists of Debian's packages that scenarios and the soak share, so that they share archives, too.
+
+/// What every script may call.
+pub const BASE: &[&str] = &[
+    "bash",
+    "coreutils",
+    "diffutils",
+    "findutils",
+    "grep",
+    "gzip",
+    "mawk",
+    "perl-base",
+    "procps",
+    "python3-minimal",
+    "sed",
+    "sqlite3",
+    "tar",
+    "xz-utils",
+    "zstd",
+];
+
+/// What it takes to develop software, beside [`BASE`].
+pub const DEVELOPMENT: &[&str] = &["gcc", "git", "libc6-dev", "make"];
+
+/// Servers and their clients, beside [`BASE`].
+pub const SERVERS: &[&str] = &["curl", "memcached", "nginx-light", "redis-server", "redis-tools"];
