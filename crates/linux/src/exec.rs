@@ -146,7 +146,7 @@ fn open(task: &Task, dirfd: i32, name: &[u8], nofollow: bool) -> Result<Program,
 
 fn check_executable(task: &Task, file: &File) -> Result<(), Errno> {
     let meta = file.metadata();
-    if meta.kind != FileType::Regular {
+    if meta.kind != FileType::Regular || file.path().mount().flags() & fs::mount::MS_NOEXEC != 0 {
         return Err(Errno::EACCES);
     }
     task.fs_cred().check(&meta, FileAccess::EXEC)

@@ -1,4 +1,4 @@
-//! What System V semaphores and message queues have in common: keys, numbers, owners and permissions (`sysvipc(7)`).
+//! What System V semaphores, message queues and shared memory have in common: keys, numbers, owners and permissions (`sysvipc(7)`).
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -14,13 +14,14 @@ use crate::credentials::Credentials;
 use crate::time::NS_PER_SEC;
 
 /// The key of an object that nobody else finds.
-const IPC_PRIVATE: i32 = 0;
-const IPC_CREAT: u32 = 0o1000;
-const IPC_EXCL: u32 = 0o2000;
+pub(crate) const IPC_PRIVATE: i32 = 0;
+pub(crate) const IPC_CREAT: u32 = 0o1000;
+pub(crate) const IPC_EXCL: u32 = 0o2000;
 pub(crate) const IPC_NOWAIT: u32 = 0o4000;
 pub(crate) const IPC_RMID: u32 = 0;
 pub(crate) const IPC_SET: u32 = 1;
 pub(crate) const IPC_STAT: u32 = 2;
+pub(crate) const IPC_INFO: u32 = 3;
 /// A flag of old C libraries' commands.
 pub(crate) const IPC_64: u32 = 0x100;
 /// What somebody wants to do with an object.
@@ -43,7 +44,7 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    fn new(key: i32, flags: u32, cred: &Credentials) -> Self {
+    pub(crate) fn new(key: i32, flags: u32, cred: &Credentials) -> Self {
         let (uid, gid) = (cred.user.effective, cred.group.effective);
         Self { key, uid, gid, creator_uid: uid, creator_gid: gid, mode: flags & 0o777, sequence: 0, pad: [0; 3], unused: [0; 2] }
     }
@@ -92,16 +93,93 @@ pub(crate) trait Object {
     fn owner(&self) -> Owner;
 }
 
+impl Owner {
+    /// With what of a number is not the place.
+    pub(crate) fn numbered(self, id: i32) -> Self {
+        Self { sequence: (id >> PLACE_BITS) as u16, ..self }
+    }
+}
+
+/// The lower bits of a number are a place, by which `*_STAT` commands find what there is.
+const PLACE_BITS: u32 = 15;
+
+/// Objects by number: the lowest free place, and above it how often one of a lower place was made after one of a higher, so that a number is
+/// not soon another object's.
+pub(crate) struct Numbers<T> {
+    sequence: i32,
+    last_place: i32,
+    /// By place, with the whole number.
+    objects: BTreeMap<i32, (i32, T)>,
+}
+
+impl<T> Numbers<T> {
+    pub(crate) const fn new() -> Self {
+        Self { sequence: 0, last_place: -1, objects: BTreeMap::new() }
+    }
+
+    /// Gives an object a number.
+    pub(crate) fn insert(&mut self, object: T) -> i32 {
+        let place =
+            (0..).zip(self.objects.keys()).find(|(free, used)| free != *used).map_or(self.objects.len() as i32, |(free, _)| free);
+        if place <= self.last_place {
+            self.sequence = (self.sequence + 1) & i32::from(u16::MAX);
+        }
+        self.last_place = place;
+        let id = (self.sequence << PLACE_BITS | place) & i32::MAX;
+        self.objects.insert(place, (id, object));
+        id
+    }
+
+    const fn place(id: i32) -> i32 {
+        id & ((1 << PLACE_BITS) - 1)
+    }
+
+    pub(crate) fn get(&self, id: i32) -> Option<&T> {
+        self.objects.get(&Self::place(id)).filter(|(own, _)| *own == id).map(|(_, object)| object)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: i32) -> Option<&mut T> {
+        self.objects.get_mut(&Self::place(id)).filter(|(own, _)| *own == id).map(|(_, object)| object)
+    }
+
+    /// What is at a place, with its number.
+    pub(crate) fn at(&self, place: i32) -> Option<(i32, &T)> {
+        self.objects.get(&place).map(|(id, object)| (*id, object))
+    }
+
+    pub(crate) fn remove(&mut self, id: i32) -> Option<T> {
+        self.get(id)?;
+        self.objects.remove(&Self::place(id)).map(|(_, object)| object)
+    }
+
+    pub(crate) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
+        self.objects.retain(|_, (_, object)| keep(object));
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (i32, &T)> {
+        self.objects.values().map(|(id, object)| (*id, object))
+    }
+
+    /// The highest place in use; 0 if there is none, as `IPC_INFO` returns it.
+    pub(crate) fn highest(&self) -> usize {
+        self.objects.last_key_value().map_or(0, |(&place, _)| place as usize)
+    }
+}
+
 /// All objects of one kind.
 pub(crate) struct Registry<T> {
-    objects: Mutex<(i32, BTreeMap<i32, Arc<T>>)>,
+    objects: Mutex<Numbers<Arc<T>>>,
     /// The most there are.
     limit: usize,
 }
 
 impl<T: Object> Registry<T> {
     pub(crate) const fn new(limit: usize) -> Self {
-        Self { objects: Mutex::new((0, BTreeMap::new())), limit }
+        Self { objects: Mutex::new(Numbers::new()), limit }
     }
 
     /// The number of the object with a key (`semget(2)`, `msgget(2)`): one that is there if `fits` says so, or else a new one by `make`.
@@ -114,9 +192,8 @@ impl<T: Object> Registry<T> {
         make: impl FnOnce(Owner) -> Result<T, Errno>,
     ) -> SysResult {
         let mut objects = self.objects.lock();
-        let (next, objects) = &mut *objects;
         let there = objects.iter().find(|(_, object)| key != IPC_PRIVATE && object.owner().key == key);
-        if let Some((&id, object)) = there {
+        if let Some((id, object)) = there {
             if flags & (IPC_CREAT | IPC_EXCL) == IPC_CREAT | IPC_EXCL {
                 return Err(Errno::EEXIST);
             }
@@ -132,13 +209,7 @@ impl<T: Object> Registry<T> {
             return Err(Errno::ENOSPC);
         }
         let object = Arc::new(make(Owner::new(key, flags, cred))?);
-        while objects.contains_key(next) {
-            *next = (*next + 1) & i32::MAX;
-        }
-        let id = *next;
-        *next = (*next + 1) & i32::MAX;
-        objects.insert(id, object);
-        Ok(id as usize)
+        Ok(objects.insert(object) as usize)
     }
 
     /// The object of a number.
@@ -146,17 +217,30 @@ impl<T: Object> Registry<T> {
     /// # Errors
     /// `EINVAL`.
     pub(crate) fn find(&self, id: i32) -> Result<Arc<T>, Errno> {
-        self.objects.lock().1.get(&id).cloned().ok_or(Errno::EINVAL)
+        self.objects.lock().get(id).cloned().ok_or(Errno::EINVAL)
+    }
+
+    /// The object at a place (`SEM_STAT` and its fellows), with its number.
+    ///
+    /// # Errors
+    /// `EINVAL`.
+    pub(crate) fn at(&self, place: i32) -> Result<(i32, Arc<T>), Errno> {
+        self.objects.lock().at(place).map(|(id, object)| (id, object.clone())).ok_or(Errno::EINVAL)
+    }
+
+    /// The highest place in use.
+    pub(crate) fn highest(&self) -> usize {
+        self.objects.lock().highest()
     }
 
     /// Takes an object out.
     pub(crate) fn remove(&self, id: i32) {
-        let object = self.objects.lock().1.remove(&id);
+        let object = self.objects.lock().remove(id);
         drop(object);
     }
 
-    /// All of them.
-    pub(crate) fn all(&self) -> Vec<Arc<T>> {
-        self.objects.lock().1.values().cloned().collect()
+    /// All of them, with their numbers.
+    pub(crate) fn all(&self) -> Vec<(i32, Arc<T>)> {
+        self.objects.lock().iter().map(|(id, object)| (id, object.clone())).collect()
     }
 }

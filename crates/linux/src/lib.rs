@@ -88,6 +88,8 @@ pub mod mount;
 #[cfg(target_os = "none")]
 pub mod mqueue;
 #[cfg(target_os = "none")]
+mod mqueuefs;
+#[cfg(target_os = "none")]
 pub mod msg;
 #[cfg(target_os = "none")]
 mod oom;

@@ -36,6 +36,9 @@ fn file_object(task: &Task, fd: i32, shared: bool, prot: Prot) -> Result<Arc<Obj
     if sealed && shared && prot.contains(Prot::WRITE) {
         return Err(Errno::EPERM);
     }
+    if prot.contains(Prot::EXEC) && file.path().mount().flags() & fs::mount::MS_NOEXEC != 0 {
+        return Err(Errno::EPERM);
+    }
     let meta = file.metadata();
     Ok(Object::file(file.backing()?, writable && !sealed, file.path().to_bytes(None), meta.dev, meta.ino))
 }

@@ -1,7 +1,7 @@
 //! `mount(2)`, `umount2(2)`, `sysfs(2)`.
 
 use crate::path::{Name, lookup_at};
-use crate::{SysResult, Task, cgroup, proc, sysfs, uaccess};
+use crate::{SysResult, Task, cgroup, mqueuefs, proc, sysfs, uaccess};
 use abi::errno::Errno;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -16,7 +16,7 @@ use task::Once;
 const PROPAGATION: u32 = sys::MS_PRIVATE | sys::MS_SHARED | sys::MS_SLAVE | sys::MS_UNBINDABLE;
 
 /// The types of file systems there are; none needs a device.
-pub(crate) const TYPES: [&str; 7] = ["sysfs", "tmpfs", "proc", "cgroup2", "devtmpfs", "devpts", "ramfs"];
+pub(crate) const TYPES: [&str; 8] = ["sysfs", "tmpfs", "proc", "cgroup2", "devtmpfs", "devpts", "ramfs", "mqueue"];
 
 /// A file system of a type, with the options of `mount(2)`'s last argument.
 fn file_system(kind: &[u8], options: &str) -> Result<Arc<dyn FileSystem>, Errno> {
@@ -29,6 +29,7 @@ fn file_system(kind: &[u8], options: &str) -> Result<Arc<dyn FileSystem>, Errno>
         b"cgroup2" => CGROUP.call_once(cgroup::new).clone(),
         b"devtmpfs" => devfs::filesystem(),
         b"devpts" => fs::tty::pty::filesystem(),
+        b"mqueue" => mqueuefs::file_system(),
         b"tmpfs" | b"ramfs" => ram_file_system(kind == b"tmpfs", options)?,
         _ => return Err(Errno::ENODEV),
     })

@@ -1,6 +1,9 @@
-//! POSIX message queues: `mq_open(2)` and its relatives (`mq_overview(7)`). Their names are a space of their own, which is mounted nowhere.
+//! POSIX message queues: `mq_open(2)` and its relatives (`mq_overview(7)`). Their names are a space of their own, which can be mounted
+//! (`mqueuefs`).
 
 use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -8,7 +11,7 @@ use alloc::vec::Vec;
 use ::task::{Mutex, WaitError, WaitQueue};
 use abi::errno::Errno;
 use fs::poll::{Events, PollTable, Source};
-use fs::{Access, File, FileOps, OpenFlags, Permissions};
+use fs::{Access, File, FileOps, FileType, Metadata, OpenFlags, Path, Timestamp, Whence};
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -17,7 +20,7 @@ use crate::limits::MSGQUEUE;
 use crate::siginfo::{COUNT, SigInfo};
 use crate::time::{TimeSpec, deadline_at};
 use crate::uaccess::{self, UserPtr};
-use crate::{SysResult, Task, process_table, signal};
+use crate::{SysResult, Task, mqueuefs, process_table, signal};
 
 /// What a queue has if nothing is said, and the most that a caller without `CAP_SYS_RESOURCE` may ask for.
 const DEFAULT_MESSAGES: i64 = 10;
@@ -60,12 +63,13 @@ struct State {
 }
 
 /// A queue.
-struct Queue {
+pub(crate) struct Queue {
     most: usize,
     size: usize,
-    permissions: Permissions,
-    /// Bytes that its maker's user is charged for.
-    charge: u64,
+    /// What `fstat(2)` shows.
+    pub(crate) metadata: Mutex<Metadata>,
+    /// The user who made it, and the bytes he is charged for.
+    charge: (u32, u64),
     state: Mutex<State>,
     filled: WaitQueue,
     drained: WaitQueue,
@@ -77,11 +81,12 @@ static CHARGED: Mutex<BTreeMap<u32, u64>> = Mutex::new(BTreeMap::new());
 
 impl Drop for Queue {
     fn drop(&mut self) {
+        let (user, taken) = self.charge;
         let mut charged = CHARGED.lock();
-        if let Some(bytes) = charged.get_mut(&self.permissions.uid) {
-            *bytes -= self.charge;
+        if let Some(bytes) = charged.get_mut(&user) {
+            *bytes -= taken;
             if *bytes == 0 {
-                charged.remove(&self.permissions.uid);
+                charged.remove(&user);
             }
         }
     }
@@ -99,12 +104,61 @@ fn charge(task: &Task, uid: u32, bytes: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-static QUEUES: Mutex<BTreeMap<Vec<u8>, Arc<Queue>>> = Mutex::new(BTreeMap::new());
+pub(crate) static QUEUES: Mutex<BTreeMap<Vec<u8>, Arc<Queue>>> = Mutex::new(BTreeMap::new());
 
 /// A descriptor of a queue.
-struct Descriptor(Arc<Queue>);
+pub(crate) struct Descriptor(pub(crate) Arc<Queue>);
+
+/// How long a queue is as a file.
+pub(crate) const FILE_SIZE: u64 = 80;
+
+impl Queue {
+    /// What reading it as a file gives: how many bytes are in it, and who is to be told of the next message.
+    fn status(&self) -> String {
+        let state = self.state.lock();
+        let bytes: usize = state.messages.values().flatten().map(Vec::len).sum();
+        let (kind, signal, pid) = match &state.notice {
+            None => (0, 0, 0),
+            Some(Notice { pid, signal: Some((signal, _)) }) => (sys::SIGEV_SIGNAL, *signal, *pid),
+            Some(Notice { pid, signal: None }) => (sys::SIGEV_NONE, 0, *pid),
+        };
+        format!("QSIZE:{bytes:<10} NOTIFY:{kind:<5} SIGNO:{signal:<5} NOTIFY_PID:{pid:<6}\n")
+    }
+}
 
 impl FileOps for Descriptor {
+    fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize, Errno> {
+        file.with_offset(|offset| {
+            let n = self.read_at(file, *offset, buf)?;
+            *offset += n as u64;
+            Ok(n)
+        })
+    }
+
+    fn read_at(&self, _: &File, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+        let text = self.0.status();
+        let rest = usize::try_from(offset).ok().and_then(|at| text.as_bytes().get(at..)).unwrap_or_default();
+        let n = rest.len().min(buf.len());
+        buf[..n].copy_from_slice(&rest[..n]);
+        self.0.metadata.lock().atime = Timestamp::now();
+        Ok(n)
+    }
+
+    fn seek(&self, file: &File, whence: Whence, offset: i64) -> Result<u64, Errno> {
+        file.with_offset(|position| {
+            *position = fs::seek_position(*position, Some(FILE_SIZE), whence, offset)?;
+            Ok(*position)
+        })
+    }
+
+    fn closed(&self, _: &File) {
+        let own = crate::current_task().map(|task| task.pid());
+        let mut state = self.0.state.lock();
+        if state.notice.as_ref().is_some_and(|notice| Some(notice.pid) == own) {
+            state.notice = None;
+        }
+    }
+
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
             table.watch(&self.0.source);
@@ -129,6 +183,22 @@ fn read_name(addr: usize) -> Result<Vec<u8>, Errno> {
     if name.len() > fs::NAME_MAX { Err(Errno::ENAMETOOLONG) } else { Ok(name) }
 }
 
+/// Adds a queue with permissions `mode`, from which the mask is already taken away.
+pub(crate) fn add(
+    task: &Task,
+    queues: &mut BTreeMap<Vec<u8>, Arc<Queue>>,
+    name: Vec<u8>,
+    mode: u32,
+    attributes: Option<Attributes>,
+) -> Result<Arc<Queue>, Errno> {
+    if queues.len() >= MAX_QUEUES && !task.cred().capable(sys::CAP_SYS_RESOURCE) {
+        return Err(Errno::ENOSPC);
+    }
+    let queue = make(task, mode, attributes)?;
+    queues.insert(name, queue.clone());
+    Ok(queue)
+}
+
 fn make(task: &Task, mode: u32, attributes: Option<Attributes>) -> Result<Arc<Queue>, Errno> {
     let (most, size) = attributes.map_or((DEFAULT_MESSAGES, DEFAULT_SIZE), |given| (given.most, given.size));
     let cred = task.cred();
@@ -139,15 +209,15 @@ fn make(task: &Task, mode: u32, attributes: Option<Attributes>) -> Result<Arc<Qu
     if most <= 0 || size <= 0 || !allowed {
         return Err(Errno::EINVAL);
     }
-    let mode = mode & 0o777 & !task.fs().umask();
-    let permissions = Permissions { directory: false, mode, uid: cred.user.fs, gid: cred.group.fs };
+    let mut metadata = mqueuefs::metadata(FileType::Regular, mode & 0o777);
+    (metadata.uid, metadata.gid, metadata.size) = (cred.user.fs, cred.group.fs, FILE_SIZE);
     let bytes = most as u64 * (size as u64 + MESSAGE_OVERHEAD);
-    charge(task, permissions.uid, bytes)?;
+    charge(task, cred.user.fs, bytes)?;
     Ok(Arc::new(Queue {
         most: most as usize,
         size: size as usize,
-        permissions,
-        charge: bytes,
+        metadata: Mutex::new(metadata),
+        charge: (cred.user.fs, bytes),
         state: Mutex::default(),
         filled: WaitQueue::new(),
         drained: WaitQueue::new(),
@@ -169,20 +239,17 @@ pub fn sys_mq_open(task: &Task, name: usize, flags: u32, mode: u32, attributes: 
                 if flags.writable() {
                     wanted = wanted.and(Access::WRITE);
                 }
-                task.fs_cred().check_permissions(&queue.permissions, wanted)?;
+                task.fs_cred().check(&queue.metadata.lock(), wanted)?;
                 queue.clone()
             }
             None if !flags.contains(OpenFlags::CREAT) => return Err(Errno::ENOENT),
-            None if queues.len() >= MAX_QUEUES && !task.cred().capable(sys::CAP_SYS_RESOURCE) => return Err(Errno::ENOSPC),
-            None => {
-                let queue = make(task, mode, attributes)?;
-                queues.insert(name, queue.clone());
-                queue
-            }
+            None => add(task, &mut queues, name.clone(), mode & !task.fs().umask(), attributes)?,
         }
     };
     let keep = flags & (OpenFlags::RDWR | OpenFlags::from_bits_retain(sys::O_WRONLY) | OpenFlags::NONBLOCK);
-    task.files().install(File::anonymous("anon_inode:[mqueue]", Arc::new(Descriptor(queue)), keep), true)
+    let shown = format!("/{}", String::from_utf8_lossy(&name));
+    let file = File::new(Path::unnamed(queue.clone(), &shown), Arc::new(Descriptor(queue)), keep);
+    task.files().install(file, true)
 }
 
 /// `mq_unlink(2)`: who has it open keeps it.
@@ -191,7 +258,7 @@ pub fn sys_mq_unlink(task: &Task, name: usize) -> SysResult {
     let mut queues = QUEUES.lock();
     let queue = queues.get(&name).ok_or(Errno::ENOENT)?;
     let cred = task.fs_cred();
-    if cred.uid != queue.permissions.uid && !cred.has(sys::CAP_FOWNER) {
+    if !cred.owns(&queue.metadata.lock()) {
         // The directory of all queues is sticky.
         return Err(Errno::EACCES);
     }

@@ -1,14 +1,17 @@
 //! System V message queues: `msgget(2)`, `msgsnd(2)`, `msgrcv(2)`, `msgctl(2)`.
 
 use alloc::collections::VecDeque;
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
+
+use core::fmt::Write;
 
 use ::task::{Mutex, WaitQueue};
 use abi::errno::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::ipc::{self, IPC_64, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, Owner, READ, Registry, WRITE};
+use crate::ipc::{self, IPC_64, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, Owner, READ, Registry, WRITE};
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 
@@ -19,11 +22,15 @@ const MSG_EXCEPT: u32 = 0o20_000;
 /// A copy of a message by its place.
 const MSG_COPY: u32 = 0o40_000;
 
+const MSG_STAT: u32 = 11;
+const MSG_INFO: u32 = 12;
+const MSG_STAT_ANY: u32 = 13;
+
 /// Most bytes of a message, and bytes in a queue (Linux' `MSGMAX`, `MSGMNB`). There are fewer queues than on Linux: what is in them is the
 /// kernel's memory.
-const MAX_QUEUES: usize = 1024;
-const MAX_MESSAGE: usize = 8192;
-const MAX_BYTES: u64 = 16_384;
+pub(crate) const MAX_QUEUES: usize = 1024;
+pub(crate) const MAX_MESSAGE: usize = 8192;
+pub(crate) const MAX_BYTES: u64 = 16_384;
 /// What `CAP_SYS_RESOURCE` may allow a queue.
 const MOST_BYTES: u64 = 1 << 20;
 
@@ -193,14 +200,97 @@ pub fn sys_msgrcv(task: &Task, id: i32, to: usize, size: usize, kind: i64, flags
     Ok(len)
 }
 
+/// `struct msginfo`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Limits {
+    /// Kilobytes of all queues; with `MSG_INFO` how many queues there are.
+    pool: i32,
+    /// With `MSG_INFO` how many messages there are.
+    map: i32,
+    message: i32,
+    bytes: i32,
+    queues: i32,
+    segment: i32,
+    /// With `MSG_INFO` how many bytes there are.
+    headers: i32,
+    segments: u16,
+    padding: u16,
+}
+
+/// What limits there are, or with `MSG_INFO` what there is.
+fn limits(command: u32) -> Limits {
+    let bytes = MAX_BYTES as i32;
+    let mut limits = Limits {
+        pool: MAX_QUEUES as i32 * (bytes / 1024),
+        map: bytes,
+        message: MAX_MESSAGE as i32,
+        bytes,
+        queues: MAX_QUEUES as i32,
+        segment: 16,
+        headers: bytes,
+        segments: u16::MAX,
+        padding: 0,
+    };
+    if command == MSG_INFO {
+        let all = QUEUES.all();
+        (limits.pool, limits.map, limits.headers) = (all.len() as i32, 0, 0);
+        for (_, queue) in all {
+            let info = queue.state.lock().info;
+            limits.map += info.count as i32;
+            limits.headers += info.bytes as i32;
+        }
+    }
+    limits
+}
+
+/// `/proc/sysvipc/msg`
+pub(crate) fn listing() -> String {
+    let mut text = String::from(
+        "       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      stime      rtime      ctime\n",
+    );
+    for (id, queue) in QUEUES.all() {
+        let QueueInfo { owner, sent, received, changed, bytes, count, last_sender, last_receiver, .. } = queue.state.lock().info;
+        let Owner { key, uid, gid, creator_uid, creator_gid, mode, .. } = owner;
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "{key:10} {id:10}  {mode:4o}  {bytes:10} {count:10} {last_sender:5} {last_receiver:5} {uid:5} {gid:5} {creator_uid:5} \
+             {creator_gid:5} {sent:10} {received:10} {changed:10}"
+        );
+    }
+    text
+}
+
+/// The calls of `msgctl(2)` that name no queue by its number.
+fn survey(task: &Task, place: i32, command: u32, arg: UserPtr<QueueInfo>) -> SysResult {
+    if matches!(command, IPC_INFO | MSG_INFO) {
+        UserPtr::new(arg.addr()).write(&limits(command))?;
+        return Ok(QUEUES.highest());
+    }
+    let (id, queue) = QUEUES.at(place)?;
+    let mut info = queue.state.lock().info;
+    if command == MSG_STAT {
+        info.owner.check(&task.cred(), READ)?;
+    }
+    info.owner = info.owner.numbered(id);
+    arg.write(&info)?;
+    Ok(id as usize)
+}
+
 /// `msgctl(2)`; without the calls that list all queues.
 pub fn sys_msgctl(task: &Task, id: i32, command: u32, arg: UserPtr<QueueInfo>) -> SysResult {
+    let command = command & !IPC_64;
+    if matches!(command, IPC_INFO | MSG_INFO | MSG_STAT | MSG_STAT_ANY) {
+        return survey(task, id, command, arg);
+    }
     let queue = QUEUES.find(id)?;
     let cred = task.cred();
-    match command & !IPC_64 {
+    match command {
         IPC_STAT => {
-            let info = queue.state.lock().info;
+            let mut info = queue.state.lock().info;
             info.owner.check(&cred, READ)?;
+            info.owner = info.owner.numbered(id);
             arg.write(&info)?;
         }
         IPC_SET => {

@@ -1,15 +1,18 @@
 //! System V semaphores: `semget(2)`, `semop(2)`, `semctl(2)`.
 
 use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::fmt::Write;
 use core::sync::atomic::Ordering;
 
 use ::task::{Mutex, WaitError, WaitQueue};
 use abi::errno::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::ipc::{self, IPC_64, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, Owner, READ, Registry, WRITE};
+use crate::ipc::{self, IPC_64, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, Owner, READ, Registry, WRITE};
 use crate::process::Process;
 use crate::time::{TimeSpec, deadline_after};
 use crate::uaccess::UserPtr;
@@ -22,6 +25,9 @@ const GETNCNT: u32 = 14;
 const GETZCNT: u32 = 15;
 const SETVAL: u32 = 16;
 const SETALL: u32 = 17;
+const SEM_STAT: u32 = 18;
+const SEM_INFO: u32 = 19;
+const SEM_STAT_ANY: u32 = 20;
 /// An operation is taken back when the process ends.
 const SEM_UNDO: u32 = 0x1000;
 
@@ -215,15 +221,97 @@ pub fn sys_semop(task: &Task, id: i32, operations: UserPtr<Operation>, count: us
     sys_semtimedop(task, id, operations, count, UserPtr::new(0))
 }
 
-/// `semctl(2)`; without the calls that list all sets.
+/// `struct seminfo`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Limits {
+    map: i32,
+    sets: i32,
+    semaphores: i32,
+    undos: i32,
+    of_set: i32,
+    operations: i32,
+    undos_of_process: i32,
+    /// Of an undo structure; with `SEM_INFO` how many sets there are.
+    size: i32,
+    value: i32,
+    /// What an undo can add up to; with `SEM_INFO` how many semaphores there are.
+    adjustment: i32,
+}
+
+/// What limits there are, or with `SEM_INFO` what there is.
+fn limits(command: u32) -> Limits {
+    let most = (MAX_SETS * MAX_OF_SET) as i32;
+    let mut limits = Limits {
+        map: most,
+        sets: MAX_SETS as i32,
+        semaphores: most,
+        undos: most,
+        of_set: MAX_OF_SET as i32,
+        operations: MAX_OPERATIONS as i32,
+        undos_of_process: MAX_OPERATIONS as i32,
+        size: 20,
+        value: MAX_VALUE,
+        adjustment: MAX_VALUE,
+    };
+    if command == SEM_INFO {
+        let all = SETS.all();
+        limits.size = all.len() as i32;
+        limits.adjustment = all.iter().map(|(_, set)| set.state.lock().semaphores.len() as i32).sum();
+    }
+    limits
+}
+
+/// `/proc/sys/kernel/sem`
+pub(crate) fn settings() -> String {
+    let limits = limits(IPC_INFO);
+    format!("{}\t{}\t{}\t{}\n", limits.of_set, limits.semaphores, limits.operations, limits.sets)
+}
+
+/// `/proc/sysvipc/sem`
+pub(crate) fn listing() -> String {
+    let mut text = String::from("       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n");
+    for (id, set) in SETS.all() {
+        let SetInfo { owner, operated, changed, count, .. } = set.state.lock().info;
+        let Owner { key, uid, gid, creator_uid, creator_gid, mode, .. } = owner;
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "{key:10} {id:10}  {mode:4o} {count:10} {uid:5} {gid:5} {creator_uid:5} {creator_gid:5} {operated:10} {changed:10}"
+        );
+    }
+    text
+}
+
+/// The calls of `semctl(2)` that name no set by its number.
+fn survey(task: &Task, place: i32, command: u32, arg: usize) -> SysResult {
+    if matches!(command, IPC_INFO | SEM_INFO) {
+        UserPtr::new(arg).write(&limits(command))?;
+        return Ok(SETS.highest());
+    }
+    let (id, set) = SETS.at(place)?;
+    let mut info = set.state.lock().info;
+    if command == SEM_STAT {
+        info.owner.check(&task.cred(), READ)?;
+    }
+    info.owner = info.owner.numbered(id);
+    UserPtr::<SetInfo>::new(arg).write(&info)?;
+    Ok(id as usize)
+}
+
+/// `semctl(2)`
 pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -> SysResult {
+    let command = command & !IPC_64;
+    if matches!(command, IPC_INFO | SEM_INFO | SEM_STAT | SEM_STAT_ANY) {
+        return survey(task, id, command, arg);
+    }
     let set = SETS.find(id)?;
     let cred = task.cred();
-    let command = command & !IPC_64;
     match command {
         IPC_STAT => {
-            let info = set.state.lock().info;
+            let mut info = set.state.lock().info;
             info.owner.check(&cred, READ)?;
+            info.owner = info.owner.numbered(id);
             UserPtr::<SetInfo>::new(arg).write(&info)?;
             return Ok(0);
         }
@@ -305,7 +393,7 @@ pub(crate) fn process_ends(process: &Process) {
     if !process.undoes_semaphores.load(Ordering::Relaxed) {
         return;
     }
-    for set in SETS.all() {
+    for (_, set) in SETS.all() {
         let changed = {
             let mut state = set.state.lock();
             let undo = state.undo.remove(&process.pid());

@@ -3,26 +3,23 @@
 //! A segment is an object that areas map. It lives in the table until it is removed (`IPC_RMID`), and then as long as it is mapped
 //! anywhere; how often that is, the areas themselves say.
 
-use alloc::collections::BTreeMap;
 use alloc::format;
+use alloc::string::String;
 use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::fmt::Write;
 use core::ops::Range;
 
 use abi::errno::Errno;
 use task::Mutex;
 use vm::{AreaFlags, Backing, Mapping, Mappings, Object, PAGE_SIZE, Page, Placement, Prot, SharedMemory, page_up};
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::cred::Credentials;
+use crate::ipc::{IPC_CREAT, IPC_EXCL, IPC_INFO, IPC_PRIVATE, IPC_RMID, IPC_SET, IPC_STAT, Numbers, Owner, READ, WRITE, now};
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task};
 
-const IPC_PRIVATE: i32 = 0;
-const IPC_CREAT: u32 = 0o1000;
-const IPC_EXCL: u32 = 0o2000;
-const IPC_RMID: u32 = 0;
-const IPC_SET: u32 = 1;
-const IPC_STAT: u32 = 2;
 const SHM_HUGETLB: u32 = 0o4000;
 const SHM_RDONLY: u32 = 0o10_000;
 const SHM_RND: u32 = 0o20_000;
@@ -30,27 +27,23 @@ const SHM_REMAP: u32 = 0o40_000;
 const SHM_EXEC: u32 = 0o100_000;
 const SHM_LOCK: u32 = 11;
 const SHM_UNLOCK: u32 = 12;
+const SHM_STAT: u32 = 13;
+const SHM_INFO: u32 = 14;
+const SHM_STAT_ANY: u32 = 15;
 /// Marks in the mode that `IPC_STAT` shows: to be removed, locked.
 const SHM_DEST: u32 = 0o1000;
 const SHM_LOCKED: u32 = 0o2000;
 /// Most segments there are (Linux' `SHMMNI`).
-const MAX_SEGMENTS: usize = 4096;
-const READ: u32 = 0o4;
-const WRITE: u32 = 0o2;
+pub(crate) const MAX_SEGMENTS: usize = 4096;
 
-/// Linux' `struct shmid64_ds` with its `struct ipc64_perm`.
+/// Most bytes and pages of all segments, which nothing else limits, either (Linux' `SHMMAX`, `SHMALL`).
+pub(crate) const MAX_BYTES: u64 = u64::MAX - (1 << 24);
+
+/// Linux' `struct shmid64_ds`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SegmentInfo {
-    key: i32,
-    uid: u32,
-    gid: u32,
-    creator_uid: u32,
-    creator_gid: u32,
-    mode: u32,
-    sequence: u16,
-    pad: [u16; 3],
-    unused: [u64; 2],
+    owner: Owner,
     size: u64,
     attached: i64,
     detached: i64,
@@ -58,7 +51,7 @@ pub struct SegmentInfo {
     creator: i32,
     last: i32,
     attachments: u64,
-    unused_too: [u64; 2],
+    unused: [u64; 2],
 }
 
 struct Segment {
@@ -88,23 +81,8 @@ impl Backing for Segment {
 }
 
 impl Segment {
-    /// Whether somebody may do what `wanted` (`READ`, `WRITE`) says.
     fn check(&self, cred: &Credentials, wanted: u32) -> Result<(), Errno> {
-        let info = self.info.lock();
-        let (user, group) = (cred.user.effective, cred.group.effective);
-        let member = |gid: u32| gid == group || cred.groups.contains(&gid);
-        let allowed = if user == info.uid || user == info.creator_uid {
-            info.mode >> 6
-        } else if member(info.gid) || member(info.creator_gid) {
-            info.mode >> 3
-        } else {
-            info.mode
-        };
-        if allowed & wanted == wanted || cred.capable(linux_raw_sys::general::CAP_IPC_OWNER) {
-            Ok(())
-        } else {
-            Err(Errno::EACCES)
-        }
+        self.info.lock().owner.check(cred, wanted)
     }
 
     fn attachments(&self) -> usize {
@@ -118,51 +96,41 @@ enum Entry {
     Removed(Weak<Segment>),
 }
 
-/// All segments by number.
-#[derive(Default)]
-struct Table {
-    next: i32,
-    entries: BTreeMap<i32, Entry>,
-}
-
-static TABLE: Mutex<Table> = Mutex::new(Table { next: 0, entries: BTreeMap::new() });
-
-impl Table {
-    fn find(&self, id: i32) -> Result<Arc<Segment>, Errno> {
-        match self.entries.get(&id) {
-            Some(Entry::There(segment)) => Ok(segment.clone()),
-            Some(Entry::Removed(segment)) => segment.upgrade().ok_or(Errno::EINVAL),
-            None => Err(Errno::EINVAL),
+impl Entry {
+    fn segment(&self) -> Option<Arc<Segment>> {
+        match self {
+            Self::There(segment) => Some(segment.clone()),
+            Self::Removed(segment) => segment.upgrade(),
         }
     }
+}
 
-    fn with_key(&self, key: i32) -> Option<(i32, Arc<Segment>)> {
-        self.entries.iter().find_map(|(&id, entry)| match entry {
-            Entry::There(segment) if segment.key == key => Some((id, segment.clone())),
-            _ => None,
-        })
-    }
+/// All segments by number.
+static TABLE: Mutex<Numbers<Entry>> = Mutex::new(Numbers::new());
 
-    fn forget_dead(&mut self) {
-        self.entries.retain(|_, entry| !matches!(entry, Entry::Removed(segment) if segment.strong_count() == 0));
-    }
+fn with_key(table: &Numbers<Entry>, key: i32) -> Option<(i32, Arc<Segment>)> {
+    table.iter().find_map(|(id, entry)| match entry {
+        Entry::There(segment) if segment.key == key => Some((id, segment.clone())),
+        _ => None,
+    })
+}
+
+/// All there are, also those that are removed and still mapped, with their numbers.
+fn all() -> Vec<(i32, Arc<Segment>)> {
+    TABLE.lock().iter().filter_map(|(id, entry)| Some((id, entry.segment()?))).collect()
 }
 
 fn find(id: i32) -> Result<Arc<Segment>, Errno> {
-    TABLE.lock().find(id)
-}
-
-fn now() -> i64 {
-    fs::Timestamp::now().sec
+    TABLE.lock().get(id).and_then(Entry::segment).ok_or(Errno::EINVAL)
 }
 
 /// `shmget(2)`
 pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
     let cred = task.cred();
     let mut table = TABLE.lock();
-    table.forget_dead();
+    table.retain(|entry| entry.segment().is_some());
     if key != IPC_PRIVATE
-        && let Some((id, segment)) = table.with_key(key)
+        && let Some((id, segment)) = with_key(&table, key)
     {
         if flags & (IPC_CREAT | IPC_EXCL) == IPC_CREAT | IPC_EXCL {
             return Err(Errno::EEXIST);
@@ -182,27 +150,22 @@ pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
     if flags & SHM_HUGETLB != 0 {
         return Err(Errno::ENOMEM);
     }
-    if table.entries.len() >= MAX_SEGMENTS {
+    if table.len() >= MAX_SEGMENTS {
         return Err(Errno::ENOSPC);
     }
-    let (uid, gid) = (cred.user.effective, cred.group.effective);
-    let id = table.next;
-    table.next = table.next.checked_add(1).unwrap_or(0);
     let info = SegmentInfo {
-        key,
-        uid,
-        gid,
-        creator_uid: uid,
-        creator_gid: gid,
-        mode: flags & 0o777,
+        owner: Owner::new(key, flags, &cred),
         size: size as u64,
         changed: now(),
         creator: task.process().pid(),
-        ..SegmentInfo::new_zeroed()
+        attached: 0,
+        detached: 0,
+        last: 0,
+        attachments: 0,
+        unused: [0; 2],
     };
     let (memory, mappings, info) = (SharedMemory::default(), Mappings::default(), Mutex::new(info));
-    table.entries.insert(id, Entry::There(Arc::new(Segment { key, size, memory, mappings, info })));
-    Ok(id as usize)
+    Ok(table.insert(Entry::There(Arc::new(Segment { key, size, memory, mappings, info }))) as usize)
 }
 
 /// `shmat(2)`
@@ -235,49 +198,144 @@ pub fn sys_shmdt(task: &Task, addr: usize) -> SysResult {
     let space = task.process().memory()?;
     let backing = space.backing_at(addr).ok_or(Errno::EINVAL)?;
     let known = |segment: &Arc<Segment>| core::ptr::addr_eq(Arc::as_ptr(segment), Arc::as_ptr(&backing));
-    let segment = {
-        let table = TABLE.lock();
-        table.entries.keys().filter_map(|&id| table.find(id).ok()).find(known).ok_or(Errno::EINVAL)?
-    };
+    let segment = all().into_iter().map(|(_, segment)| segment).find(known).ok_or(Errno::EINVAL)?;
     space.munmap(addr, segment.size)?;
     let mut info = segment.info.lock();
     (info.detached, info.last) = (now(), task.process().pid());
     Ok(0)
 }
 
-/// `shmctl(2)`; without the calls that list all segments.
+/// `struct shminfo64`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Limits {
+    most: u64,
+    least: u64,
+    segments: u64,
+    of_process: u64,
+    pages: u64,
+    unused: [u64; 4],
+}
+
+/// `struct shm_info`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Usage {
+    segments: i32,
+    padding: u32,
+    pages: u64,
+    resident: u64,
+    swapped: u64,
+    attempts: u64,
+    successes: u64,
+}
+
+impl Segment {
+    fn resident(&self) -> u64 {
+        let mut pages = 0;
+        self.memory.each_cached(0..self.size.div_ceil(PAGE_SIZE) as u64, &mut |_, _| pages += 1);
+        pages
+    }
+
+    /// What `IPC_STAT` tells of the segment with a number.
+    fn now(&self, id: i32) -> SegmentInfo {
+        let mut info = *self.info.lock();
+        info.owner = info.owner.numbered(id);
+        info.attachments = self.attachments() as u64;
+        info
+    }
+}
+
+/// `/proc/sysvipc/shm`
+pub(crate) fn listing() -> String {
+    let mut text = String::from(
+        "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      atime      dtime      ctime\
+         \x20                  rss                  swap\n",
+    );
+    for (id, segment) in all() {
+        let SegmentInfo { owner, size, attached, detached, changed, creator, last, attachments, .. } = segment.now(id);
+        let Owner { key, uid, gid, creator_uid, creator_gid, mode, .. } = owner;
+        let resident = segment.resident() * PAGE_SIZE as u64;
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "{key:10} {id:10}  {mode:4o} {size:21} {creator:5} {last:5}  {attachments:5} {uid:5} {gid:5} {creator_uid:5} \
+             {creator_gid:5} {attached:10} {detached:10} {changed:10} {resident:21} {:21}",
+            0
+        );
+    }
+    text
+}
+
+/// The calls of `shmctl(2)` that name no segment by its number.
+fn survey(task: &Task, place: i32, command: u32, to: UserPtr<SegmentInfo>) -> SysResult {
+    match command {
+        IPC_INFO => {
+            let segments = MAX_SEGMENTS as u64;
+            let limits = Limits { most: MAX_BYTES, least: 1, segments, of_process: segments, pages: MAX_BYTES, unused: [0; 4] };
+            UserPtr::new(to.addr()).write(&limits)?;
+        }
+        SHM_INFO => {
+            let all = all();
+            let usage = Usage {
+                segments: all.len() as i32,
+                padding: 0,
+                pages: all.iter().map(|(_, segment)| segment.size.div_ceil(PAGE_SIZE) as u64).sum(),
+                resident: all.iter().map(|(_, segment)| segment.resident()).sum(),
+                swapped: 0,
+                attempts: 0,
+                successes: 0,
+            };
+            UserPtr::new(to.addr()).write(&usage)?;
+        }
+        _ => {
+            let (id, segment) = {
+                let table = TABLE.lock();
+                let (id, entry) = table.at(place).ok_or(Errno::EINVAL)?;
+                (id, entry.segment().ok_or(Errno::EINVAL)?)
+            };
+            if command == SHM_STAT {
+                segment.check(&task.cred(), READ)?;
+            }
+            to.write(&segment.now(id))?;
+            return Ok(id as usize);
+        }
+    }
+    Ok(TABLE.lock().highest())
+}
+
+/// `shmctl(2)`.
 pub fn sys_shmctl(task: &Task, id: i32, command: u32, to: UserPtr<SegmentInfo>) -> SysResult {
+    if matches!(command, IPC_INFO | SHM_INFO | SHM_STAT | SHM_STAT_ANY) {
+        return survey(task, id, command, to);
+    }
     let segment = find(id)?;
     let cred = task.cred();
-    let owns = || {
-        let info = segment.info.lock();
-        let user = cred.user.effective;
-        if user == info.uid || user == info.creator_uid || cred.privileged() { Ok(()) } else { Err(Errno::EPERM) }
-    };
+    let owns = || segment.info.lock().owner.check_owner(&cred);
     match command {
         IPC_STAT => {
             segment.check(&cred, READ)?;
-            let mut info = *segment.info.lock();
-            info.attachments = segment.attachments() as u64;
-            to.write(&info)?;
+            to.write(&segment.now(id))?;
         }
         IPC_SET => {
             owns()?;
             let new = to.read()?;
             let mut info = segment.info.lock();
-            (info.uid, info.gid, info.changed) = (new.uid, new.gid, now());
-            info.mode = info.mode & !0o777 | new.mode & 0o777;
+            info.owner.set(&new.owner);
+            info.changed = now();
         }
         IPC_RMID => {
             owns()?;
-            segment.info.lock().mode |= SHM_DEST;
-            TABLE.lock().entries.insert(id, Entry::Removed(Arc::downgrade(&segment)));
+            segment.info.lock().owner.mode |= SHM_DEST;
+            if let Some(entry) = TABLE.lock().get_mut(id) {
+                *entry = Entry::Removed(Arc::downgrade(&segment));
+            }
         }
         // Nothing is ever swapped.
         SHM_LOCK | SHM_UNLOCK => {
             owns()?;
             let mut info = segment.info.lock();
-            info.mode = info.mode & !SHM_LOCKED | if command == SHM_LOCK { SHM_LOCKED } else { 0 };
+            info.owner.mode = info.owner.mode & !SHM_LOCKED | if command == SHM_LOCK { SHM_LOCKED } else { 0 };
         }
         _ => return Err(Errno::EINVAL),
     }

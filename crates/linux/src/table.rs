@@ -61,7 +61,7 @@ calls! {
     28 madvise(Ptr, Num, Num) = [mm::sys_madvise]; // partial: no MADV_COLLAPSE, MADV_HWPOISON
     29 shmget(Int, Num, Oct) = [shm::sys_shmget]; // partial: no SHM_HUGETLB
     30 shmat(Int, Ptr, Oct) = [shm::sys_shmat];
-    31 shmctl(Int, Num, Ptr) = [shm::sys_shmctl]; // partial: no IPC_INFO, SHM_INFO, SHM_STAT
+    31 shmctl(Int, Num, Ptr) = [shm::sys_shmctl];
     32 dup(Fd) = [fcntl::sys_dup];
     33 dup2(Fd, Fd) = [fcntl::sys_dup2];
     34 pause() = [sigwait::sys_pause];
@@ -96,12 +96,12 @@ calls! {
     63 uname(Ptr) = [sys::sys_uname];
     64 semget(Int, Int, Oct) = [sem::sys_semget];
     65 semop(Int, Ptr, Num) = [sem::sys_semop];
-    66 semctl(Int, Int, Num, Ptr) = [sem::sys_semctl]; // partial: no IPC_INFO, SEM_INFO, SEM_STAT
+    66 semctl(Int, Int, Num, Ptr) = [sem::sys_semctl];
     67 shmdt(Ptr) = [shm::sys_shmdt];
     68 msgget(Int, Oct) = [msg::sys_msgget];
     69 msgsnd(Int, Ptr, Num, Oct) = [msg::sys_msgsnd];
     70 msgrcv(Int, Ptr, Num, Int, Oct) = [msg::sys_msgrcv];
-    71 msgctl(Int, Num, Ptr) = [msg::sys_msgctl]; // partial: no IPC_INFO, MSG_INFO, MSG_STAT
+    71 msgctl(Int, Num, Ptr) = [msg::sys_msgctl];
     72 fcntl(Fd, Num, Ptr) = [fcntl::sys_fcntl]; // partial: no leases (F_SETLEASE), no F_NOTIFY
     73 flock(Fd, Hex) = [fcntl::sys_flock];
     74 fsync(Fd) = [storage::sys_fsync];
@@ -237,7 +237,7 @@ calls! {
     237 mbind(Ptr, Num, Num, Ptr, Num, Hex) = [mempolicy::sys_mbind]; // partial: one node; the policy of a range is not remembered
     238 set_mempolicy(Num, Ptr, Num) = [mempolicy::sys_set_mempolicy]; // partial: one node
     239 get_mempolicy(Ptr, Ptr, Num, Ptr, Hex) = [mempolicy::sys_get_mempolicy]; // partial: one node; ranges have the default policy
-    240 mq_open(Str, Hex, Oct, Ptr) = [mqueue::sys_mq_open]; // partial: no mqueue file system
+    240 mq_open(Str, Hex, Oct, Ptr) = [mqueue::sys_mq_open];
     241 mq_unlink(Str) = [mqueue::sys_mq_unlink];
     242 mq_timedsend(Fd, Ptr, Num, Num, Ptr) = [mqueue::sys_mq_timedsend];
     243 mq_timedreceive(Fd, Ptr, Num, Ptr, Ptr) = [mqueue::sys_mq_timedreceive];

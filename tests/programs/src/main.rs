@@ -26,6 +26,7 @@ mod memory;
 mod pressure;
 mod processes;
 mod ptys;
+mod queues;
 mod quiet;
 mod readiness;
 mod running;
@@ -36,6 +37,7 @@ mod signals;
 mod sockets;
 mod spaces;
 mod splicing;
+mod surveys;
 mod threads;
 mod time;
 mod tokio_server;
@@ -84,6 +86,8 @@ fn checks() -> Vec<(&'static str, Check)> {
         time::CHECKS,
         vectors::CHECKS,
         ipc::CHECKS,
+        surveys::CHECKS,
+        queues::CHECKS,
         sockets::CHECKS,
         urgent::CHECKS,
         arrivals::CHECKS,

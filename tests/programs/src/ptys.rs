@@ -19,6 +19,8 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("ptys-hang-up", hang_up),
     ("ptys-end-with-the-last-slave", end_with_the_last_slave),
     ("ptys-tell-window-sizes", tell_window_sizes),
+    ("ptys-old-settings", old_settings),
+    ("ptys-locked-settings", locked_settings),
 ];
 
 /// A master and its slave.
@@ -173,5 +175,80 @@ fn tell_window_sizes() -> Result<()> {
     let text = read_to_end(&mut master)?;
     ensure!(text.contains("33 99"), "the session printed {text:?}");
     child.wait()?;
+    Ok(())
+}
+
+const TCGETA: libc::c_ulong = 0x5405;
+const TCSETA: libc::c_ulong = 0x5406;
+const TCSETAW: libc::c_ulong = 0x5407;
+const TCSETAF: libc::c_ulong = 0x5408;
+
+fn control<T>(file: &File, command: libc::c_ulong, value: &mut T) -> io::Result<()> {
+    // SAFETY: each command is used with the structure it takes.
+    checked(unsafe { libc::ioctl(file.as_raw_fd(), command, &raw mut *value) }).map(drop)
+}
+
+fn settings(file: &File) -> io::Result<libc::termios> {
+    // SAFETY: a structure of numbers, filled by the call.
+    unsafe {
+        let mut termios = zeroed();
+        checked(libc::tcgetattr(file.as_raw_fd(), &mut termios))?;
+        Ok(termios)
+    }
+}
+
+fn old_settings() -> Result<()> {
+    /// `struct termio`.
+    #[repr(C)]
+    struct Termio {
+        modes: [u16; 4],
+        line: u8,
+        characters: [u8; 8],
+    }
+    let (master, slave) = pair()?;
+    let before = settings(&slave)?;
+    let mut old = Termio { modes: [0; 4], line: 0, characters: [0; 8] };
+    control(&slave, TCGETA, &mut old)?;
+    let [input, output, _, local] = old.modes;
+    ensure!((u32::from(input), u32::from(output)) == (before.c_iflag & 0xffff, before.c_oflag & 0xffff), "{:x?}", old.modes);
+    ensure!(old.characters == before.c_cc[..8], "{:?}", old.characters);
+    for (command, character) in [(TCSETA, 7), (TCSETAW, 8), (TCSETAF, 9)] {
+        old.modes[3] = local & !(libc::ECHO as u16);
+        old.characters[libc::VINTR] = character;
+        control(&slave, command, &mut old)?;
+        let after = settings(&slave)?;
+        ensure!(after.c_lflag == before.c_lflag & !libc::ECHO && after.c_cc[libc::VINTR] == character, "{command:x}");
+        ensure!(after.c_cc[8..17] == before.c_cc[8..17], "{command:x} changes what it does not know");
+    }
+    drop(master);
+    Ok(())
+}
+
+fn locked_settings() -> Result<()> {
+    const TIOCGLCKTRMIOS: libc::c_ulong = 0x5456;
+    const TIOCSLCKTRMIOS: libc::c_ulong = 0x5457;
+    /// The kernel's `struct termios`.
+    #[repr(C)]
+    struct Termios {
+        modes: [u32; 4],
+        line: u8,
+        characters: [u8; 19],
+    }
+    let (_master, slave) = pair()?;
+    let mut locked = Termios { modes: [0; 4], line: 0, characters: [0; 19] };
+    control(&slave, TIOCGLCKTRMIOS, &mut locked)?;
+    ensure!(locked.modes == [0; 4] && locked.line == 0, "something is locked");
+    locked.modes[3] = libc::ECHO;
+    locked.characters[libc::VINTR] = 1;
+    control(&slave, TIOCSLCKTRMIOS, &mut locked)?;
+    let mut termios = settings(&slave)?;
+    let interrupt = termios.c_cc[libc::VINTR];
+    termios.c_lflag &= !(libc::ECHO | libc::ISIG);
+    (termios.c_cc[libc::VINTR], termios.c_cc[libc::VQUIT]) = (7, 8);
+    // SAFETY: a valid structure.
+    checked(unsafe { libc::tcsetattr(slave.as_raw_fd(), libc::TCSANOW, &termios) })?;
+    let after = settings(&slave)?;
+    ensure!(after.c_lflag & (libc::ECHO | libc::ISIG) == libc::ECHO, "modes: {:x}", after.c_lflag);
+    ensure!((after.c_cc[libc::VINTR], after.c_cc[libc::VQUIT]) == (interrupt, 8), "characters: {:?}", after.c_cc);
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! What `ioctl(2)` does with a terminal: `ioctl_tty(2)`.
 
 use super::pty::PacketStatus;
+use super::termios::Termio;
 use super::{Termios, Termios2, Tty, WinSize, job};
 use crate::Result;
 use crate::ioctl::Request;
@@ -15,6 +16,15 @@ impl Tty {
             ioctl::TCGETS2 => {
                 let termios = self.termios();
                 request.write(&Termios2 { termios, ispeed: termios.speed(), ospeed: termios.speed() })?;
+            }
+            ioctl::TCGETA => request.write(&Termio::from(&self.termios()))?,
+            ioctl::TCSETA => self.change(request.read::<Termio>()?.change(self.termios()), false, false)?,
+            ioctl::TCSETAW => self.change(request.read::<Termio>()?.change(self.termios()), true, false)?,
+            ioctl::TCSETAF => self.change(request.read::<Termio>()?.change(self.termios()), true, true)?,
+            ioctl::TIOCGLCKTRMIOS => request.write(&self.state.lock().locked)?,
+            ioctl::TIOCSLCKTRMIOS if request.caller.privileged() => {
+                let locked = request.read()?;
+                self.state.lock().locked = locked;
             }
             ioctl::TCSETS => self.change(request.read()?, false, false)?,
             ioctl::TCSETSW => self.change(request.read()?, true, false)?,
@@ -69,7 +79,7 @@ impl Tty {
             ioctl::TIOCGEXCL => request.write(&i32::from(self.state.lock().exclusive))?,
             ioctl::TIOCGETD => request.write(&0i32)?,
             ioctl::TIOCVHANGUP if request.caller.privileged() => self.hang_up(),
-            ioctl::TIOCVHANGUP | ioctl::TIOCSTI => return Err(Errno::EPERM),
+            ioctl::TIOCVHANGUP | ioctl::TIOCSTI | ioctl::TIOCSLCKTRMIOS => return Err(Errno::EPERM),
             _ => return Err(Errno::ENOTTY),
         }
         Ok(0)
@@ -96,8 +106,9 @@ impl Tty {
         if drain {
             self.drain()?;
         }
-        let (mode_changed, restarted, news) = {
+        let (termios, mode_changed, restarted, news) = {
             let mut state = self.state.lock();
+            let termios = termios.with_locked(&state.termios, &state.locked);
             let old = core::mem::replace(&mut state.termios, termios);
             let news = packet_news(&old, &termios);
             if flush {
@@ -112,7 +123,7 @@ impl Tty {
             if restarted {
                 state.stopped = false;
             }
-            (mode_changed, restarted, news)
+            (termios, mode_changed, restarted, news)
         };
         self.line.configure(&termios);
         if !news.is_empty() {

@@ -32,6 +32,8 @@ use task::{Mutex, Once};
 
 struct State {
     termios: Termios,
+    /// Which bits of the settings, and which control characters, stay as they are (`TIOCSLCKTRMIOS`).
+    locked: Termios,
     winsize: WinSize,
     input: Input,
     /// Output is stopped, by the stop character or `TCXONC`.
@@ -83,6 +85,7 @@ impl Tty {
             line,
             state: Mutex::new(State {
                 termios,
+                locked: Termios::zero(),
                 winsize: WinSize::default(),
                 input: Input::default(),
                 stopped: false,

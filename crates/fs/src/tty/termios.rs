@@ -24,6 +24,45 @@ pub struct Termios {
     pub cc: [u8; NCCS],
 }
 
+/// `struct termio`, as `TCGETA` and `TCSETA` exchange it: the lower half of each of the modes, and the first control characters.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(super) struct Termio {
+    iflag: u16,
+    oflag: u16,
+    cflag: u16,
+    lflag: u16,
+    line: u8,
+    cc: [u8; 8],
+    padding: u8,
+}
+
+impl From<&Termios> for Termio {
+    fn from(termios: &Termios) -> Self {
+        let mut cc = [0; 8];
+        cc.copy_from_slice(&termios.cc[..8]);
+        let [iflag, oflag, cflag, lflag] = [termios.iflag, termios.oflag, termios.cflag, termios.lflag].map(|flags| flags as u16);
+        Self { iflag, oflag, cflag, lflag, line: termios.line, cc, padding: 0 }
+    }
+}
+
+impl Termio {
+    /// `termios` with what this one can say.
+    pub(super) fn change(&self, termios: Termios) -> Termios {
+        let half = |old: u32, new: u16| old & 0xffff_0000 | u32::from(new);
+        let mut cc = termios.cc;
+        cc[..8].copy_from_slice(&self.cc);
+        Termios {
+            iflag: half(termios.iflag, self.iflag),
+            oflag: half(termios.oflag, self.oflag),
+            cflag: half(termios.cflag, self.cflag),
+            lflag: half(termios.lflag, self.lflag),
+            line: self.line,
+            cc,
+        }
+    }
+}
+
 /// The kernel's `struct termios2`: with speeds as numbers.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -97,6 +136,28 @@ impl Termios {
     /// Sets the speed that serial consoles have by custom, 115200 bits per second.
     pub fn set_speed_115200(&mut self) {
         self.cflag = self.cflag & !sys::CBAUD | sys::B115200;
+    }
+
+    /// Nothing set.
+    pub(super) const fn zero() -> Self {
+        Self { iflag: 0, oflag: 0, cflag: 0, lflag: 0, line: 0, cc: [0; NCCS] }
+    }
+
+    /// These settings, but what `locked` has set as in `old`.
+    pub(super) fn with_locked(&self, old: &Self, locked: &Self) -> Self {
+        let flags = |new: u32, old: u32, locked: u32| new & !locked | old & locked;
+        let mut cc = self.cc;
+        for (i, cc) in cc.iter_mut().enumerate().filter(|(i, _)| locked.cc[*i] != 0) {
+            *cc = old.cc[i];
+        }
+        Self {
+            iflag: flags(self.iflag, old.iflag, locked.iflag),
+            oflag: flags(self.oflag, old.oflag, locked.oflag),
+            cflag: flags(self.cflag, old.cflag, locked.cflag),
+            lflag: flags(self.lflag, old.lflag, locked.lflag),
+            line: if locked.line == 0 { self.line } else { old.line },
+            cc,
+        }
     }
 
     pub(super) fn input(&self, flag: u32) -> bool {

@@ -17,7 +17,7 @@ pub(super) const NS_PER_TICK: u64 = 10_000_000;
 pub(super) type Text = fn() -> String;
 
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
-    let texts: [(&str, Text); 22] = [
+    let texts: [(&str, Text); 25] = [
         ("cpuinfo", cpuinfo),
         ("meminfo", meminfo),
         ("stat", stat),
@@ -40,6 +40,9 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("misc", String::new),
         ("locks", String::new),
         ("tty/drivers", terminals),
+        ("sysvipc/msg", crate::msg::listing),
+        ("sysvipc/sem", crate::sem::listing),
+        ("sysvipc/shm", crate::shm::listing),
         ("cgroups", || {
             ["cpuset", "cpu", "memory", "pids"]
                 .iter()

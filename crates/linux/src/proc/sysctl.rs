@@ -48,6 +48,17 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("kernel/pty/max", "4096\n"),
         ("vm/nr_hugepages", "0\n"),
         ("fs/nr_open", "1048576\n"),
+        ("fs/mqueue/msg_default", "10\n"),
+        ("fs/mqueue/msg_max", "10\n"),
+        ("fs/mqueue/msgsize_default", "8192\n"),
+        ("fs/mqueue/msgsize_max", "8192\n"),
+        ("fs/mqueue/queues_max", "256\n"),
+        ("kernel/msgmax", "8192\n"),
+        ("kernel/msgmnb", "16384\n"),
+        ("kernel/msgmni", "1024\n"),
+        ("kernel/shmall", "18446744073692774399\n"),
+        ("kernel/shmmax", "18446744073692774399\n"),
+        ("kernel/shmmni", "4096\n"),
         ("fs/pipe-max-size", "1048576\n"),
         ("fs/inotify/max_queued_events", "16384\n"),
         ("fs/inotify/max_user_instances", "128\n"),
@@ -85,7 +96,8 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     for (path, text) in constants {
         place(dir, path, pseudo::constant(dev, text));
     }
-    let texts: [(&str, Text); 3] = [
+    let texts: [(&str, Text); 4] = [
+        ("kernel/sem", crate::sem::settings),
         ("kernel/ostype", || format!("{}\n", crate::sys::uname().sysname)),
         ("kernel/osrelease", || format!("{}\n", crate::sys::uname().release)),
         ("kernel/version", || format!("{}\n", crate::sys::uname().version)),

@@ -1,0 +1,140 @@
+//! The file system of POSIX message queues: each is a file, whose text says what is in it (`mq_overview(7)`).
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use ::task::{Mutex, Once};
+use abi::errno::Errno;
+use fs::mount::{FileSystem, new_anonymous_device};
+use fs::{DirEntry, FileOps, FileType, Inode, Metadata, NewInode, NewKind, OpenFlags, SetAttr, StatFs, Timestamp};
+
+use crate::mqueue::{self, Descriptor, QUEUES, Queue};
+
+const MAGIC: u64 = 0x1980_0202;
+
+/// Metadata of a new file here.
+pub(crate) fn metadata(kind: FileType, mode: u32) -> Metadata {
+    static DEVICE: Once<u64> = Once::new();
+    // In the order they are made, which listings follow.
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    Metadata::generated(*DEVICE.call_once(new_anonymous_device), NEXT.fetch_add(1, Ordering::Relaxed), kind, mode)
+}
+
+fn change(metadata: &Mutex<Metadata>, change: &SetAttr) {
+    let mut now = metadata.lock();
+    now.mode = change.mode.unwrap_or(now.mode);
+    now.uid = change.uid.unwrap_or(now.uid);
+    now.gid = change.gid.unwrap_or(now.gid);
+    now.atime = change.atime.unwrap_or(now.atime);
+    now.mtime = change.mtime.unwrap_or(now.mtime);
+    now.ctime = Timestamp::now();
+}
+
+impl Inode for Queue {
+    fn metadata(&self) -> Metadata {
+        *self.metadata.lock()
+    }
+
+    fn kind(&self) -> FileType {
+        FileType::Regular
+    }
+
+    fn set_attr(&self, attr: &SetAttr) -> Result<(), Errno> {
+        change(&self.metadata, attr);
+        Ok(())
+    }
+
+    fn truncate(&self, _: u64) -> Result<(), Errno> {
+        // `echo > queue` makes one and truncates it first.
+        Ok(())
+    }
+
+    fn open(self: Arc<Self>, _: OpenFlags) -> Result<Option<Arc<dyn FileOps>>, Errno> {
+        Ok(Some(Arc::new(Descriptor(self))))
+    }
+}
+
+/// The directory of all queues.
+struct Root {
+    metadata: Mutex<Metadata>,
+}
+
+impl Inode for Root {
+    fn metadata(&self) -> Metadata {
+        *self.metadata.lock()
+    }
+
+    fn kind(&self) -> FileType {
+        FileType::Directory
+    }
+
+    fn names_are_stable(&self) -> bool {
+        false
+    }
+
+    fn set_attr(&self, attr: &SetAttr) -> Result<(), Errno> {
+        change(&self.metadata, attr);
+        Ok(())
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>, Errno> {
+        Ok(QUEUES.lock().get(name).ok_or(Errno::ENOENT)?.clone())
+    }
+
+    fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>, Errno> {
+        let task = crate::current_task().filter(|_| matches!(new.kind, NewKind::Regular)).ok_or(Errno::EPERM)?;
+        let mut queues = QUEUES.lock();
+        if queues.contains_key(name) {
+            return Err(Errno::EEXIST);
+        }
+        Ok(mqueue::add(&task, &mut queues, name.to_vec(), new.mode, None)?)
+    }
+
+    fn unlink(&self, name: &[u8]) -> Result<(), Errno> {
+        let queue = QUEUES.lock().remove(name).ok_or(Errno::ENOENT)?;
+        queue.metadata.lock().nlink = 0;
+        Ok(())
+    }
+
+    fn readdir(&self, cursor: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<(), Errno> {
+        let mut entries: Vec<(u64, Vec<u8>)> = QUEUES
+            .lock()
+            .iter()
+            .map(|(name, queue)| (queue.metadata.lock().ino, name.clone()))
+            .filter(|e| e.0 > cursor)
+            .collect();
+        entries.sort_unstable();
+        for (ino, name) in &entries {
+            if !emit(DirEntry { name, ino: *ino, kind: FileType::Regular, next: *ino }) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+struct QueueFs {
+    root: Arc<Root>,
+}
+
+impl FileSystem for QueueFs {
+    fn name(&self) -> &'static str {
+        "mqueue"
+    }
+
+    fn root(&self) -> Arc<dyn Inode> {
+        self.root.clone()
+    }
+
+    fn statfs(&self) -> StatFs {
+        StatFs { magic: MAGIC, block_size: 4096, ..StatFs::default() }
+    }
+}
+
+/// The file system, of which there is one.
+pub(crate) fn file_system() -> Arc<dyn FileSystem> {
+    static FS: Once<Arc<QueueFs>> = Once::new();
+    let make = || Arc::new(QueueFs { root: Arc::new(Root { metadata: Mutex::new(metadata(FileType::Directory, 0o1777)) }) });
+    FS.call_once(make).clone()
+}
