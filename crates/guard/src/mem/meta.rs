@@ -31,6 +31,7 @@ pub(super) unsafe fn init(at: Frame, end: u64) {
     });
 }
 
+#[inline]
 fn count(frame: Frame) -> &'static AtomicU32 {
     &REFERENCES.get().expect("page used before mem::init")[frame.0 as usize]
 }
@@ -42,10 +43,17 @@ pub(super) fn first_reference(frame: Frame) {
 }
 
 /// One more reference.
+#[inline]
 pub(super) fn add_reference(frame: Frame) {
     // Relaxed, as in `Arc`: whoever adds one already holds one.
-    let before = count(frame).fetch_add(1, Ordering::Relaxed);
-    assert!(before < MOST, "too many references to {frame:?}");
+    if count(frame).fetch_add(1, Ordering::Relaxed) >= MOST {
+        too_many(frame);
+    }
+}
+
+#[cold]
+fn too_many(frame: Frame) -> ! {
+    panic!("too many references to {frame:?}")
 }
 
 /// One reference less; `true` if that was the last one, and the frame is the caller's to free.

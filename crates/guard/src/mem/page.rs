@@ -111,6 +111,7 @@ fn check(offset: usize, len: usize) {
 }
 
 impl Clone for Page {
+    #[inline]
     fn clone(&self) -> Self {
         meta::add_reference(self.frame);
         Self { frame: self.frame }

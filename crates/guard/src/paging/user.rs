@@ -141,7 +141,7 @@ impl PageTable {
     /// [`MapError::NoMemory`] if there is no frame for a table, [`MapError::Address`] if `va` is not the address of a
     /// user page. Nothing is changed, and `page` is dropped.
     pub fn map(&self, va: usize, page: Page, perm: Perm) -> Result<Option<Page>, MapError> {
-        check(&(va..va.saturating_add(PAGE_SIZE)))?;
+        check(va)?;
         let before = {
             let mut edit = self.edit(va);
             let table = self.page_table(&mut edit, va)?;
@@ -159,7 +159,7 @@ impl PageTable {
     /// # Errors
     /// `make`'s; a [`MapError`] as with [`PageTable::map`]. Nothing is changed then.
     pub fn insert_with<E: From<MapError>>(&self, va: usize, make: impl FnOnce() -> Result<(Page, Perm), E>) -> Result<Insert, E> {
-        check(&(va..va.saturating_add(PAGE_SIZE)))?;
+        check(va)?;
         let mut edit = self.edit(va);
         let table = self.page_table(&mut edit, va)?;
         let slot = index(va, 1);
@@ -175,7 +175,7 @@ impl PageTable {
     /// Lets `each` fill empty entries of the 2 MiB that `va` is in, with the span locked: it must not use this table. Makes no table:
     /// if there is none, nothing is done.
     pub fn fill(&self, va: usize, each: impl FnOnce(&mut Span)) {
-        if check(&(va..va.saturating_add(PAGE_SIZE))).is_ok() {
+        if check(va).is_ok() {
             let _edit = self.edit(va);
             if let Some(table) = self.find(va) {
                 each(&mut Span { start: va & !(span(2) - 1), table });
@@ -207,7 +207,7 @@ impl PageTable {
 
     /// The entry for `va` and its table, if it maps `page` and does not let the program write; with the span locked.
     fn holds(&self, va: usize, page: &Page) -> Option<(&'static Table, Entry)> {
-        check(&(va..va.saturating_add(PAGE_SIZE))).ok()?;
+        check(va).ok()?;
         let table = self.find(va)?;
         let entry = table.get(index(va, 1));
         let same = mapped(entry) == Some(page.frame()) && !entry.flags().contains(Bits::WRITE);
@@ -216,7 +216,7 @@ impl PageTable {
 
     /// Unmaps the page at `va` and returns it; no CPU uses it any more.
     pub fn unmap(&self, va: usize) -> Option<Page> {
-        check(&(va..va.saturating_add(PAGE_SIZE))).ok()?;
+        check(va).ok()?;
         let before = {
             let _edit = self.edit(va);
             self.find(va)?.swap(index(va, 1), Entry::NONE)
@@ -323,7 +323,7 @@ impl PageTable {
     /// to the page: a page mapped only here has `refs() == 2` then.
     #[must_use]
     pub fn get(&self, va: usize) -> Option<(Page, Perm, Flags)> {
-        check(&(va..va.saturating_add(PAGE_SIZE))).ok()?;
+        check(va).ok()?;
         let _edit = self.edit(va);
         let entry = self.find(va)?.get(index(va, 1));
         let frame = mapped(entry)?;
@@ -511,9 +511,11 @@ fn mapped(entry: Entry) -> Option<Frame> {
     if entry.present() { phys::frame_at(entry.address()) } else { None }
 }
 
-fn check(range: &Range<usize>) -> Result<(), MapError> {
-    let aligned = range.start.is_multiple_of(PAGE_SIZE) && range.end.is_multiple_of(PAGE_SIZE);
-    if aligned && range.start >= USER_START && range.end <= USER_END { Ok(()) } else { Err(MapError::Address) }
+/// Refuses what is not the address of a user page.
+#[inline]
+fn check(va: usize) -> Result<(), MapError> {
+    const LAST: usize = USER_END - PAGE_SIZE;
+    if va.is_multiple_of(PAGE_SIZE) && matches!(va, USER_START..=LAST) { Ok(()) } else { Err(MapError::Address) }
 }
 
 /// The whole user pages that begin in a range.
