@@ -25,7 +25,7 @@ pub(crate) fn leave(task: &Arc<Task>) {
     let process = task.process().clone();
     futex::thread_ends(task);
     task.end_vfork();
-    let files = task.replace_files(Arc::new(FdTable::new()));
+    let files = task.replace_files(FdTable::given_back());
     if let Some(files) = Arc::into_inner(files) {
         files.close_all();
     }

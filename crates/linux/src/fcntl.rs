@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// `close(2)`
 pub fn sys_close(task: &Task, fd: i32) -> SysResult {
-    task.files().close(fd).map(|()| 0)
+    task.close(fd).map(|()| 0)
 }
 
 /// Flags of `close_range(2)` (`linux/close_range.h`).

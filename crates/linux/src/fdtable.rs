@@ -123,7 +123,9 @@ impl Numbers {
     #[inline]
     fn take(&mut self, fd: usize, cloexec: bool) {
         self.taken.set(fd, true);
-        self.cloexec.set(fd, cloexec);
+        if self.cloexec.has(fd) != cloexec {
+            self.cloexec.set(fd, cloexec);
+        }
     }
 
     /// Takes the lowest free number from `least` on.
@@ -179,6 +181,13 @@ impl FdTable {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// What a thread has that has given its descriptors back: a table in which nothing is, nor can be put. There is one.
+    #[must_use]
+    pub fn given_back() -> Arc<Self> {
+        static NOTHING: Once<Arc<FdTable>> = Once::new();
+        NOTHING.call_once(|| Arc::new(Self::with(Numbers::default(), 0))).clone()
     }
 
     /// A copy with the same openings, as `fork(2)` makes it. Record locks are not inherited.
@@ -275,12 +284,20 @@ impl FdTable {
     /// # Errors
     /// `EBADF`.
     pub fn close(&self, fd: i32) -> Result<(), Errno> {
+        self.free(fd).map(drop)
+    }
+
+    /// Frees a number, and returns its file, which the caller drops.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    #[inline]
+    pub(crate) fn free(&self, fd: i32) -> Result<Option<Arc<File>>, Errno> {
         let mut numbers = self.numbers.lock();
         let fd = numbers.check(fd)?;
         let file = self.take_out(&mut numbers, fd);
         drop(numbers);
-        file.inspect(|file| self.closed(file));
-        Ok(())
+        Ok(file.inspect(|file| self.closed(file)))
     }
 
     fn take_out(&self, numbers: &mut Numbers, fd: usize) -> Option<Arc<File>> {

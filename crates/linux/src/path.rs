@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use fs::ops::{self, NewTime};
 use fs::path::{LookupFlags, Resolve, Walk};
 use fs::{Access, Cred, DeviceId, File, FileType, NewKind, OpenFlags, PATH_MAX, Path, RenameFlags, Timestamp};
+use guard::user::ShortString;
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -20,7 +21,7 @@ const SHORT_NAME: usize = 96;
 
 /// Room for a path name.
 pub struct Name {
-    short: [u8; SHORT_NAME],
+    short: ShortString<SHORT_NAME>,
     /// For a longer one.
     long: Vec<u8>,
 }
@@ -36,7 +37,7 @@ impl Name {
     #[inline(always)]
     #[must_use]
     pub const fn new() -> Self {
-        Self { short: [0; SHORT_NAME], long: Vec::new() }
+        Self { short: ShortString::new(), long: Vec::new() }
     }
 
     /// A path name from user memory, without its NUL.
@@ -45,14 +46,14 @@ impl Name {
     /// `EFAULT`, `ENAMETOOLONG`.
     #[inline(always)]
     pub fn read(&mut self, addr: usize) -> Result<&[u8], Errno> {
-        let len = guard::user::read_cstr(addr, &mut self.short).map_err(|_| Errno::EFAULT)?;
-        if let Some(name) = self.short.get(..len)
-            && len < SHORT_NAME
-        {
-            return Ok(name);
+        match self.short.read(addr) {
+            Ok(Some(name)) => Ok(name),
+            Ok(None) => {
+                self.long = uaccess::read_cstr(addr, PATH_MAX)?;
+                Ok(&self.long)
+            }
+            Err(_) => Err(Errno::EFAULT),
         }
-        self.long = uaccess::read_cstr(addr, PATH_MAX)?;
-        Ok(&self.long)
     }
 }
 
@@ -63,14 +64,23 @@ impl Name {
 #[inline(always)]
 pub fn walk_at<'a>(task: &Task, cred: &'a Cred, dirfd: i32, name: &[u8]) -> Result<Walk<'a>, Errno> {
     let mut walk = task.walk(cred);
-    if dirfd != AT_FDCWD && name.first() != Some(&b'/') {
-        let dir = task.files().get(dirfd)?;
-        if dir.inode().kind() != FileType::Directory && !name.is_empty() {
-            return Err(Errno::ENOTDIR);
-        }
-        walk.start_at(dir.path().clone());
-    }
+    start_at(task, &mut walk, dirfd, name)?;
     Ok(walk)
+}
+
+/// As [`walk_at`], for a walk from the working directory that was just begun and stays where it is.
+#[inline(always)]
+fn start_at(task: &Task, walk: &mut Walk<'_>, dirfd: i32, name: &[u8]) -> Result<(), Errno> {
+    if dirfd != AT_FDCWD && name.first() != Some(&b'/') { start_at_directory(task, walk, dirfd, name) } else { Ok(()) }
+}
+
+fn start_at_directory(task: &Task, walk: &mut Walk<'_>, dirfd: i32, name: &[u8]) -> Result<(), Errno> {
+    let dir = task.file(dirfd)?;
+    if dir.inode().kind() != FileType::Directory && !name.is_empty() {
+        return Err(Errno::ENOTDIR);
+    }
+    walk.start_at(dir.path().clone());
+    Ok(())
 }
 
 /// The file that `dirfd` and the name at `addr` mean; `flags` may hold `AT_EMPTY_PATH`, `AT_SYMLINK_NOFOLLOW`.
@@ -81,7 +91,8 @@ pub fn lookup_at(task: &Task, dirfd: i32, addr: usize, flags: u32) -> Result<Pat
     let mut buffer = Name::new();
     let name = if addr == 0 && flags & sys::AT_EMPTY_PATH != 0 { &[] } else { buffer.read(addr)? };
     let cred = task.fs_cred();
-    let walk = walk_at(task, &cred, dirfd, name)?;
+    let mut walk = task.walk(&cred);
+    start_at(task, &mut walk, dirfd, name)?;
     if name.is_empty() && flags & sys::AT_EMPTY_PATH != 0 {
         return Ok(walk.base().clone());
     }
@@ -104,10 +115,11 @@ pub fn sys_openat(task: &Task, dirfd: i32, name: usize, flags: u32, mode: u32) -
     let name = buffer.read(name)?;
     let flags = OpenFlags::from_bits_truncate(flags);
     let cred = task.fs_cred();
-    let walk = walk_at(task, &cred, dirfd, name)?;
+    let mut walk = task.walk(&cred);
+    start_at(task, &mut walk, dirfd, name)?;
     let mode = if flags.intersects(OpenFlags::CREAT.union(OpenFlags::TMPFILE)) { masked(task, mode) } else { 0 };
     let file = ops::open(&walk, name, flags, mode)?;
-    task.files().install(file, flags.contains(OpenFlags::CLOEXEC))
+    task.install(file, flags.contains(OpenFlags::CLOEXEC))
 }
 
 /// `open(2)`
@@ -162,7 +174,7 @@ pub fn sys_openat2(task: &Task, dirfd: i32, name: usize, how: UserPtr<OpenHow>, 
     };
     walk.restrict(resolve);
     let file = ops::open(&walk, name, flags, masked(task, how.mode as u32))?;
-    task.files().install(file, flags.contains(OpenFlags::CLOEXEC))
+    task.install(file, flags.contains(OpenFlags::CLOEXEC))
 }
 
 fn make(task: &Task, dirfd: i32, name: usize, kind: NewKind<'_>, mode: u32) -> SysResult {

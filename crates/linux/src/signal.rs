@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 
 use abi::errno::Errno;
-use guard::fpu::{self, UserFpu};
+use guard::fpu;
 use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
 
@@ -222,7 +222,7 @@ fn handle(task: &Task, regs: &mut UserRegs, info: &SigInfo, action: &Action) -> 
     let size = fpu::signal_frame_size();
     let place = sigframe::place(regs.rsp, alternate, size).ok_or(Errno::EFAULT)?;
     let fpu = place.fpu as usize;
-    while let Some(Err(_)) = task.thread().with_fpu(|state| uaccess::write_bytes(fpu, state.signal_frame())) {
+    while let Some(Err(_)) = task.thread().with_loaded_fpu(|state| state.store_signal_frame(fpu)) {
         uaccess::fetch(fpu, size, true)?;
     }
     let frame = Frame::new(regs, place, action.restorer, info, shown, mask, fault);
@@ -251,8 +251,7 @@ fn restore(task: &Task, regs: &mut UserRegs, addr: usize) -> Result<(), Errno> {
 fn restore_frame(task: &Task, regs: &mut UserRegs, frame: &UContext) -> Result<(), Errno> {
     if frame.fpu() != 0 {
         let from = frame.fpu() as usize;
-        let load = |fpu: &mut UserFpu| fpu.load_signal_frame(|to| uaccess::read_bytes(from, to));
-        while let Some(Err(_)) = task.thread().with_fpu(load) {
+        while let Some(Err(_)) = task.thread().with_loaded_fpu(|state| state.take_signal_frame(from)) {
             uaccess::fetch(from, fpu::signal_frame_size(), false)?;
         }
     }

@@ -288,6 +288,26 @@ impl Task {
         self.files.lock().get_io(fd)
     }
 
+    /// Gives an open file the lowest free number.
+    ///
+    /// # Errors
+    /// `EMFILE`.
+    pub fn install(&self, file: Arc<File>, cloexec: bool) -> SysResult {
+        self.files.lock().install(file, cloexec)
+    }
+
+    /// Frees a descriptor's number.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    #[inline]
+    pub fn close(&self, fd: i32) -> Result<(), Errno> {
+        // What the file does at its end is done without the lock.
+        let file = self.files.lock().free(fd)?;
+        drop(file);
+        Ok(())
+    }
+
     /// Puts other descriptors in place and returns the old ones.
     pub(crate) fn replace_files(&self, files: Arc<FdTable>) -> Arc<FdTable> {
         core::mem::replace(&mut *self.files.lock(), files)

@@ -12,12 +12,13 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::features::{self, Features};
+use super::usercopy::{self, UserFault};
 use super::{cpu, msr, user};
 
 /// Components we manage if the processor has them: x87, SSE, AVX, and the three of AVX-512.
 const COMPONENTS: u64 = 0b1110_0111;
 /// Of these, the ones every 64-bit CPU has.
-const LEGACY: u64 = 0b11;
+pub(super) const LEGACY: u64 = 0b11;
 const LEGACY_BYTES: usize = 512;
 const HEADER_BYTES: usize = 64;
 const MXCSR: usize = 24;
@@ -33,7 +34,7 @@ const SOFTWARE_BYTES: usize = 464;
 /// First word of that description (`FP_XSTATE_MAGIC1` of Linux' ABI).
 const MAGIC1: u32 = 0x4650_5853;
 /// Last word of a frame (`FP_XSTATE_MAGIC2`).
-const MAGIC2: u32 = 0x4650_5845;
+pub(super) const MAGIC2: u32 = 0x4650_5845;
 
 static BYTES: AtomicU32 = AtomicU32::new(LEGACY_BYTES as u32);
 static ENABLED: AtomicU64 = AtomicU64::new(LEGACY);
@@ -85,6 +86,16 @@ fn layout() -> Layout {
 #[must_use]
 pub fn signal_frame_size() -> usize {
     if features::has(Features::XSAVE) { area_bytes() + 4 } else { LEGACY_BYTES }
+}
+
+/// What a signal frame with the extended format says of itself.
+fn description() -> usercopy::SignalFrame {
+    let size = area_bytes() as u64;
+    usercopy::SignalFrame {
+        magic_and_total: u64::from(MAGIC1) | (size + 4) << 32,
+        features: ENABLED.load(Ordering::Relaxed),
+        size,
+    }
 }
 
 /// Not the address of a user segment.
@@ -203,6 +214,33 @@ impl UserFpu {
             }
         }
         load_bases(self.bases);
+    }
+
+    /// Stores this CPU's registers, which belong here, as a signal frame in the program's memory. Interrupts are off. The address is
+    /// a multiple of 64.
+    ///
+    /// # Errors
+    /// [`UserFault`] if there is no room for all of it.
+    pub fn store_signal_frame(&mut self, to: usize) -> Result<(), UserFault> {
+        if features::has(Features::XSAVE) {
+            return usercopy::store_registers(to, &description());
+        }
+        self.save();
+        usercopy::write_bytes(to, self.signal_frame())
+    }
+
+    /// Takes this CPU's registers, which belong here, from a signal frame in the program's memory. Interrupts are off.
+    ///
+    /// # Errors
+    /// [`UserFault`] if not all of it is there. The registers may have changed, to something of the program's.
+    pub fn take_signal_frame(&mut self, from: usize) -> Result<(), UserFault> {
+        if features::has(Features::XSAVE) && usercopy::load_registers(from, &description()).is_ok() {
+            return Ok(());
+        }
+        // The program has changed it, or it was never ours: what can be loaded of it is.
+        let result = self.load_signal_frame(|to| usercopy::read_bytes(to, from));
+        self.restore();
+        result
     }
 
     /// The state as Linux puts it into signal frames, [`signal_frame_size`] bytes. The frame's address must be a multiple of

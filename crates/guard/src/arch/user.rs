@@ -20,7 +20,8 @@ use super::{cpu, gdt, msr, trap};
 use crate::irq::{self, Hook};
 
 pub use super::usercopy::{
-    UserFault, cmpxchg_u32, load_u32, load_u64, read_bytes, read_cstr, store_u32, store_u64, with_value, write_bytes, zero,
+    ShortString, UserFault, cmpxchg_u32, load_u32, load_u64, read_bytes, read_cstr, store_u32, store_u64, with_value,
+    write_bytes, zero,
 };
 
 /// One past the highest address of a program.

@@ -1,7 +1,7 @@
 //! The kernel's access to a program's memory.
 //!
-//! Every access is a few instructions of assembly whose addresses stand in a table next to where to go on if they fault. A
-//! fault on a user address first goes to the registered handler (demand paging, copy on write), in thread context with
+//! Every access is a few instructions of assembly, which go on elsewhere if one of them faults. A fault on a user address first
+//! goes to the registered handler (demand paging, copy on write), in thread context with
 //! interrupts on, and the instruction is tried again if that succeeds; string instructions continue where they were.
 //! With interrupts off there is no handler, so that a copy from a place that must not sleep fails instead.
 //!
@@ -15,6 +15,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use zerocopy::FromBytes;
 
 use super::features::{self, Features};
+use super::fpu;
 use super::user::USER_END;
 
 /// The program's memory is not there, or not to be accessed that way.
@@ -37,17 +38,18 @@ global_asm!(
     "99:",
     ".endm",
     "",
+    // Wherever an instruction from here on up to `skerry_user_failed` faults, the routine fails.
+    ".global skerry_user_first",
+    "skerry_user_first:",
     // rdi: to, rsi: from, rdx: bytes. Eight at a time, then the rest.
     ".global skerry_user_copy",
     "skerry_user_copy:",
     "skerry_open",
     "mov rcx, rdx",
     "shr rcx, 3",
-    "2:",
     "rep movsq",
     "mov ecx, edx",
     "and ecx, 7",
-    "3:",
     "rep movsb",
     "skerry_close",
     "xor eax, eax",
@@ -59,11 +61,9 @@ global_asm!(
     "xor eax, eax",
     "mov rcx, rsi",
     "shr rcx, 3",
-    "4:",
     "rep stosq",
     "mov ecx, esi",
     "and ecx, 7",
-    "5:",
     "rep stosb",
     "skerry_close",
     "ret",
@@ -71,7 +71,6 @@ global_asm!(
     ".global skerry_user_load32",
     "skerry_user_load32:",
     "skerry_open",
-    "6:",
     "mov eax, [rdi]",
     "mov [rsi], eax",
     "skerry_close",
@@ -80,7 +79,6 @@ global_asm!(
     ".global skerry_user_load64",
     "skerry_user_load64:",
     "skerry_open",
-    "7:",
     "mov rax, [rdi]",
     "mov [rsi], rax",
     "skerry_close",
@@ -90,7 +88,6 @@ global_asm!(
     ".global skerry_user_store32",
     "skerry_user_store32:",
     "skerry_open",
-    "8:",
     "mov [rdi], esi",
     "skerry_close",
     "xor eax, eax",
@@ -98,7 +95,6 @@ global_asm!(
     ".global skerry_user_store64",
     "skerry_user_store64:",
     "skerry_open",
-    "9:",
     "mov [rdi], rsi",
     "skerry_close",
     "xor eax, eax",
@@ -108,7 +104,6 @@ global_asm!(
     "skerry_user_cmpxchg32:",
     "skerry_open",
     "mov eax, esi",
-    "20:",
     "lock cmpxchg [rdi], edx",
     "mov [rcx], eax",
     "skerry_close",
@@ -130,7 +125,6 @@ global_asm!(
     "lea r10, [r8 + 8]",
     "cmp r10, r9",
     "ja 21f",
-    "25:",
     "mov rax, [rsi + r8]",
     "mov [rdi + r8], rax",
     // The lowest byte that is 0 is the first whose highest bit is set in (word - ones) & !word & (ones << 7).
@@ -152,7 +146,6 @@ global_asm!(
     "21:",
     "cmp r8, rdx",
     "jae 22f",
-    "27:",
     "mov al, [rsi + r8]",
     "mov [rdi + r8], al",
     "test al, al",
@@ -164,44 +157,72 @@ global_asm!(
     "skerry_close",
     "xor eax, eax",
     "ret",
+    // rdi: to (a multiple of 64), rsi, rdx, rcx: the words of a `SignalFrame`. XSAVE writes only the first word of the header.
+    ".global skerry_user_xsave",
+    "skerry_user_xsave:",
+    "skerry_open",
+    "xor eax, eax",
+    "mov [rdi + 512], rax",
+    "mov [rdi + 520], rax",
+    "mov [rdi + 528], rax",
+    "mov [rdi + 536], rax",
+    "mov [rdi + 544], rax",
+    "mov [rdi + 552], rax",
+    "mov [rdi + 560], rax",
+    "mov [rdi + 568], rax",
+    "mov [rdi + 464], rsi",
+    "mov [rdi + 472], rdx",
+    "mov [rdi + 480], rcx",
+    "mov [rdi + 488], rax",
+    "mov [rdi + 496], rax",
+    "mov [rdi + 504], rax",
+    "mov dword ptr [rdi + rcx], {magic2}",
+    "mov eax, -1",
+    "mov edx, eax",
+    "xsave64 [rdi]",
+    "or qword ptr [rdi + 512], {legacy}",
+    "skerry_close",
+    "xor eax, eax",
+    "ret",
+    // rdi: from, rsi, rdx, rcx: as above.
+    ".global skerry_user_xrstor",
+    "skerry_user_xrstor:",
+    "skerry_open",
+    "cmp [rdi + 464], rsi",
+    "jne skerry_user_failed",
+    "cmp [rdi + 480], ecx",
+    "jne skerry_user_failed",
+    "cmp dword ptr [rdi + rcx], {magic2}",
+    "jne skerry_user_failed",
+    "mov eax, -1",
+    "mov edx, eax",
+    "xrstor64 [rdi]",
+    "skerry_close",
+    "xor eax, eax",
+    "ret",
+    ".global skerry_user_failed",
+    "skerry_user_failed:",
+    "skerry_close",
+    "mov eax, 1",
+    "ret",
     // rdi: from (any address), rsi: result.
     ".global skerry_probe",
     "skerry_probe:",
-    "23:",
     "mov rax, [rdi]",
     "mov [rsi], rax",
     "xor eax, eax",
     "ret",
-    "skerry_user_failed:",
-    "skerry_close",
+    ".global skerry_probe_failed",
     "skerry_probe_failed:",
     "mov eax, 1",
     "ret",
-    "",
-    ".pushsection .rodata.skerry_fixups, \"a\", @progbits",
-    ".balign 8",
-    ".global skerry_fixups",
-    "skerry_fixups:",
-    ".quad 2b, skerry_user_failed",
-    ".quad 3b, skerry_user_failed",
-    ".quad 4b, skerry_user_failed",
-    ".quad 5b, skerry_user_failed",
-    ".quad 6b, skerry_user_failed",
-    ".quad 7b, skerry_user_failed",
-    ".quad 8b, skerry_user_failed",
-    ".quad 9b, skerry_user_failed",
-    ".quad 20b, skerry_user_failed",
-    ".quad 25b, skerry_user_failed",
-    ".quad 27b, skerry_user_failed",
-    ".quad 23b, skerry_probe_failed",
-    ".popsection",
     ".purgem skerry_open",
     ".purgem skerry_close",
     smap = sym SMAP,
     ones = const 0x0101_0101_0101_0101_u64,
+    magic2 = const fpu::MAGIC2,
+    legacy = const fpu::LEGACY,
 );
-
-const FIXUPS: usize = 12;
 
 /// Whether SMAP is on; read by the assembly above.
 static SMAP: AtomicBool = AtomicBool::new(false);
@@ -215,8 +236,12 @@ unsafe extern "sysv64" {
     fn skerry_user_store64(to: *mut u64, value: u64) -> usize;
     fn skerry_user_cmpxchg32(word: *mut u32, old: u32, new: u32, found: &mut u32) -> usize;
     fn skerry_user_string(to: *mut u8, from: *const u8, most: usize, length: &mut usize) -> usize;
+    fn skerry_user_xsave(to: *mut u8, magic_and_total: u64, features: u64, size: u64) -> usize;
+    fn skerry_user_xrstor(from: *const u8, magic_and_total: u64, features: u64, size: u64) -> usize;
     fn skerry_probe(from: *const u64, result: &mut u64) -> usize;
-    static skerry_fixups: [[u64; 2]; FIXUPS];
+    static skerry_user_first: u8;
+    static skerry_user_failed: u8;
+    static skerry_probe_failed: u8;
 }
 
 /// Tells the copies whether SMAP is on. Called by each CPU when it is set up, with the same answer.
@@ -226,15 +251,20 @@ pub(super) fn init_cpu() {
 
 /// Where to go on after a fault at `rip`, if that is one of the accesses above.
 pub(super) fn fixup(rip: u64) -> Option<u64> {
-    // SAFETY: the table is defined above with this many entries and never written.
-    let table = unsafe { &skerry_fixups };
-    table.iter().find(|[at, _]| *at == rip).map(|[_, to]| *to)
+    let (first, failed) = (&raw const skerry_user_first as u64, &raw const skerry_user_failed as u64);
+    if (first..failed).contains(&rip) {
+        Some(failed)
+    } else if rip == skerry_probe as *const () as u64 {
+        Some(&raw const skerry_probe_failed as u64)
+    } else {
+        None
+    }
 }
 
 #[inline(always)]
 fn check(address: usize, bytes: usize) -> Result<(), UserFault> {
-    match address.checked_add(bytes) {
-        Some(end) if end <= USER_END => Ok(()),
+    match USER_END.checked_sub(bytes) {
+        Some(last) if address <= last => Ok(()),
         _ => Err(UserFault),
     }
 }
@@ -287,6 +317,41 @@ pub fn zero(dst: usize, len: usize) -> Result<(), UserFault> {
     check(dst, len)?;
     // SAFETY: as in `write_bytes`.
     done(unsafe { skerry_user_zero(dst as *mut u8, len) })
+}
+
+/// Room for a short string of a program's.
+pub struct ShortString<const ROOM: usize>([MaybeUninit<u8>; ROOM]);
+
+impl<const ROOM: usize> ShortString<ROOM> {
+    /// Nothing in it.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self([MaybeUninit::uninit(); ROOM])
+    }
+
+    /// Copies a NUL-terminated string and returns it, without the NUL; `None` if there is no room for it, or it lies at the very end
+    /// of user memory.
+    ///
+    /// # Errors
+    /// [`UserFault`] if a byte before the NUL cannot be read.
+    #[inline(always)]
+    pub fn read(&mut self, src: usize) -> Result<Option<&[u8]>, UserFault> {
+        if check(src, ROOM).is_err() {
+            return Ok(None);
+        }
+        let mut length = 0;
+        // SAFETY: as in `read_cstr`, with the whole of `self` as the buffer.
+        done(unsafe { skerry_user_string(self.0.as_mut_ptr().cast(), src as *const u8, ROOM, &mut length) })?;
+        // SAFETY: the bytes before the NUL were written.
+        Ok((length < ROOM).then(|| unsafe { core::slice::from_raw_parts(self.0.as_ptr().cast(), length) }))
+    }
+}
+
+impl<const ROOM: usize> Default for ShortString<ROOM> {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 /// Copies a NUL-terminated string, without the NUL, and returns its length; `buf.len()` if there is no NUL in that many
@@ -364,6 +429,37 @@ pub fn cmpxchg_u32(addr: usize, old: u32, new: u32) -> Result<u32, UserFault> {
     let mut found = 0;
     // SAFETY: as in `write_bytes`.
     done(unsafe { skerry_user_cmpxchg32(addr as *mut u32, old, new, &mut found) }).map(|()| found)
+}
+
+/// What a signal frame's floating-point part says of itself: `struct _fpx_sw_bytes`.
+pub(super) struct SignalFrame {
+    /// The first magic number, and the bytes of the whole.
+    pub(super) magic_and_total: u64,
+    /// The components it may have.
+    pub(super) features: u64,
+    /// The bytes of the processor's area.
+    pub(super) size: u64,
+}
+
+/// Stores this CPU's floating-point registers in a program's memory. The address is a multiple of 64.
+///
+/// # Errors
+/// As [`write_bytes`].
+pub(super) fn store_registers(to: usize, frame: &SignalFrame) -> Result<(), UserFault> {
+    check(to, frame.size as usize + 4)?;
+    // SAFETY: as in `write_bytes`.
+    done(unsafe { skerry_user_xsave(to as *mut u8, frame.magic_and_total, frame.features, frame.size) })
+}
+
+/// Loads this CPU's floating-point registers from a program's memory.
+///
+/// # Errors
+/// As [`read_bytes`]; also if what is there is no frame like this one. The registers may have changed.
+pub(super) fn load_registers(from: usize, frame: &SignalFrame) -> Result<(), UserFault> {
+    check(from, frame.size as usize + 4)?;
+    // SAFETY: as in `read_bytes`. The processor refuses a state that it cannot have by an exception, and the kernel uses none
+    // of these registers.
+    done(unsafe { skerry_user_xrstor(from as *const u8, frame.magic_and_total, frame.features, frame.size) })
 }
 
 /// Reads kernel memory that may not be there, for back traces.

@@ -355,6 +355,12 @@ impl Thread {
         })
     }
 
+    /// Runs `f` while the floating-point registers of the calling thread are in the CPU, which is all that is up to date. `f` runs
+    /// with interrupts off: no locks.
+    pub fn with_loaded_fpu<R>(&self, f: impl FnOnce(&mut UserFpu) -> R) -> Option<R> {
+        self.with_own(|own| own.fpu.as_mut().map(f))
+    }
+
     /// What the calling thread, which is this one, has with it. Interrupts are off meanwhile.
     fn with_own<R>(&self, f: impl FnOnce(&mut Own) -> R) -> R {
         CPUS.with(|c| {
