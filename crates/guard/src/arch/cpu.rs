@@ -430,7 +430,7 @@ impl<T: Send> CpuLocal<T> {
     }
 
     /// Runs `f` with this CPU's value, with interrupts off. Calls may nest.
-    #[inline]
+    #[inline(always)]
     pub fn with<R>(&self, f: impl FnOnce(&T) -> R) -> R {
         loop {
             let were_on = irqs_enabled();

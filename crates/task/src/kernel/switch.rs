@@ -82,6 +82,7 @@ struct Departure {
 
 /// Right after a switch: what a thread has with it goes where it belongs, and what was left to this side of the switch is done.
 /// Interrupts are off.
+#[inline(always)]
 pub(super) fn arrive(own: Option<Box<Own>>) {
     let (evicted, again) = CPUS.with(|c| {
         c.settle(own);
