@@ -3,9 +3,11 @@
 use core::fmt;
 
 /// A Linux error number (`errno(3)`), always positive.
+///
+/// As wide as a `usize`, so that a function returns `Result<usize, Errno>` in two registers instead of in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
-pub struct Errno(i32);
+pub struct Errno(isize);
 
 macro_rules! errnos {
     ($($name:ident = $value:literal, $text:literal;)*) => {
@@ -109,13 +111,13 @@ impl Errno {
     /// The error number of a raw value, for numbers that come from elsewhere.
     #[must_use]
     pub const fn from_raw(number: i32) -> Self {
-        Self(number)
+        Self(number as isize)
     }
 
     /// The number, positive.
     #[must_use]
     pub const fn raw(self) -> i32 {
-        self.0
+        self.0 as i32
     }
 
     /// True for the codes that never leave the kernel: they say how an interrupted call is restarted.

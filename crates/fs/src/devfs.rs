@@ -166,18 +166,28 @@ impl CharDevice for MemoryDriver {
     }
 }
 
-impl FileOps for MemoryDriver {
-    fn read(&self, _: &File, buf: &mut [u8]) -> Result<usize> {
+impl MemoryDriver {
+    #[inline(never)]
+    fn fill(&self, buf: &mut [u8]) -> Result<usize> {
         match self.kind {
             MemoryDevice::Null => return Ok(0),
-            MemoryDevice::Zero | MemoryDevice::Full => match &mut *buf {
-                // Less than a call of what fills many.
-                [byte] => *byte = 0,
-                bytes => bytes.fill(0),
-            },
+            MemoryDevice::Zero | MemoryDevice::Full => buf.fill(0),
             MemoryDevice::Random => fill_random(buf),
         }
         Ok(buf.len())
+    }
+}
+
+impl FileOps for MemoryDriver {
+    fn read(&self, _: &File, buf: &mut [u8]) -> Result<usize> {
+        match (self.kind, &mut *buf) {
+            // Less than a call of what fills many.
+            (MemoryDevice::Zero | MemoryDevice::Full, [byte]) => {
+                *byte = 0;
+                Ok(1)
+            }
+            _ => self.fill(buf),
+        }
     }
 
     fn write(&self, _: &File, buf: &[u8]) -> Result<usize> {

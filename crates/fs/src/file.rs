@@ -285,7 +285,7 @@ impl File {
 
     /// Tells who watches the file of a transfer.
     fn note(&self, transferred: &Result<usize>, what: u32) {
-        if transferred.is_ok_and(|n| n > 0) {
+        if inotify::anybody() && transferred.is_ok_and(|n| n > 0) {
             inotify::happened(self.path.dentry(), what);
         }
     }
@@ -298,6 +298,7 @@ impl File {
     ///
     /// # Errors
     /// `EBADF` if not open for reading, else what the file says.
+    #[inline]
     pub fn read(&self, buf: &mut [u8]) -> Result<usize> {
         self.require(self.flags().readable())?;
         if buf.is_empty() && self.inode().kind() != FileType::Directory {

@@ -58,7 +58,8 @@ impl OpenFlags {
     /// Whether the access mode has reading.
     #[must_use]
     pub const fn readable(self) -> bool {
-        matches!(self.bits() & sys::O_ACCMODE, sys::O_RDONLY | sys::O_RDWR) && !self.contains(Self::PATH)
+        // 0 or 2; 3 is neither.
+        self.bits() & (sys::O_WRONLY | sys::O_PATH) == 0
     }
 
     /// Whether the access mode has writing.

@@ -45,7 +45,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether anybody watches anything.
 #[inline]
-fn anybody() -> bool {
+pub(crate) fn anybody() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
 

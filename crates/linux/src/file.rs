@@ -197,15 +197,20 @@ fn offset(value: i64) -> Result<Option<u64>, Errno> {
 pub fn sys_read(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
     let file = task.file(fd)?;
     if !(1..=TINY).contains(&len) {
-        return task.measured(|| read_into(&file, &[Buffers::one(buf, len)], None));
+        return read_many(task, &file, buf, len);
     }
     if !file.fills_buffers() {
         uaccess::probe_write(buf)?;
     }
     let mut bytes = [0; TINY];
     let n = file.read(&mut bytes[..len])?;
-    uaccess::write_bytes(buf, bytes.get(..n).unwrap_or_default())?;
+    uaccess::write_few(buf, bytes.get(..n).unwrap_or_default())?;
     Ok(n)
+}
+
+#[inline(never)]
+fn read_many(task: &Task, file: &File, buf: usize, len: usize) -> SysResult {
+    task.measured(|| read_into(file, &[Buffers::one(buf, len)], None))
 }
 
 /// `write(2)`
@@ -213,7 +218,7 @@ pub fn sys_read(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
 pub fn sys_write(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
     let file = task.file(fd)?;
     if !(1..=TINY).contains(&len) {
-        return task.measured(|| write_from(task, &file, &[Buffers::one(buf, len)], None));
+        return write_many(task, &file, buf, len);
     }
     if !file.flags().writable() {
         return Err(Errno::EBADF);
@@ -223,6 +228,11 @@ pub fn sys_write(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
     let bytes = &mut bytes[..len];
     uaccess::read_bytes(buf, bytes)?;
     file.write(bytes).inspect_err(|&error| write_failed(task, &file, error))
+}
+
+#[inline(never)]
+fn write_many(task: &Task, file: &File, buf: usize, len: usize) -> SysResult {
+    task.measured(|| write_from(task, file, &[Buffers::one(buf, len)], None))
 }
 
 /// `pread64(2)`

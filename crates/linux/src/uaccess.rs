@@ -110,6 +110,20 @@ pub fn write_bytes(addr: usize, from: &[u8]) -> Result<(), Errno> {
     user::write_bytes(addr, from).map_err(|_| Errno::EFAULT)
 }
 
+/// Writes bytes, of which there mostly are one or eight.
+///
+/// # Errors
+/// `EFAULT`; a part may have been written.
+#[inline(always)]
+pub fn write_few(addr: usize, from: &[u8]) -> Result<(), Errno> {
+    let written = match from {
+        [byte] => user::store_u8(addr, *byte),
+        [a, b, c, d, e, f, g, h] => user::store_u64(addr, u64::from_le_bytes([*a, *b, *c, *d, *e, *f, *g, *h])),
+        _ => user::write_bytes(addr, from),
+    };
+    written.map_err(|_| Errno::EFAULT)
+}
+
 /// Makes sure that the program can write at `addr`, without changing anything there: what is taken out of a pipe or a
 /// terminal must not be lost because it cannot be delivered.
 ///

@@ -63,6 +63,8 @@ impl<T: Send + Sync> RcuArc<T> {
             if value.is_null() {
                 return None;
             }
+            // SAFETY: it points to a `T`. Thus it is not the pointer of a `Weak` to nothing, which need not be looked for.
+            unsafe { core::hint::assert_unchecked(value.is_aligned()) };
             // SAFETY: the pointer was there within this section, so its weak count is given up after the section at the
             // earliest; `ManuallyDrop` leaves it.
             ManuallyDrop::new(unsafe { Weak::from_raw(value) }).upgrade()

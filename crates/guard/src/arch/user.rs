@@ -20,7 +20,7 @@ use super::{cpu, gdt, msr, trap};
 use crate::irq::{self, Hook};
 
 pub use super::usercopy::{
-    ShortString, UserFault, cmpxchg_u32, load_u32, load_u64, read_bytes, read_cstr, store_u32, store_u64, with_value,
+    ShortString, UserFault, cmpxchg_u32, load_u32, load_u64, read_bytes, read_cstr, store_u8, store_u32, store_u64, with_value,
     write_bytes, zero,
 };
 
@@ -374,10 +374,9 @@ unsafe extern "sysv64" fn syscall_entry() {
         "cli",
         "mov rdi, [rsp + {stop}]",
         "mov rcx, [rsp + {regs}]",
-        "test edx, edx",
+        "movzx edi, byte ptr [rdi]",
+        "or edi, edx",
         "jnz 2f",
-        "cmp byte ptr [rdi], 0",
-        "jne 2f",
         "mov r11, [rcx + {rflags}]",
         "test r11d, {slow}",
         "jnz 2f",

@@ -92,6 +92,13 @@ global_asm!(
     "skerry_close",
     "xor eax, eax",
     "ret",
+    ".global skerry_user_store8",
+    "skerry_user_store8:",
+    "skerry_open",
+    "mov [rdi], sil",
+    "skerry_close",
+    "xor eax, eax",
+    "ret",
     ".global skerry_user_store64",
     "skerry_user_store64:",
     "skerry_open",
@@ -232,6 +239,7 @@ unsafe extern "sysv64" {
     fn skerry_user_zero(to: *mut u8, bytes: usize) -> usize;
     fn skerry_user_load32(from: *const u32, result: &mut u32) -> usize;
     fn skerry_user_load64(from: *const u64, result: &mut u64) -> usize;
+    fn skerry_user_store8(to: *mut u8, value: u8) -> usize;
     fn skerry_user_store32(to: *mut u32, value: u32) -> usize;
     fn skerry_user_store64(to: *mut u64, value: u64) -> usize;
     fn skerry_user_cmpxchg32(word: *mut u32, old: u32, new: u32, found: &mut u32) -> usize;
@@ -393,6 +401,17 @@ pub fn load_u64(src: usize) -> Result<u64, UserFault> {
     let mut value = 0;
     // SAFETY: as in `read_bytes`.
     done(unsafe { skerry_user_load64(src as *const u64, &mut value) }).map(|()| value)
+}
+
+/// Writes a byte.
+///
+/// # Errors
+/// As [`write_bytes`].
+#[inline]
+pub fn store_u8(dst: usize, value: u8) -> Result<(), UserFault> {
+    check(dst, 1)?;
+    // SAFETY: as in `write_bytes`.
+    done(unsafe { skerry_user_store8(dst as *mut u8, value) })
 }
 
 /// Writes a 32-bit word; in one access if it is aligned.
