@@ -6,7 +6,7 @@ use fs::poll::{Events, Source};
 use fs::tty::{self, JobControl, Line, Process, Termios, Tty, WinSize};
 use fs::{DeviceId, File, OpenFlags};
 use std::cell::{Cell, RefCell};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -18,12 +18,20 @@ struct Wire {
     limit: AtomicUsize,
     room: Source,
     resumed: AtomicUsize,
+    /// Somebody has found no room and waits for it, or is about to.
+    full: AtomicBool,
 }
 
 impl Wire {
     fn new() -> Arc<Self> {
         let limit = AtomicUsize::new(usize::MAX);
-        Arc::new(Self { sent: Mutex::default(), limit, room: Source::new(), resumed: AtomicUsize::new(0) })
+        Arc::new(Self {
+            sent: Mutex::default(),
+            limit,
+            room: Source::new(),
+            resumed: AtomicUsize::new(0),
+            full: AtomicBool::new(false),
+        })
     }
 
     fn take(&self) -> String {
@@ -42,6 +50,7 @@ impl Line for Wire {
     }
 
     fn wait_writable(&self) -> fs::Result<()> {
+        self.full.store(true, Ordering::SeqCst);
         self.room.wait(|| (self.sent.lock().unwrap().len() < self.limit.load(Ordering::Relaxed)).then_some(()))
     }
 
@@ -181,8 +190,10 @@ fn a_slow_line_loses_no_output_and_blocks_no_input() {
     let text: String = (0..300).map(|i| format!("line {i}\n")).collect();
     let sent = text.clone();
     let writer = thread::spawn(move || assert_eq!(file.write(sent.as_bytes()), Ok(sent.len())));
-    thread::sleep(Duration::from_millis(20));
-    // The writer waits; what is typed is taken all the same.
+    while !wire.full.load(Ordering::SeqCst) {
+        thread::yield_now();
+    }
+    // The writer waits; what is typed is taken all the same, and not echoed.
     assert_eq!(tty.input(b"typed\n"), 6);
     let mut got = String::new();
     while !writer.is_finished() || !wire.sent.lock().unwrap().is_empty() {

@@ -132,11 +132,7 @@ const SAME: &[(&str, &str)] = &[
 /// Scripts whose result is known but not the same on the host.
 const FIXED: &[(&str, &str, &str)] = &[
     ("time-outs", "exec 2>/dev/null; timeout 1 sleep 60; echo $?; timeout 20 true; echo $?", "143\n0"),
-    (
-        "a sleep takes its time",
-        "a=$(date +%s); sleep 2; b=$(date +%s); [ $((b-a)) -ge 2 ] && [ $((b-a)) -le 10 ] && echo fine",
-        "fine",
-    ),
+    ("a sleep takes its time", "a=$(date +%s); sleep 2; b=$(date +%s); [ $((b-a)) -ge 2 ] && echo fine", "fine"),
     (
         "devices",
         "echo x > /dev/null; wc -c < /dev/null; head -c 70000 /dev/zero | tr -d '\\000' | wc -c; head -c 1000 /dev/urandom | wc -c; [ \"$(head -c 16 /dev/urandom | md5sum)\" != \"$(head -c 16 /dev/urandom | md5sum)\" ] && echo differ",
@@ -145,7 +141,7 @@ const FIXED: &[(&str, &str, &str)] = &[
     ("the first process is the agent", "cat /proc/1/comm; [ -d /proc/1/fd ] && echo listed", "init\nlisted"),
     (
         "processes have their names in /proc",
-        "sleep 50 & sleep 0.2; tr '\\0' ' ' < /proc/$!/cmdline; echo; cat /proc/$!/comm; kill $!",
+        "sleep 50 & until grep -q sleep /proc/$!/comm; do :; done; tr '\\0' ' ' < /proc/$!/cmdline; echo; cat /proc/$!/comm; kill $!",
         "sleep 50 \nsleep",
     ),
     (

@@ -11,7 +11,7 @@ use crate::test::batch::{self, Expect::Accepted, Step};
 use crate::test::{Check, Setting};
 
 /// Two shells that pass a line to and fro over named pipes.
-const PING_PONG: &str = "mkfifo there back; cat >pong <<'END'\nexec <there >back; while read line; do echo $line; done\nEND\ncat >ping <<'END'\nexec >there <back; for i in $(seq 1 20); do echo $i; read line; done\nEND\ncat >game <<'END'\nsh pong & sh ping; wait\nEND\n";
+const PING_PONG: &str = "mkfifo there back; cat >pong <<'END'\nexec <there >back; while read line; do echo $line; done\nEND\ncat >ping <<'END'\nexec >there <back; for i in $(seq 1 60); do echo $i; read line; done\nEND\ncat >game <<'END'\nsh pong & sh ping; wait\nEND\n";
 
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let mut machine = setting.machine("all");
