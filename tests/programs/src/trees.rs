@@ -8,6 +8,8 @@ use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::thread;
 
 use anyhow::{Context, Result, ensure};
 
@@ -20,6 +22,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("trees-exchange-names", exchange_names),
     ("trees-directory-of-100000", directory_of_100000),
     ("trees-proc-of-a-process", proc_of_a_process),
+    ("trees-proc-of-a-thread", proc_of_a_thread),
     ("trees-proc-of-the-machine", proc_of_the_machine),
     ("trees-sys-counts-processors", sys_counts_processors),
 ];
@@ -153,6 +156,39 @@ fn proc_of_a_process() -> Result<()> {
         .all(|l| l.contains(" - ") && l.split_whitespace().nth(3).is_some_and(|root| root.contains('/') || root.contains(':')));
     ensure!(whole, "/proc/self/mountinfo:\n{mounts}");
     Ok(())
+}
+
+/// A thread that works and one that waits each show what they do.
+fn proc_of_a_thread() -> Result<()> {
+    // SAFETY: the call takes nothing.
+    let me = unsafe { libc::gettid() };
+    let (worker, over) = (AtomicI32::new(0), AtomicBool::new(false));
+    let state = |tid: i32| -> Result<char> {
+        let stat = fs::read_to_string(format!("/proc/self/task/{tid}/stat"))?;
+        let status = fs::read_to_string(format!("/proc/self/task/{tid}/status"))?;
+        ensure!(status.contains(&format!("Pid:\t{tid}\n")), "the status of another: {status}");
+        stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).context("no state")
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // SAFETY: likewise.
+            worker.store(unsafe { libc::gettid() }, Ordering::SeqCst);
+            while !over.load(Ordering::SeqCst) {
+                std::hint::black_box(());
+            }
+        });
+        let watcher = scope.spawn(|| -> Result<()> {
+            while state(me)? != 'S' {}
+            ensure!(state(worker.load(Ordering::SeqCst))? == 'R', "a thread that works does not run");
+            Ok(())
+        });
+        while worker.load(Ordering::SeqCst) == 0 {
+            thread::yield_now();
+        }
+        let result = watcher.join().expect("the thread ended well");
+        over.store(true, Ordering::SeqCst);
+        result
+    })
 }
 
 fn proc_of_the_machine() -> Result<()> {

@@ -282,7 +282,7 @@ fn text(name: &str, pid: i32, tid: Option<i32>) -> Result<Vec<u8>> {
         "personality" => "00000000\n".into(),
         "syscall" => "running\n".into(),
         "stack" => stack(&process, tid),
-        "stat" => stat(&process.snapshot(), tid),
+        "stat" => stat(&process.snapshot_of(tid.unwrap_or(pid)), tid),
         "statm" => memory::statm(&process),
         "status" => status(&process, tid),
         "wchan" => waits_in(&process, tid),
@@ -364,7 +364,7 @@ fn stat(s: &Snapshot, tid: Option<i32>) -> String {
 }
 
 fn status(process: &Process, tid: Option<i32>) -> String {
-    let s = process.snapshot();
+    let s = process.snapshot_of(tid.unwrap_or(process.pid()));
     let [pid, parent, ..] = s.ids;
     let state = match s.state {
         'R' => "running",

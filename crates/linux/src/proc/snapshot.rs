@@ -23,7 +23,7 @@ pub(crate) struct Snapshot {
     pub(crate) ids: [i32; 4],
     /// Its name, at most 15 bytes.
     pub(crate) name: String,
-    /// One letter: `R`, `S`, `D`, `T`, `Z`.
+    /// One letter for what the thread does: `R`, `S`, `T`, `Z`.
     pub(crate) state: char,
     /// Real, effective, saved and file system user ids, and group ids.
     pub(crate) uids: [u32; 4],
@@ -83,21 +83,23 @@ impl Process {
         LIMIT_NAMES.iter().zip(limits).map(|(&(name, units), values)| (name, units, values))
     }
 
-    /// One letter for what it does: `R`, `S`, `T`, `Z`.
-    fn state(&self, tasks: &[Arc<Task>]) -> char {
-        if tasks.is_empty() {
-            'Z'
-        } else if self.is_stopped() {
-            'T'
-        } else if tasks.iter().any(|t| t.started().is_none_or(|thread| !thread.is_sleeping())) {
-            'R'
-        } else {
-            'S'
+    /// One letter for what thread `tid` does: `R`, `S`, `T`, or `Z` if it has ended.
+    fn state(&self, tasks: &[Arc<Task>], tid: i32) -> char {
+        match tasks.iter().find(|task| task.tid() == tid) {
+            None => 'Z',
+            Some(_) if self.is_stopped() => 'T',
+            Some(task) if task.started().is_some_and(|thread| thread.is_sleeping()) => 'S',
+            Some(_) => 'R',
         }
     }
 
     /// What `/proc` shows.
     pub(crate) fn snapshot(&self) -> Snapshot {
+        self.snapshot_of(self.pid())
+    }
+
+    /// What `/proc` shows for thread `tid`.
+    pub(crate) fn snapshot_of(&self, tid: i32) -> Snapshot {
         let tasks = self.tasks();
         let cred = self.credentials();
         let memory = self.space().map(|space| space.stats()).unwrap_or_default();
@@ -111,7 +113,7 @@ impl Process {
         Snapshot {
             ids: processes::relations(self.pid()),
             name: self.name(),
-            state: self.state(&tasks),
+            state: self.state(&tasks, tid),
             uids: cred.user.list(),
             gids: cred.group.list(),
             capabilities: cred.caps,
