@@ -23,4 +23,15 @@ pub const BASE: &[&str] = &[
 pub const DEVELOPMENT: &[&str] = &["gcc", "git", "libc6-dev", "make"];
 
 /// Servers and their clients, beside [`BASE`].
-pub const SERVERS: &[&str] = &["curl", "memcached", "nginx-light", "redis-server", "redis-tools"];
+pub const SERVERS: &[&str] = &[
+    "curl",
+    "iproute2",
+    "iputils-ping",
+    "memcached",
+    "netcat-openbsd",
+    "nginx-light",
+    "redis-server",
+    "redis-tools",
+    "rsync",
+    "socat",
+];

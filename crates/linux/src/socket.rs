@@ -93,7 +93,7 @@ fn decode_type(domain: u32, kind: u32) -> Result<(Kind, OpenFlags), Errno> {
         DATAGRAM => Ok((Kind::Datagram, flags)),
         // Of these families it is another word for datagrams.
         RAW if matches!(domain, consts::AF_UNIX | consts::AF_NETLINK) => Ok((Kind::Datagram, flags)),
-        RAW => Err(Errno::EPERM),
+        RAW => Ok((Kind::Raw, flags)),
         SEQPACKET => Ok((Kind::Seqpacket, flags)),
         _ => Err(Errno::ESOCKTNOSUPPORT),
     }
@@ -106,6 +106,9 @@ fn install(task: &Task, socket: Socket, flags: OpenFlags) -> SysResult {
 /// `socket(2)`
 pub fn sys_socket(task: &Task, domain: u32, kind: u32, protocol: i32) -> SysResult {
     let (kind, flags) = decode_type(domain, kind)?;
+    if kind == Kind::Raw && !task.cred().capable(sys::CAP_NET_RAW) {
+        return Err(Errno::EPERM);
+    }
     let socket = match domain {
         consts::AF_UNIX => net::unix::socket(kind, protocol)?,
         consts::AF_NETLINK => net::netlink::socket(kind, protocol)?,

@@ -240,6 +240,10 @@ pub fn sys_sendmmsg(task: &Task, fd: i32, messages: UserPtr<MMsgHdr>, count: usi
 /// Receives into the caller's buffers. Also returns what has to be said of it in flags, and where it came from.
 fn receive(socket: &Socket, file: &File, buffers: &[(usize, usize)], flags: u32) -> Result<(usize, u32, Incoming), Errno> {
     let protocol = socket.protocol();
+    // Errors are told by the next call: there is no queue of them.
+    if flags & consts::MSG_ERRQUEUE != 0 && matches!(protocol.family(), consts::AF_INET | consts::AF_INET6) {
+        return Err(Errno::EAGAIN);
+    }
     let wait = wait_of(socket.receive_wait(file.nonblocking()), flags);
     let message_flags = Flags::from_bits_truncate(flags);
     let wanted = total(buffers);

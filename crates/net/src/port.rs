@@ -55,6 +55,11 @@ impl<Q> Port<Q> {
         self.shut.load(Ordering::Acquire) & what == what
     }
 
+    /// Bit 0: receiving has ended; bit 1: sending.
+    pub(crate) fn shut_bits(&self) -> u8 {
+        self.shut.load(Ordering::Acquire) & (RECEIVING | SENDING)
+    }
+
     /// Ends receiving or sending, and tells whoever waits for either.
     pub(crate) fn shut(&self, what: u8) {
         self.shut.fetch_or(what, Ordering::AcqRel);

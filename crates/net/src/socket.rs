@@ -21,6 +21,8 @@ pub enum Kind {
     Datagram,
     /// Messages, in order, between two (`SOCK_SEQPACKET`).
     Seqpacket,
+    /// Packets of a protocol below that of ports (`SOCK_RAW`).
+    Raw,
 }
 
 impl Kind {
@@ -30,6 +32,7 @@ impl Kind {
         match self {
             Self::Stream => 1,
             Self::Datagram => 2,
+            Self::Raw => 3,
             Self::Seqpacket => 5,
         }
     }
@@ -37,7 +40,7 @@ impl Kind {
     /// Whether two sockets of the kind are connected before anything is sent.
     #[must_use]
     pub const fn connects(self) -> bool {
-        !matches!(self, Self::Datagram)
+        !matches!(self, Self::Datagram | Self::Raw)
     }
 }
 

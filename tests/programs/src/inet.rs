@@ -61,7 +61,7 @@ fn socket(family: libc::c_int, kind: libc::c_int) -> io::Result<OwnedFd> {
     unsafe { Ok(OwnedFd::from_raw_fd(checked(libc::socket(family, kind, 0))?)) }
 }
 
-fn raw_v4(ip: Ipv4Addr, port: u16) -> libc::sockaddr_in {
+pub fn raw_v4(ip: Ipv4Addr, port: u16) -> libc::sockaddr_in {
     // SAFETY: a structure of numbers may be zero.
     let mut address: libc::sockaddr_in = unsafe { mem::zeroed() };
     address.sin_family = libc::AF_INET as _;
@@ -70,15 +70,15 @@ fn raw_v4(ip: Ipv4Addr, port: u16) -> libc::sockaddr_in {
     address
 }
 
-type AddressCall = unsafe extern "C" fn(libc::c_int, *const libc::sockaddr, libc::socklen_t) -> libc::c_int;
+pub type AddressCall = unsafe extern "C" fn(libc::c_int, *const libc::sockaddr, libc::socklen_t) -> libc::c_int;
 
-fn with_v4(fd: &impl AsRawFd, ip: Ipv4Addr, port: u16, call: AddressCall) -> io::Result<()> {
+pub fn with_v4(fd: &impl AsRawFd, ip: Ipv4Addr, port: u16, call: AddressCall) -> io::Result<()> {
     let address = raw_v4(ip, port);
     // SAFETY: the address is alive during the call.
     checked(unsafe { call(fd.as_raw_fd(), (&raw const address).cast(), mem::size_of_val(&address) as _) }).map(drop)
 }
 
-fn with_v6(fd: &impl AsRawFd, ip: Ipv6Addr, port: u16, call: AddressCall) -> io::Result<()> {
+pub fn with_v6(fd: &impl AsRawFd, ip: Ipv6Addr, port: u16, call: AddressCall) -> io::Result<()> {
     // SAFETY: a structure of numbers may be zero.
     let mut address: libc::sockaddr_in6 = unsafe { mem::zeroed() };
     address.sin6_family = libc::AF_INET6 as _;
@@ -89,7 +89,7 @@ fn with_v6(fd: &impl AsRawFd, ip: Ipv6Addr, port: u16, call: AddressCall) -> io:
 }
 
 /// The port a socket is bound to.
-fn port_of(fd: &impl AsRawFd) -> io::Result<u16> {
+pub fn port_of(fd: &impl AsRawFd) -> io::Result<u16> {
     // SAFETY: a structure of numbers may be zero; it is large enough for either family, which have the port at the same place.
     let mut address: libc::sockaddr_in6 = unsafe { mem::zeroed() };
     let mut len = mem::size_of_val(&address) as libc::socklen_t;

@@ -23,6 +23,7 @@ mod layout;
 mod locks;
 mod mappings;
 mod memory;
+mod packets;
 mod pressure;
 mod processes;
 mod ptys;
@@ -91,6 +92,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         sockets::CHECKS,
         urgent::CHECKS,
         arrivals::CHECKS,
+        packets::CHECKS,
         inet::CHECKS,
         tokio_server::CHECKS,
         events::CHECKS,

@@ -75,7 +75,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("net/ipv4/ip_forward", "0\n"),
         ("net/ipv4/ip_default_ttl", "64\n"),
         ("net/ipv4/ip_nonlocal_bind", "0\n"),
-        ("net/ipv4/ping_group_range", "1\t0\n"),
+        ("net/ipv4/ping_group_range", "0\t2147483647\n"),
         ("net/ipv4/tcp_rmem", "4096\t131072\t425984\n"),
         ("net/ipv4/tcp_wmem", "4096\t87040\t425984\n"),
         ("net/ipv4/tcp_max_syn_backlog", "4096\n"),

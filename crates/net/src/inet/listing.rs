@@ -1,12 +1,21 @@
 //! The texts of `/proc/net` (`proc(5)`).
 
-use super::{Common, network, tcp, udp};
+use super::{Common, Family, network, raw, tcp, udp};
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
+use linux_raw_sys::net;
+
+const TCP: i32 = net::IPPROTO_TCP as i32;
+const UDP: i32 = net::IPPROTO_UDP as i32;
+const UDP_LITE: i32 = net::IPPROTO_UDPLITE as i32;
+const RAW: i32 = net::IPPROTO_RAW as i32;
+/// States of sockets that have, or have no peer.
+const ESTABLISHED: u8 = 1;
+const UNCONNECTED: u8 = 7;
 
 /// An address as the kernel's files have it: words in the machine's order of bytes, a colon, the port.
 fn text(address: SocketAddr, v6: bool) -> String {
@@ -34,7 +43,7 @@ struct Row<'a> {
 }
 
 fn row(to: &mut String, number: usize, row: &Row<'_>) {
-    let v6 = row.common.family == super::Family::V6;
+    let v6 = row.common.family == Family::V6;
     let (local, remote) = row.addresses;
     let remote = remote.unwrap_or(row.common.family.nowhere());
     let (sending, receiving) = row.queues;
@@ -66,7 +75,7 @@ fn header(v6: bool, more: &str) -> String {
 pub fn tcp(v6: bool) -> String {
     let mut text = header(v6, "");
     let sockets: Vec<Arc<tcp::Tcp>> = tcp::ALL.lock().values().filter_map(Weak::upgrade).collect();
-    let of_family = sockets.iter().filter(|socket| (socket.common.family == super::Family::V6) == v6);
+    let of_family = sockets.iter().filter(|socket| (socket.common.family == Family::V6) == v6);
     // A socket without an address is not listed.
     for (number, socket) in of_family.filter(|socket| socket.addresses().0.port() != 0).enumerate() {
         use crate::Protocol;
@@ -83,19 +92,110 @@ pub fn tcp(v6: bool) -> String {
 /// The text of `/proc/net/udp`, or else of `udp6`.
 #[must_use]
 pub fn udp(v6: bool) -> String {
-    const ESTABLISHED: u8 = 1;
-    const UNCONNECTED: u8 = 7;
     let mut text = header(v6, " ref pointer drops");
     let sockets: Vec<Arc<udp::Udp>> = udp::ALL.lock().values().filter_map(Weak::upgrade).collect();
-    let of_family = sockets.iter().filter(|socket| (socket.common.family == super::Family::V6) == v6 && !socket.is_lite());
+    let of_family = sockets.iter().filter(|socket| (socket.common.family == Family::V6) == v6 && !socket.is_lite());
     for (number, socket) in of_family.filter(|socket| socket.addresses().0.port() != 0).enumerate() {
         let addresses = socket.addresses();
         let state = if addresses.1.is_some() { ESTABLISHED } else { UNCONNECTED };
         let mut more = String::new();
-        let _ = write!(more, " {}", socket.lost());
-        row(&mut text, number, &Row { common: &socket.common, addresses, state, queues: (0, socket.charge()), more });
+        let _ = write!(more, " {}", socket.inbox.lost());
+        row(&mut text, number, &Row { common: &socket.common, addresses, state, queues: (0, socket.inbox.charge()), more });
     }
     text
+}
+
+/// The text of `/proc/net/raw`, of `raw6`, or of `icmp` and `icmp6`: sockets that ask.
+#[must_use]
+pub fn packets(v6: bool, asks: bool) -> String {
+    let mut text = header(v6, " ref pointer drops");
+    let sockets: Vec<Arc<raw::Raw>> = raw::ALL.lock().values().filter_map(Weak::upgrade).collect();
+    let meant = |socket: &&Arc<raw::Raw>| (socket.common.family == Family::V6) == v6 && socket.asks == asks;
+    for socket in sockets.iter().filter(meant) {
+        let addresses = socket.addresses();
+        let state = if addresses.1.is_some() { ESTABLISHED } else { UNCONNECTED };
+        let mut more = String::new();
+        let _ = write!(more, " {}", socket.inbox.lost());
+        let number = addresses.0.port().into();
+        row(&mut text, number, &Row { common: &socket.common, addresses, state, queues: (0, socket.inbox.charge()), more });
+    }
+    text
+}
+
+/// A socket as lists of sockets tell of it.
+pub(crate) struct Shown {
+    pub(crate) family: u32,
+    pub(crate) state: u8,
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    pub(crate) id: u64,
+    /// What waits to be sent, and to be received; of a listener the connections there may be, and are.
+    pub(crate) queues: (usize, usize),
+    pub(crate) uid: u32,
+    pub(crate) ino: u64,
+    pub(crate) only_v6: bool,
+    /// Bit 0: receiving has ended; bit 1: sending.
+    pub(crate) shut: u8,
+    /// `struct tcp_info`.
+    pub(crate) info: Option<Vec<u8>>,
+}
+
+impl Shown {
+    fn new(common: &Common, addresses: (SocketAddr, Option<SocketAddr>), state: u8, queues: (usize, usize)) -> Self {
+        Self {
+            family: common.family.number(),
+            state,
+            local: addresses.0,
+            remote: addresses.1.unwrap_or(common.family.nowhere()),
+            id: common.id,
+            queues,
+            uid: common.uid,
+            ino: common.ino.load(Ordering::Relaxed),
+            only_v6: common.only_v6(),
+            shut: 0,
+            info: None,
+        }
+    }
+}
+
+/// The sockets of a protocol that have an address; `None` for one nobody knows.
+pub(crate) fn shown(protocol: u8) -> Option<Vec<Shown>> {
+    use crate::Protocol;
+    let connected = |peer: Option<SocketAddr>| if peer.is_some() { ESTABLISHED } else { UNCONNECTED };
+    let mut shown: Vec<Shown> = match i32::from(protocol) {
+        TCP => {
+            let sockets: Vec<Arc<tcp::Tcp>> = tcp::ALL.lock().values().filter_map(Weak::upgrade).collect();
+            let show = |socket: &Arc<tcp::Tcp>| {
+                let queues = match socket.backlog() {
+                    Some((waiting, most)) => (most, waiting),
+                    None => (socket.queued(false), socket.queued(true)),
+                };
+                let (info, shut) = (Some(super::options::info(socket)), socket.port.shut_bits());
+                Shown { info, shut, ..Shown::new(&socket.common, socket.addresses(), socket.tcp_state(), queues) }
+            };
+            sockets.iter().map(show).collect()
+        }
+        UDP | UDP_LITE => {
+            let sockets: Vec<Arc<udp::Udp>> = udp::ALL.lock().values().filter_map(Weak::upgrade).collect();
+            let of_protocol = sockets.iter().filter(|socket| socket.is_lite() == (i32::from(protocol) == UDP_LITE));
+            let show = |socket: &Arc<udp::Udp>| {
+                let addresses = socket.addresses();
+                Shown::new(&socket.common, addresses, connected(addresses.1), (0, socket.inbox.charge()))
+            };
+            of_protocol.map(show).collect()
+        }
+        RAW => {
+            let sockets: Vec<Arc<raw::Raw>> = raw::ALL.lock().values().filter_map(Weak::upgrade).collect();
+            let show = |socket: &Arc<raw::Raw>| {
+                let addresses = socket.addresses();
+                Shown::new(&socket.common, addresses, connected(addresses.1), (0, socket.inbox.charge()))
+            };
+            sockets.iter().filter(|socket| !socket.asks).map(show).collect()
+        }
+        _ => return None,
+    };
+    shown.retain(|socket| socket.local.port() != 0);
+    Some(shown)
 }
 
 /// The text of `/proc/net/if_inet6`.
@@ -148,15 +248,55 @@ pub fn routes() -> String {
     text
 }
 
+/// The text of `/proc/net/snmp`. But for connections that are open nothing is counted.
+#[must_use]
+pub fn counters() -> String {
+    const NAMES: [(&str, &str); 5] = [
+        (
+            "Ip",
+            "Forwarding DefaultTTL InReceives InHdrErrors InAddrErrors ForwDatagrams InUnknownProtos InDiscards InDelivers OutRequests OutDiscards OutNoRoutes ReasmTimeout ReasmReqds ReasmOKs ReasmFails FragOKs FragFails FragCreates",
+        ),
+        (
+            "Icmp",
+            "InMsgs InErrors InCsumErrors InDestUnreachs InTimeExcds InParmProbs InSrcQuenchs InRedirects InEchos InEchoReps InTimestamps InTimestampReps InAddrMasks InAddrMaskReps OutMsgs OutErrors OutDestUnreachs OutTimeExcds OutParmProbs OutSrcQuenchs OutRedirects OutEchos OutEchoReps OutTimestamps OutTimestampReps OutAddrMasks OutAddrMaskReps",
+        ),
+        (
+            "Tcp",
+            "RtoAlgorithm RtoMin RtoMax MaxConn ActiveOpens PassiveOpens AttemptFails EstabResets CurrEstab InSegs OutSegs RetransSegs InErrs OutRsts InCsumErrors",
+        ),
+        ("Udp", "InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors IgnoredMulti MemErrors"),
+        ("UdpLite", "InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors IgnoredMulti MemErrors"),
+    ];
+    const CLOSE_WAIT: u8 = 8;
+    let sockets: Vec<Arc<tcp::Tcp>> = tcp::ALL.lock().values().filter_map(Weak::upgrade).collect();
+    let open = sockets.iter().filter(|socket| matches!(socket.tcp_state(), ESTABLISHED | CLOSE_WAIT)).count();
+    let value = |name: &str| match name {
+        "CurrEstab" => open,
+        // It does not forward; packets go so far.
+        "Forwarding" => 2,
+        "DefaultTTL" => 64,
+        _ => 0,
+    };
+    let mut text = String::new();
+    for (group, names) in NAMES {
+        let _ = write!(text, "{group}: {names}\n{group}:");
+        for name in names.split(' ') {
+            let _ = write!(text, " {}", value(name));
+        }
+        text.push('\n');
+    }
+    text
+}
+
 /// The text of `/proc/net/sockstat`.
 #[must_use]
 pub fn statistics() -> String {
-    let (tcp, udp) = (tcp::ALL.lock().len(), udp::ALL.lock().len());
+    let (tcp, udp, raw) = (tcp::ALL.lock().len(), udp::ALL.lock().len(), raw::ALL.lock().len());
     let mut text = String::new();
     let _ = write!(
         text,
-        "sockets: used {}\nTCP: inuse {tcp} orphan 0 tw 0 alloc {tcp} mem 0\nUDP: inuse {udp} mem 0\nUDPLITE: inuse 0\nRAW: inuse 0\nFRAG: inuse 0 memory 0\n",
-        tcp + udp
+        "sockets: used {}\nTCP: inuse {tcp} orphan 0 tw 0 alloc {tcp} mem 0\nUDP: inuse {udp} mem 0\nUDPLITE: inuse 0\nRAW: inuse {raw}\nFRAG: inuse 0 memory 0\n",
+        tcp + udp + raw
     );
     text
 }

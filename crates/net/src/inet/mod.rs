@@ -2,17 +2,21 @@
 //!
 //! Inside, an IPv4 address is always an IPv4 address; only at the edge of an `AF_INET6` socket is it a mapped one.
 
+mod datagrams;
 pub(crate) mod interfaces;
 pub mod listing;
 pub mod network;
 mod options;
+mod packets;
+mod raw;
 mod table;
 mod tcp;
 mod udp;
 
+pub use datagrams::Datagram;
 pub use network::{Interface, Network, Route};
+pub use packets::arrive as packet_arrives;
 pub use tcp::{Initiator, Opening, arrive};
-pub use udp::{Datagram, deliver};
 
 use crate::{Address, Caller, Kind, Socket};
 use abi::errno::Errno;
@@ -53,7 +57,7 @@ impl Family {
 /// A new socket. `family` is one of the two.
 ///
 /// # Errors
-/// `EPROTONOSUPPORT`, `ESOCKTNOSUPPORT`, `EACCES` (sockets that speak ICMP).
+/// `EPROTONOSUPPORT`, `ESOCKTNOSUPPORT`.
 pub fn socket(family: u32, kind: Kind, protocol: i32) -> Result<Socket> {
     const TCP: i32 = net::IPPROTO_TCP as i32;
     const UDP: i32 = net::IPPROTO_UDP as i32;
@@ -65,7 +69,9 @@ pub fn socket(family: u32, kind: Kind, protocol: i32) -> Result<Socket> {
         (Kind::Stream, 0 | TCP) => Ok(tcp::Tcp::new(family).into_socket()),
         (Kind::Datagram, 0 | UDP) => Ok(udp::Udp::new(family, UDP as u8).into_socket()),
         (Kind::Datagram, UDP_LITE) => Ok(udp::Udp::new(family, UDP_LITE as u8).into_socket()),
-        (Kind::Datagram, ICMP | ICMP6) => Err(Errno::EACCES),
+        (Kind::Datagram, ICMP | ICMP6) => Ok(raw::Raw::new(family, protocol as u8, true)?.into_socket()),
+        (Kind::Raw, 0..=255) => Ok(raw::Raw::new(family, protocol as u8, false)?.into_socket()),
+        (Kind::Raw, _) => Err(Errno::EINVAL),
         (Kind::Seqpacket, _) => Err(Errno::ESOCKTNOSUPPORT),
         _ => Err(Errno::EPROTONOSUPPORT),
     }

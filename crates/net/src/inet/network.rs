@@ -1,6 +1,6 @@
 //! What carries between hosts: the trait that a network is, and the one that every instance has, the loop.
 
-use super::{Datagram, Opening, tcp, udp};
+use super::{Datagram, Opening, packets, tcp};
 use abi::errno::Errno;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -117,6 +117,6 @@ impl Network for Loop {
     }
 
     fn transmit(&self, datagram: Datagram) -> Result<()> {
-        udp::deliver(datagram)
+        packets::arrive(datagram)
     }
 }

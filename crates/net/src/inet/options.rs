@@ -36,9 +36,10 @@ const fn switch(level: u32, option: u32, first: i32) -> Known {
     (level, option, first, SWITCH.0, SWITCH.1)
 }
 
-const KNOWN: [Known; 57] = [
+const KNOWN: [Known; 58] = [
     (IP, net::IP_TOS, 0, 0, 255),
     (IP, net::IP_TTL, 64, 1, 255),
+    switch(IP, net::IP_HDRINCL, 0),
     switch(IP, net::IP_RECVOPTS, 0),
     switch(IP, net::IP_RETOPTS, 0),
     switch(IP, net::IP_PKTINFO, 0),
@@ -348,7 +349,7 @@ fn join_v6(common: &Common, value: &[u8], joins: bool) -> Result<()> {
 }
 
 /// `struct tcp_info` as far as it has a meaning without packets.
-fn info(socket: &Tcp) -> Vec<u8> {
+pub(super) fn info(socket: &Tcp) -> Vec<u8> {
     const SIZE: usize = 232;
     const WORDS: usize = 8;
     let mut bytes = vec![0; SIZE];

@@ -4,11 +4,14 @@
 //! nothing of each other but queues. Open files under way in queues (`rights.rs`) may lead in a ring back to the queue they are in;
 //! that module finds such rings and empties them.
 
+mod listing;
 mod names;
 mod port;
 mod rights;
 mod transfer;
 
+pub use listing::listing;
+pub(crate) use listing::{Shown, shown};
 pub use rights::Rights;
 
 use crate::port::{RECEIVING, SENDING};
@@ -16,10 +19,8 @@ use crate::socket::{groups, identity};
 use crate::{Address, Caller, Flags, Groups, Incoming, Kind, Options, Outgoing, Protocol, Socket, Ucred, UnixName, Wait};
 use abi::errno::Errno;
 use alloc::collections::{BTreeMap, VecDeque};
-use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering};
 use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, Result};
@@ -399,27 +400,4 @@ impl Protocol for Unix {
         self.ino.store(file.path().metadata().ino, Ordering::Relaxed);
         self.port.opened(file);
     }
-}
-
-/// The text of `/proc/net/unix`.
-#[must_use]
-pub fn listing() -> String {
-    const ACCEPTING: u32 = 1 << 16;
-    const UNCONNECTED: u32 = 1;
-    const CONNECTED: u32 = 3;
-    let mut text = String::from("Num       RefCount Protocol Flags    Type St Inode Path\n");
-    let sockets: Vec<Arc<Unix>> = ALL.lock().values().filter_map(Weak::upgrade).collect();
-    for socket in sockets {
-        let flags = if socket.listening() { ACCEPTING } else { 0 };
-        let state = if socket.peer.get().is_some() || socket.port.target().is_some() { CONNECTED } else { UNCONNECTED };
-        let name = match socket.port.name() {
-            UnixName::Unnamed => String::new(),
-            UnixName::Path(path) => String::from(" ") + &String::from_utf8_lossy(&path),
-            UnixName::Abstract(name) => String::from(" @") + &String::from_utf8_lossy(&name).replace('\0', "@"),
-        };
-        let (id, kind, ino) = (socket.id, socket.kind.number(), socket.ino.load(Ordering::Relaxed));
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "{id:016x}: 00000002 00000000 {flags:08x} {kind:04x} {state:02x} {ino:5}{name}");
-    }
-    text
 }

@@ -73,7 +73,7 @@ impl Unix {
         match self.kind {
             Kind::Stream => self.send_bytes(message, flags, wait),
             Kind::Seqpacket => self.send_packet(message, wait),
-            Kind::Datagram => self.send_datagram(message, wait),
+            Kind::Datagram | Kind::Raw => self.send_datagram(message, wait),
         }
     }
 

@@ -69,6 +69,27 @@ nginx -c /tmp/conf -s quit 2> /dev/null; while [ -e pid ]; do sleep 0.1; done; w
 const NGINX_SAYS: &str =
     "hello\nhello\nhello\nhello\nsame\nsame through the proxy\nHTTP/1.1 404 Not Found\n200 1\n200 0\n7\nall the same\n31";
 
+/// What administrators use: `ip` and `ss` (netlink), `ping` (ICMP), relays of socat from a name to IPv6 to a program, netcat over TCP and
+/// UDP, rsync through pipes and from a daemon.
+const TOOLS: &str = r#"cd /tmp
+ip -br addr | tr -s " "; ip route get 127.0.0.1 | head -n 1 | tr -s " "; ip rule | wc -l; ip link set lo up && echo up
+ping -q -c 2 -i 0.2 127.0.0.1 | grep -o "2 received"; ping -q -c 1 ::1 | grep -o "1 received"; ping -c 1 10.0.0.1 2>&1
+socat TCP6-LISTEN:7000,fork,reuseaddr EXEC:cat & relays=$!
+socat UNIX-LISTEN:/tmp/u,fork TCP6:[::1]:7000 & relays="$relays $!"
+until echo hello | socat - TCP6:[::1]:7000 2> /dev/null; do sleep 0.1; done
+until [ -e u ]; do sleep 0.1; done; echo through two | socat - UNIX:/tmp/u
+kill $relays; wait
+nc -l 127.0.0.1 7001 > tcp & nc -u -l 127.0.0.1 7002 > udp & listener=$!
+until ss -Htuln | grep -q 127.0.0.1:7001 && ss -Htuln | grep -q 127.0.0.1:7002; do sleep 0.1; done
+ss -Htln sport = :7001 | tr -s " "; ss -Htln sport = :9; ss -Htlnp | grep -o "nc.,pid=[0-9]*" | wc -l
+echo data | nc -N 127.0.0.1 7001; echo datagram | nc -u -w 1 127.0.0.1 7002; kill $listener; wait; cat tcp udp
+mkdir from; head -c 1000000 /dev/urandom > from/r; rsync -a from/ to/ && cmp from/r to/r && echo the same through pipes
+printf "use chroot = no\n[m]\npath = /tmp/from\n" > conf
+rsync --daemon --port 7003 --config conf --no-detach --address ::1 & daemon=$!
+until rsync -q rsync://[::1]:7003/m/r r 2> /dev/null; do sleep 0.1; done; cmp from/r r && echo the same from a daemon
+kill $daemon; wait"#;
+const TOOLS_SAYS: &str = "lo UNKNOWN 127.0.0.1/8 ::1/128 \nlocal 127.0.0.1 dev lo table local src 127.0.0.1 \n3\nup\n2 received\n1 received\nping: connect: Network is unreachable\nhello\nthrough two\nLISTEN 0 1 127.0.0.1:7001 0.0.0.0:*\n1\ndata\ndatagram\nthe same through pipes\nthe same from a daemon";
+
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let mut machine = setting.machine("all");
     machine.hardware.memory = "3G".into();
@@ -87,6 +108,7 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
             REDIS_SAYS,
         ),
         step("memcached: 20 clients at a time get what they set", MEMCACHED, MEMCACHED_SAYS),
+        step("ip, ss, ping, socat, netcat and rsync over the loop", TOOLS, TOOLS_SAYS),
         step("nginx: workers share ports, send files, act as proxy, to curl", NGINX, NGINX_SAYS),
     ];
     batch::run(machine, &steps)

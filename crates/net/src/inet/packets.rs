@@ -1,0 +1,186 @@
+//! Packets of IP that are neither TCP's nor UDP's, as sockets see them: headers, checksums, and this host's answers to echo requests.
+//!
+//! Facts: RFC 791 (IPv4), RFC 792 (ICMP), RFC 1071 (the checksum), RFC 4443 (ICMPv6).
+
+use super::raw::{self, Raw};
+use super::{Datagram, network, udp};
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+use fs::Result;
+use linux_raw_sys::net;
+
+pub(super) const ICMP: u8 = net::IPPROTO_ICMP as u8;
+pub(super) const ICMP6: u8 = net::IPPROTO_ICMPV6 as u8;
+const UDP: u8 = net::IPPROTO_UDP as u8;
+const UDP_LITE: u8 = net::IPPROTO_UDPLITE as u8;
+/// Bytes of a UDP header.
+pub(super) const UDP_HEADER: usize = 8;
+/// Bytes of an IPv4 header without options.
+pub(super) const V4_HEADER: usize = 20;
+/// How far an answer goes.
+const HOPS: u8 = 64;
+
+/// Kinds of ICMP messages: request and reply.
+pub(super) const ECHO: (u8, u8) = (8, 0);
+pub(super) const ECHO6: (u8, u8) = (128, 129);
+
+/// The ones' complement sum of all words, complemented. Of bytes that hold a right checksum it is 0.
+pub(super) fn checksum(parts: &[&[u8]]) -> u16 {
+    let (mut sum, mut high) = (0u64, true);
+    for byte in parts.iter().copied().flatten() {
+        sum += u64::from(*byte) << if high { 8 } else { 0 };
+        high = !high;
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+/// What goes before an ICMPv6 message, or any over IPv6, in its checksum.
+pub(super) fn pseudo_header(from: IpAddr, to: IpAddr, length: usize, protocol: u8) -> Vec<u8> {
+    let octets = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    };
+    [&octets(from)[..], &octets(to), &(length as u32).to_be_bytes(), &[0, 0, 0, protocol]].concat()
+}
+
+/// The header of an IPv4 packet.
+pub(super) fn v4_header(packet: &Datagram) -> Vec<u8> {
+    const NO_FRAGMENTS: u16 = 0x4000;
+    let (IpAddr::V4(from), IpAddr::V4(to)) = (packet.from.ip(), packet.to.ip()) else { return Vec::new() };
+    let length = (V4_HEADER + packet.data.len()) as u16;
+    let mut header = [0; V4_HEADER];
+    header[..2].copy_from_slice(&[0x45, packet.tos]);
+    header[2..4].copy_from_slice(&length.to_be_bytes());
+    header[6..8].copy_from_slice(&NO_FRAGMENTS.to_be_bytes());
+    header[8..10].copy_from_slice(&[packet.ttl, packet.protocol]);
+    header[12..16].copy_from_slice(&from.octets());
+    header[16..].copy_from_slice(&to.octets());
+    let sum = checksum(&[&header]);
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    header.to_vec()
+}
+
+/// The header of a UDP datagram, without a checksum, which is not needed where nothing is lost.
+pub(super) fn udp_header(datagram: &Datagram) -> [u8; UDP_HEADER] {
+    let mut header = [0; UDP_HEADER];
+    let length = (datagram.data.len() + UDP_HEADER) as u16;
+    for (to, number) in header.chunks_exact_mut(2).zip([datagram.from.port(), datagram.to.port(), length]) {
+        to.copy_from_slice(&number.to_be_bytes());
+    }
+    header
+}
+
+/// Puts the checksum of an ICMP message into it.
+pub(super) fn seal(message: &mut [u8], from: IpAddr, to: IpAddr) {
+    let Some(place) = message.get_mut(2..4) else { return };
+    place.fill(0);
+    let sum = icmp_sum(message, from, to);
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+}
+
+fn icmp_sum(message: &[u8], from: IpAddr, to: IpAddr) -> u16 {
+    if from.is_ipv4() { checksum(&[message]) } else { checksum(&[&pseudo_header(from, to, message.len(), ICMP6), message]) }
+}
+
+/// A packet of another protocol than TCP has arrived at this host: sockets that listen to its protocol get a copy, and the protocol
+/// does what it does.
+///
+/// # Errors
+/// `ECONNREFUSED` for a datagram of UDP that is for nobody.
+pub fn arrive(packet: Datagram) -> Result<()> {
+    match packet.protocol {
+        // What it says has no header: that is made for who listens to packets.
+        UDP | UDP_LITE => {
+            raw::overhear(&packet, || [&udp_header(&packet)[..], &packet.data].concat());
+            udp::deliver(packet)
+        }
+        protocol => {
+            raw::overhear(&packet, || packet.data.clone());
+            if protocol == ICMP || protocol == ICMP6 {
+                icmp(packet);
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Answers a request, and gives a reply to who asked.
+fn icmp(mut packet: Datagram) {
+    let v4 = packet.from.is_ipv4();
+    let (request, reply) = if v4 { ECHO } else { ECHO6 };
+    let whole = packet.data.len() >= 8 && icmp_sum(&packet.data, packet.from.ip(), packet.to.ip()) == 0;
+    if !whole || (packet.protocol == ICMP) != v4 {
+        return;
+    }
+    if packet.data[0] == request {
+        packet.data[0] = reply;
+        core::mem::swap(&mut packet.from, &mut packet.to);
+        packet.ttl = HOPS;
+        seal(&mut packet.data, packet.from.ip(), packet.to.ip());
+        // An answer that cannot be sent is lost.
+        let _ = network::current().transmit(packet);
+    } else if packet.data[0] == reply {
+        let id = u16::from_be_bytes([packet.data[4], packet.data[5]]);
+        if let Some(socket) = Raw::asker(v4, id) {
+            socket.answered(packet);
+        }
+    }
+}
+
+/// The packet that a program made, whole with its IPv4 header; what it left out is filled in.
+pub(super) fn with_header(bytes: &[u8], to: IpAddr, source: IpAddr, interface: u32) -> Option<Datagram> {
+    let (header, _) = bytes.split_first_chunk::<V4_HEADER>()?;
+    let length = usize::from(header[0] & 0xf) * 4;
+    let data = bytes.get(length.max(V4_HEADER)..)?.to_vec();
+    let [a, b, c, d] = [header[12], header[13], header[14], header[15]];
+    let from = match [a, b, c, d] {
+        [0, 0, 0, 0] => source,
+        octets => octets.into(),
+    };
+    let mut packet = Datagram {
+        from: SocketAddr::new(from, 0),
+        to: SocketAddr::new(to, 0),
+        protocol: header[9],
+        interface,
+        ttl: header[8],
+        tos: header[1],
+        arrival: 0,
+        lost: 0,
+        data,
+    };
+    without_header(&mut packet)?;
+    Some(packet)
+}
+
+/// Takes the header off a packet of UDP.
+pub(super) fn without_header(packet: &mut Datagram) -> Option<()> {
+    if !matches!(packet.protocol, UDP | UDP_LITE) {
+        return Some(());
+    }
+    let [s0, s1, d0, d1, l0, l1, ..] = *packet.data.first_chunk::<UDP_HEADER>()?;
+    packet.from.set_port(u16::from_be_bytes([s0, s1]));
+    packet.to.set_port(u16::from_be_bytes([d0, d1]));
+    let length = usize::from(u16::from_be_bytes([l0, l1]));
+    packet.data.truncate(if packet.protocol == UDP { length } else { usize::MAX });
+    packet.data.drain(..UDP_HEADER.min(packet.data.len()));
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checksums_are_those_of_the_rfc() {
+        // RFC 1071, section 3.
+        assert_eq!(checksum(&[&[0x00, 0x01, 0xf2, 0x03], &[0xf4, 0xf5, 0xf6, 0xf7]]), !0xddf2);
+        assert_eq!(checksum(&[&[1, 2, 3], &[4]]), checksum(&[&[1], &[2, 3, 4]]));
+        let (from, to) = ("::1".parse().unwrap(), "::2".parse().unwrap());
+        let mut message = [128, 0, 9, 9, 0, 1, 0, 1, 5];
+        seal(&mut message, from, to);
+        assert_eq!(icmp_sum(&message, from, to), 0);
+    }
+}

@@ -1,0 +1,420 @@
+//! Sockets that speak IP itself (`raw(7)`), and those that may send nothing but echo requests (`icmp(7)`).
+
+use super::datagrams::{Inbox, Sends};
+use super::packets::{self, ECHO, ECHO6, ICMP, ICMP6};
+use super::{Common, Datagram, Family, network};
+use crate::port::{RECEIVING, SENDING};
+use crate::{Address, Caller, Flags, Incoming, Kind, Outgoing, Protocol, Socket, Wait};
+use abi::errno::Errno;
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use fs::poll::{Events, PollTable};
+use fs::{File, FileOps, Result};
+use linux_raw_sys::net;
+use task::Mutex;
+
+const LONGEST: usize = 65_535;
+/// `IPPROTO_RAW`: programs make the headers, and nothing is received.
+const HEADERS: u8 = 255;
+/// The level of the options of these sockets, and of ICMPv6.
+const SOL_RAW: u32 = 255;
+const SOL_ICMPV6: u32 = 58;
+/// Which kinds of messages are not received (`ICMP_FILTER`, `ICMPV6_FILTER`).
+const KINDS_FILTER: u32 = 1;
+const IPV6_CHECKSUM: u32 = 7;
+/// Where an ICMPv6 message has its checksum.
+const ICMP6_SUM: i32 = 2;
+
+/// How many sockets listen to packets: with none, nobody looks for them.
+static LISTENERS: AtomicUsize = AtomicUsize::new(0);
+/// Every socket.
+pub(super) static ALL: Mutex<BTreeMap<u64, Weak<Raw>>> = Mutex::new(BTreeMap::new());
+/// Who asks with which number, over IPv4 or not.
+static ASKERS: Mutex<BTreeMap<(bool, u16), Weak<Raw>>> = Mutex::new(BTreeMap::new());
+
+/// Where a socket is bound, and whom it talks to.
+#[derive(Clone, Copy, Default)]
+struct State {
+    local: Option<IpAddr>,
+    /// An asker's number; 0: none yet.
+    id: u16,
+    peer: Option<SocketAddr>,
+    /// The address was not asked for, but came with the peer.
+    narrowed: bool,
+}
+
+/// A socket.
+pub struct Raw {
+    pub(super) common: Common,
+    pub(super) protocol: u8,
+    /// It sends nothing but echo requests, and receives nothing but replies to them.
+    pub(super) asks: bool,
+    pub(super) inbox: Inbox,
+    state: Mutex<State>,
+    /// Bit `n`: messages of ICMP of kind `n` are not received.
+    blocked: Mutex<[u32; 8]>,
+    /// Where the checksum is put, over IPv6; -1: nowhere.
+    sum_at: AtomicI32,
+    this: Weak<Self>,
+}
+
+/// Gives sockets that listen to a packet's protocol a copy of it; `payload` makes what is behind IP's header.
+pub(super) fn overhear(packet: &Datagram, payload: impl Fn() -> Vec<u8>) {
+    if LISTENERS.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    let sockets: Vec<Arc<Raw>> = ALL.lock().values().filter_map(Weak::upgrade).collect();
+    for socket in sockets.iter().filter(|socket| !socket.asks && socket.hears(packet)) {
+        let bare = Datagram { data: payload(), ..packet.clone() };
+        socket.deliver(bare);
+    }
+}
+
+impl Raw {
+    /// A new socket. Everybody may have an asking one (`net.ipv4.ping_group_range`), as on a Debian that systemd starts.
+    ///
+    /// # Errors
+    /// `EPROTONOSUPPORT`.
+    pub(super) fn new(family: Family, protocol: u8, asks: bool) -> Result<Arc<Self>> {
+        let own = if family == Family::V4 { ICMP } else { ICMP6 };
+        if protocol == 0 || (asks && protocol != own) {
+            return Err(Errno::EPROTONOSUPPORT);
+        }
+        let common = Common::new(family);
+        let id = common.id;
+        let socket = Arc::new_cyclic(|this| Self {
+            common,
+            protocol,
+            asks,
+            inbox: Inbox::new(),
+            state: Mutex::default(),
+            blocked: Mutex::default(),
+            sum_at: AtomicI32::new(if protocol == ICMP6 { ICMP6_SUM } else { -1 }),
+            this: this.clone(),
+        });
+        ALL.lock().insert(id, Arc::downgrade(&socket));
+        if !asks {
+            LISTENERS.fetch_add(1, Ordering::AcqRel);
+        }
+        Ok(socket)
+    }
+
+    pub(super) fn into_socket(self: Arc<Self>) -> Socket {
+        let options = self.inbox.options.clone();
+        Socket::new(self, options)
+    }
+
+    /// The socket that asks with a number.
+    pub(super) fn asker(v4: bool, id: u16) -> Option<Arc<Self>> {
+        ASKERS.lock().get(&(v4, id)).and_then(Weak::upgrade)
+    }
+
+    /// A reply to what was asked has come.
+    pub(super) fn answered(&self, packet: Datagram) {
+        let state = *self.state.lock();
+        let meant = state.local.is_none_or(|ip| ip == packet.to.ip());
+        if meant && state.peer.is_none_or(|peer| peer.ip() == packet.from.ip()) {
+            self.inbox.take(packet, &[]);
+        }
+    }
+
+    fn is_v4(&self) -> bool {
+        self.common.family == Family::V4
+    }
+
+    fn hears(&self, packet: &Datagram) -> bool {
+        let state = *self.state.lock();
+        self.protocol == packet.protocol
+            && self.is_v4() == packet.to.is_ipv4()
+            && state.local.is_none_or(|ip| ip == packet.to.ip())
+            && state.peer.is_none_or(|peer| peer.ip() == packet.from.ip())
+    }
+
+    fn deliver(&self, mut packet: Datagram) {
+        if matches!(self.protocol, ICMP | ICMP6)
+            && let Some(kind) = packet.data.first()
+            && self.blocked.lock()[usize::from(kind >> 5)] >> (kind & 31) & 1 != 0
+        {
+            return;
+        }
+        // Where packets come from is no port's business.
+        packet.from.set_port(0);
+        if self.is_v4() {
+            packet.data = [packets::v4_header(&packet), core::mem::take(&mut packet.data)].concat();
+        }
+        self.inbox.take(packet, &[]);
+    }
+
+    /// Its own address and the peer's. The port is the protocol, or an asker's number.
+    pub(super) fn addresses(&self) -> (SocketAddr, Option<SocketAddr>) {
+        let state = *self.state.lock();
+        let port = if self.asks { state.id } else { self.protocol.into() };
+        (SocketAddr::new(state.local.unwrap_or(self.common.family.nowhere().ip()), port), state.peer)
+    }
+
+    /// Gives an asker a number, if it has none.
+    fn identify(&self, state: &mut State, asked: u16) -> Result<()> {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        if !self.asks || state.id != 0 {
+            return Ok(());
+        }
+        let mut askers = ASKERS.lock();
+        let free = |id: &u16| *id != 0 && !askers.contains_key(&(self.is_v4(), *id));
+        let id = match asked {
+            0 => (0..u16::MAX).map(|_| NEXT.fetch_add(1, Ordering::Relaxed) as u16).find(free),
+            // One that somebody has, too: whoever was bound last hears the replies.
+            asked => Some(asked),
+        };
+        let id = id.ok_or(Errno::EADDRINUSE)?;
+        askers.insert((self.is_v4(), id), self.this.clone());
+        state.id = id;
+        Ok(())
+    }
+
+    /// An echo request as it goes out: with the socket's number.
+    fn request(&self, data: &[u8]) -> Result<Vec<u8>> {
+        let kind = if self.is_v4() { ECHO.0 } else { ECHO6.0 };
+        let mut message = data.to_vec();
+        let header = message.first_chunk_mut::<8>().ok_or(Errno::EINVAL)?;
+        if header[..2] != [kind, 0] {
+            return Err(Errno::EINVAL);
+        }
+        let id = {
+            let mut state = self.state.lock();
+            self.identify(&mut state, 0)?;
+            state.id
+        };
+        header[4..6].copy_from_slice(&id.to_be_bytes());
+        Ok(message)
+    }
+
+    /// Whether programs make the headers (`IP_HDRINCL`).
+    fn with_headers(&self) -> bool {
+        self.is_v4() && !self.asks && (self.protocol == HEADERS || self.common.options.is_on(super::options::IP, net::IP_HDRINCL))
+    }
+
+    fn put_sum(&self, packet: &mut Datagram) {
+        let at = match self.sum_at.load(Ordering::Relaxed) {
+            _ if self.asks && self.is_v4() => return packets::seal(&mut packet.data, packet.from.ip(), packet.to.ip()),
+            at if at < 0 || self.is_v4() => return,
+            at => at as usize,
+        };
+        let Some(place) = packet.data.get_mut(at..at + 2) else { return };
+        place.fill(0);
+        let head = packets::pseudo_header(packet.from.ip(), packet.to.ip(), packet.data.len(), self.protocol);
+        let sum = packets::checksum(&[&head, &packet.data]);
+        packet.data[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    }
+}
+
+impl FileOps for Raw {
+    fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
+        self.receive(buf, Flags::empty(), self.inbox.pause(file, false)).map(|incoming| incoming.copied)
+    }
+
+    fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
+        self.send(Outgoing::plain(buf), Flags::empty(), self.inbox.pause(file, true))
+    }
+
+    fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
+        self.inbox.poll(table)
+    }
+
+    fn closed(&self, _: &File) {
+        ALL.lock().remove(&self.common.id);
+        if self.asks {
+            let key = (self.is_v4(), self.state.lock().id);
+            let mut askers = ASKERS.lock();
+            if askers.get(&key).is_some_and(|asker| asker.ptr_eq(&self.this)) {
+                askers.remove(&key);
+            }
+        } else {
+            LISTENERS.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.inbox.close();
+    }
+}
+
+impl Protocol for Raw {
+    fn family(&self) -> u32 {
+        self.common.family.number()
+    }
+
+    fn kind(&self) -> Kind {
+        if self.asks { Kind::Datagram } else { Kind::Raw }
+    }
+
+    fn number(&self) -> i32 {
+        self.protocol.into()
+    }
+
+    fn listening(&self) -> bool {
+        false
+    }
+
+    fn bind(&self, _: &Caller<'_>, address: &Address) -> Result<()> {
+        let meant = self.common.meant(address)?;
+        let ip = meant.ip();
+        let anywhere = ip.is_unspecified() || ip.is_multicast() || self.common.options.free_bind();
+        if !anywhere && !network::is_local(ip) {
+            return Err(Errno::EADDRNOTAVAIL);
+        }
+        let mut state = self.state.lock();
+        if self.asks && state.id != 0 {
+            return Err(Errno::EINVAL);
+        }
+        self.identify(&mut state, meant.port())?;
+        state.local = Some(ip).filter(|ip| !ip.is_unspecified());
+        Ok(())
+    }
+
+    fn connect(&self, _: &Caller<'_>, address: &Address, _: Wait) -> Result<()> {
+        if *address == Address::Unspecified {
+            let mut state = self.state.lock();
+            state.peer = None;
+            if core::mem::take(&mut state.narrowed) {
+                state.local = None;
+            }
+            return Ok(());
+        }
+        let to = self.common.destination(address)?;
+        let route = network::current().route(to.ip())?;
+        let mut state = self.state.lock();
+        self.identify(&mut state, 0)?;
+        state.narrowed |= state.local.is_none();
+        state.local.get_or_insert(route.source);
+        state.peer = Some(to);
+        Ok(())
+    }
+
+    fn listen(&self, _: usize) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn accept(&self, _: Wait) -> Result<Socket> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn local(&self) -> Address {
+        self.common.shown(self.addresses().0)
+    }
+
+    fn peer(&self) -> Result<Address> {
+        self.addresses().1.map(|peer| self.common.shown(peer)).ok_or(Errno::ENOTCONN)
+    }
+
+    fn shutdown(&self, receiving: bool, sending: bool) -> Result<()> {
+        self.inbox.port.shut((u8::from(receiving) * RECEIVING) | (u8::from(sending) * SENDING));
+        if self.addresses().1.is_some() { Ok(()) } else { Err(Errno::ENOTCONN) }
+    }
+
+    fn send(&self, message: Outgoing<'_>, flags: Flags, _: Wait) -> Result<usize> {
+        if flags.contains(Flags::OOB) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let len = message.data.len();
+        if len > LONGEST {
+            return Err(Errno::EMSGSIZE);
+        }
+        let state = *self.state.lock();
+        let to = match message.to {
+            Some((_, address)) => self.common.destination(address)?,
+            None => state.peer.ok_or(Errno::EDESTADDRREQ)?,
+        };
+        if self.inbox.port.is_shut(SENDING) {
+            return Err(Errno::EPIPE);
+        }
+        if to.is_ipv4() != self.is_v4() {
+            return Err(Errno::ENETUNREACH);
+        }
+        let sends = Sends::new(&self.common, to.ip(), &message.beside)?;
+        let route = network::current().route(to.ip())?;
+        let source = sends.source.or(state.local).unwrap_or(route.source);
+        let packet = if self.with_headers() {
+            packets::with_header(message.data, to.ip(), source, route.interface).ok_or(Errno::EINVAL)?
+        } else {
+            let mut packet = Datagram {
+                from: SocketAddr::new(source, 0),
+                to: SocketAddr::new(to.ip(), 0),
+                protocol: self.protocol,
+                interface: route.interface,
+                ttl: sends.hops as u8,
+                tos: sends.class as u8,
+                arrival: 0,
+                lost: 0,
+                data: if self.asks { self.request(message.data)? } else { message.data.to_vec() },
+            };
+            self.put_sum(&mut packet);
+            packets::without_header(&mut packet).ok_or(Errno::EINVAL)?;
+            packet
+        };
+        // What is lost on its way is not told.
+        let _ = network::current().transmit(packet);
+        Ok(len)
+    }
+
+    fn receive(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
+        self.inbox.receive(&self.common, buf, flags, wait)
+    }
+
+    fn receive_owned(&self, limit: usize, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
+        self.inbox.receive_owned(&self.common, limit, flags, wait)
+    }
+
+    fn take_error(&self) -> Option<Errno> {
+        self.inbox.port.take_error()
+    }
+
+    fn queued(&self, incoming: bool) -> usize {
+        if incoming { self.inbox.first() } else { 0 }
+    }
+
+    fn opened(&self, file: &Arc<File>) {
+        self.common.opened(file);
+    }
+
+    fn option(&self, level: u32, option: u32) -> Result<Vec<u8>> {
+        match (level, option) {
+            (SOL_RAW, KINDS_FILTER) if self.protocol == ICMP && !self.asks => Ok(self.blocked.lock()[0].to_ne_bytes().to_vec()),
+            (SOL_ICMPV6, KINDS_FILTER) if self.protocol == ICMP6 && !self.asks => {
+                Ok(self.blocked.lock().map(u32::to_ne_bytes).concat())
+            }
+            (SOL_RAW | super::options::IPV6, IPV6_CHECKSUM) if !self.is_v4() => {
+                Ok(self.sum_at.load(Ordering::Relaxed).to_ne_bytes().to_vec())
+            }
+            (SOL_RAW | SOL_ICMPV6, _) => Err(Errno::ENOPROTOOPT),
+            _ => super::options::get(&self.common, None, level, option),
+        }
+    }
+
+    fn set_option(&self, level: u32, option: u32, value: &[u8]) -> Result<()> {
+        let word = |at: usize| value.get(at..).and_then(|rest| rest.first_chunk()).map(|bytes| u32::from_ne_bytes(*bytes));
+        match (level, option) {
+            (SOL_RAW, KINDS_FILTER) if self.protocol == ICMP && !self.asks => {
+                // There are 32 kinds of which any may be left out; the others are always received.
+                self.blocked.lock()[0] = word(0).ok_or(Errno::EINVAL)?;
+                Ok(())
+            }
+            (SOL_ICMPV6, KINDS_FILTER) if self.protocol == ICMP6 && !self.asks => {
+                let mut blocked = self.blocked.lock();
+                for (i, to) in blocked.iter_mut().enumerate() {
+                    *to = word(i * 4).unwrap_or(*to);
+                }
+                Ok(())
+            }
+            (SOL_RAW | super::options::IPV6, IPV6_CHECKSUM) if !self.is_v4() && !self.asks => {
+                let at = word(0).ok_or(Errno::EINVAL)?.cast_signed();
+                if (self.protocol == ICMP6 && level != SOL_RAW) || (at > 0 && at & 1 != 0) {
+                    return Err(Errno::EINVAL);
+                }
+                self.sum_at.store(at.max(-1), Ordering::Relaxed);
+                Ok(())
+            }
+            (SOL_RAW | SOL_ICMPV6, _) => Err(Errno::ENOPROTOOPT),
+            _ => super::options::set(&self.common, false, self.state.lock().local.is_some(), level, option, value),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Lists of the sockets of this family.
+
+use super::{ALL, Unix};
+use crate::port::{RECEIVING, SENDING};
+use crate::{Kind, Protocol as _, UnixName};
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::fmt::Write;
+use core::sync::atomic::Ordering;
+
+/// The text of `/proc/net/unix`.
+#[must_use]
+pub fn listing() -> String {
+    const ACCEPTING: u32 = 1 << 16;
+    const UNCONNECTED: u32 = 1;
+    const CONNECTED: u32 = 3;
+    let mut text = String::from("Num       RefCount Protocol Flags    Type St Inode Path\n");
+    let sockets: Vec<Arc<Unix>> = ALL.lock().values().filter_map(Weak::upgrade).collect();
+    for socket in sockets {
+        let flags = if socket.listening() { ACCEPTING } else { 0 };
+        let state = if socket.peer.get().is_some() || socket.port.target().is_some() { CONNECTED } else { UNCONNECTED };
+        let name = match socket.port.name() {
+            UnixName::Unnamed => String::new(),
+            UnixName::Path(path) => String::from(" ") + &String::from_utf8_lossy(&path),
+            UnixName::Abstract(name) => String::from(" @") + &String::from_utf8_lossy(&name).replace('\0', "@"),
+        };
+        let (id, kind, ino) = (socket.id, socket.kind.number(), socket.ino.load(Ordering::Relaxed));
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{id:016x}: 00000002 00000000 {flags:08x} {kind:04x} {state:02x} {ino:5}{name}");
+    }
+    text
+}
+
+/// A socket as lists of sockets tell of it.
+pub(crate) struct Shown {
+    pub(crate) kind: u8,
+    /// The number of a state of TCP.
+    pub(crate) state: u8,
+    pub(crate) id: u64,
+    pub(crate) ino: u64,
+    /// The number of the peer's file.
+    pub(crate) peer: Option<u64>,
+    /// A path, or a NUL and an abstract name.
+    pub(crate) name: Vec<u8>,
+    /// What waits to be received, and what of its own waits elsewhere; of a listener the connections there are and may be.
+    pub(crate) queues: (usize, usize),
+    /// Bit 0: receiving has ended; bit 1: sending.
+    pub(crate) shut: u8,
+}
+
+/// All sockets.
+pub(crate) fn shown() -> Vec<Shown> {
+    const ESTABLISHED: u8 = 1;
+    const UNCONNECTED: u8 = 7;
+    const LISTENING: u8 = 10;
+    let sockets: Vec<Arc<Unix>> = ALL.lock().values().filter_map(Weak::upgrade).collect();
+    let inos: BTreeMap<usize, u64> =
+        sockets.iter().map(|socket| (Arc::as_ptr(&socket.port).addr(), socket.ino.load(Ordering::Relaxed))).collect();
+    let show = |socket: &Arc<Unix>| {
+        let peer = socket.peer_port();
+        let backlog = socket.state.lock().backlog.as_ref().map(|backlog| (backlog.waiting.len(), backlog.most));
+        let state = match (&backlog, &peer) {
+            (Some(_), _) => LISTENING,
+            (None, Some(_)) => ESTABLISHED,
+            (None, None) => UNCONNECTED,
+        };
+        let name = match socket.port.name() {
+            UnixName::Unnamed => Vec::new(),
+            UnixName::Path(path) => path.to_vec(),
+            UnixName::Abstract(name) => [&[0], &name[..]].concat(),
+        };
+        let sent = match (socket.kind, &peer) {
+            (Kind::Datagram, _) | (_, None) => socket.port.sent(),
+            (_, Some(peer)) => peer.charged(),
+        };
+        Shown {
+            kind: socket.kind.number() as u8,
+            state,
+            id: socket.id,
+            ino: socket.ino.load(Ordering::Relaxed),
+            peer: peer.and_then(|peer| inos.get(&Arc::as_ptr(&peer).addr()).copied()),
+            name,
+            queues: backlog.unwrap_or((socket.port.readable_bytes(), sent)),
+            shut: u8::from(socket.port.is_shut(RECEIVING)) | u8::from(socket.port.is_shut(SENDING)) << 1,
+        }
+    };
+    sockets.iter().map(show).collect()
+}
