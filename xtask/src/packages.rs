@@ -22,6 +22,9 @@ pub const BASE: &[&str] = &[
 /// What it takes to develop software, beside [`BASE`].
 pub const DEVELOPMENT: &[&str] = &["gcc", "git", "libc6-dev", "make"];
 
+/// Programs that trace others, and what makes one for them, beside [`BASE`].
+pub const TRACING: &[&str] = &["gcc", "gdb", "libc6-dev", "strace"];
+
 /// Servers and their clients, beside [`BASE`].
 pub const SERVERS: &[&str] = &[
     "curl",

@@ -38,7 +38,9 @@ impl Attr {
         Self { dev, ino: NEXT.fetch_add(1, Ordering::Relaxed), mode, uid: 0, gid: 0 }
     }
 
-    fn metadata(&self, kind: FileType) -> Metadata {
+    /// What `stat(2)` tells of a file of this kind.
+    #[must_use]
+    pub fn metadata(&self, kind: FileType) -> Metadata {
         let mut meta = Metadata::generated(self.dev, self.ino, kind, self.mode);
         meta.uid = self.uid;
         meta.gid = self.gid;

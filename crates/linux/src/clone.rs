@@ -11,6 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::{NewProcess, Process};
 use crate::process_table as processes;
+use crate::ptrace::{self, Event};
 use crate::sigframe::AltStack;
 use crate::task::{Completion, Inherited};
 use crate::uaccess::UserPtr;
@@ -103,6 +104,7 @@ fn new_process(task: &Task, request: &Request, pid: i32) -> Result<Arc<Process>,
     let actions = old.actions();
     let new = NewProcess {
         pid,
+        maker: crate::current_task().as_ref().map(Arc::downgrade).unwrap_or_default(),
         // A sibling ends as the caller does: the caller's parent has not asked for any other signal.
         exit_signal: if request.has(sys::CLONE_PARENT) { old.exit_signal() } else { request.exit_signal },
         space,
@@ -125,7 +127,7 @@ fn new_process(task: &Task, request: &Request, pid: i32) -> Result<Arc<Process>,
     Ok(process)
 }
 
-fn do_clone(task: &Task, regs: &UserRegs, request: &Request) -> SysResult {
+fn do_clone(task: &Task, regs: &mut UserRegs, request: &Request) -> SysResult {
     request.check()?;
     if task.pid() == 1 && request.has(sys::CLONE_PARENT) {
         return Err(Errno::EINVAL);
@@ -165,8 +167,15 @@ fn do_clone(task: &Task, regs: &UserRegs, request: &Request) -> SysResult {
         processes::add_process(parent, process.clone());
     }
     let set_tid = request.has(sys::CLONE_CHILD_SETTID).then(|| UserPtr::<i32>::new(request.child_tid));
-    let started = enter(&process, &child).and_then(|()| start(child.clone(), child_regs, fpu, set_tid));
+    let event = event(task, request);
+    let started = enter(&process, &child).and_then(|()| {
+        if task.is_ptraced() && (event.is_some() || request.has(sys::CLONE_PTRACE)) {
+            ptrace::born(task, &child);
+        }
+        start(child.clone(), child_regs, fpu, set_tid)
+    });
     if let Err(e) = started {
+        ptrace::forget(&child);
         processes::remove_task(tid);
         process.remove_unstarted(&child);
         if !is_thread {
@@ -177,10 +186,27 @@ fn do_clone(task: &Task, regs: &UserRegs, request: &Request) -> SysResult {
         }
         return Err(e);
     }
+    if let Some(event) = event {
+        ptrace::event(task, regs, event, tid as u64);
+    }
     if let Some(vfork) = vfork {
         vfork.wait(task);
+        ptrace::event(task, regs, Event::VforkDone, tid as u64);
     }
     Ok(tid as usize)
+}
+
+/// What of the new thread or process a tracer is told, if it wants to know.
+fn event(task: &Task, request: &Request) -> Option<Event> {
+    if !task.is_ptraced() || request.has(sys::CLONE_UNTRACED) {
+        return None;
+    }
+    let event = match request.exit_signal {
+        _ if request.has(sys::CLONE_VFORK) => Event::Vfork,
+        signal if signal == sys::SIGCHLD as i32 => Event::Fork,
+        _ => Event::Clone,
+    };
+    ptrace::is_told(task, event).then_some(event)
 }
 
 /// Gives the parent a descriptor of its child, and tells it the number.

@@ -11,7 +11,7 @@ use guard::user::{Answer, QuickCall, UserRegs};
 
 use crate::table::{CALLS, MISSING};
 use crate::uaccess::Argument;
-use crate::{SysResult, Task, seccomp, trace};
+use crate::{SysResult, Task, ptrace, seccomp, trace};
 
 /// What an argument is, for tracing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -212,6 +212,10 @@ pub(crate) fn finish(task: &Task, regs: &mut UserRegs) -> SysResult {
     if regs.rax != NOT_RUN {
         return Err(Errno::from_raw(-(regs.rax as i32)));
     }
+    if task.is_ptraced() { ptrace::system_call(task, regs, long_way) } else { long_way(task, regs) }
+}
+
+fn long_way(task: &Task, regs: &mut UserRegs) -> SysResult {
     if task.filtered.load(Ordering::Relaxed)
         && let Some(refusal) = seccomp::check(task, regs)
     {

@@ -24,7 +24,7 @@ use crate::process_table as processes;
 use crate::sigframe::AltStack;
 use crate::stack::{self, Strings};
 use crate::uaccess::{self, UserPtr};
-use crate::{SysResult, Task, rseq, run, vdso};
+use crate::{SysResult, Task, ptrace, rseq, run, vdso};
 
 /// The longest single argument.
 const MAX_STRING: usize = 32 * PAGE_SIZE;
@@ -220,7 +220,9 @@ fn credentials(task: &Task, file: &File) -> Result<(Credentials, bool), Errno> {
     const SET_UID: u32 = 0o4000;
     const SET_GID: u32 = 0o2010;
     let meta = file.metadata();
-    let nosuid = file.path().mount().flags() & fs::mount::MS_NOSUID != 0;
+    // Who is traced by somebody who may not trace everybody gets no powers from the file.
+    let watched = ptrace::tracer_of(task).is_some_and(|tracer| !tracer.cred().capable(sys::CAP_SYS_PTRACE));
+    let nosuid = watched || file.path().mount().flags() & fs::mount::MS_NOSUID != 0;
     let set_ids = SetIds {
         user: (!nosuid && meta.mode & SET_UID != 0).then_some(meta.uid),
         group: (!nosuid && meta.mode & SET_GID == SET_GID).then_some(meta.gid),
@@ -336,7 +338,7 @@ pub(crate) fn load(task: &Task, program: Program, name: &[u8], mut args: Vec<Vec
 
     let more = cred.caps.permitted & !task.cred().caps.permitted != 0;
     let dumpable = readable && !more && cred.user.effective == cred.user.real && cred.group.effective == cred.group.real;
-    let (image, sp) = (Image { executable: Some(running), args: image.args, env: image.env }, image.sp);
+    let (image, sp) = (Image { executable: Some(running), args: image.args, env: image.env, aux: image.aux.into() }, image.sp);
     Ok(Loaded { space, image, entry, sp, name: shown, cred, dumpable, secure })
 }
 
@@ -383,12 +385,14 @@ fn exec(task: &Task, regs: &mut UserRegs, dirfd: i32, name: &[u8], nofollow: boo
     }
     let file = open(task, dirfd, name, nofollow)?;
     let loaded = load(task, file, name, args, &env)?;
+    let former = task.tid();
     task.process().become_single(task)?;
     *regs = loaded.registers();
     take_over(task, loaded);
     if !run::fresh_fpu(task) {
         log::warn!("process {}: no memory for registers: it keeps those of the program before", task.pid());
     }
+    ptrace::runs_program(task, regs, former);
     Ok(0)
 }
 

@@ -9,7 +9,7 @@ use crate::fdtable::FdTable;
 use crate::process::{Process, notify_parent};
 use crate::process_table as processes;
 use crate::siginfo::SigInfo;
-use crate::{SysResult, Task, futex, itimer, signal};
+use crate::{SysResult, Task, futex, itimer, ptrace, signal};
 
 /// How a wait status is told in `siginfo`: code and value.
 #[must_use]
@@ -23,6 +23,7 @@ pub(crate) fn exit_code(status: i32) -> (i32, i32) {
 /// A thread has left user mode for good: gives back what it has, and ends the process if it was the last.
 pub(crate) fn leave(task: &Arc<Task>) {
     let process = task.process().clone();
+    ptrace::tracer_ends(task);
     futex::thread_ends(task);
     task.end_vfork();
     let files = task.replace_files(FdTable::given_back());
@@ -42,9 +43,18 @@ pub(crate) fn leave(task: &Arc<Task>) {
         process.tasks_changed.notify_all(&tasks);
         tasks.is_empty()
     };
+    if task.is_ptraced() {
+        ptrace::thread_ended(task, status_of(task));
+    }
     if last {
         finish(&process);
     }
+}
+
+/// The wait status of a thread that ends: its own, or that of its whole process.
+pub(crate) fn status_of(task: &Task) -> i32 {
+    let whole = *task.process().status.lock();
+    whole.unwrap_or_else(|| task.exit_status.load(Ordering::Relaxed))
 }
 
 /// The last thread is gone.
@@ -65,7 +75,8 @@ fn finish(process: &Arc<Process>) {
     if session == process.pid() {
         fs::tty::leader_exits(session.cast_unsigned());
     }
-    let aftermath = processes::end(process, status);
+    let tracer = ptrace::process_ends(process);
+    let aftermath = processes::end(process, status, tracer.is_some());
     process.has_ended.notify();
     for orphan in aftermath.bereaved {
         let signo = orphan.parent_death_signal.load(Ordering::Relaxed);
@@ -82,12 +93,19 @@ fn finish(process: &Arc<Process>) {
         init.children_changed.wake_all();
         signal::send(&init, SigInfo::kernel(sys::SIGCHLD as i32));
     }
-    let (code, value) = exit_code(status);
-    notify_parent(aftermath.parent, process, code, value);
+    match tracer {
+        // The parent is told when the tracer has been.
+        Some(tell) => tell(status),
+        None => {
+            let (code, value) = exit_code(status);
+            notify_parent(aftermath.parent, process, code, value);
+        }
+    }
 }
 /// `exit(2)`
 pub fn sys_exit(task: &Task, status: i32) -> SysResult {
     task.process().last_status.store((status & 0xff) << 8, Ordering::Relaxed);
+    task.exit_status.store((status & 0xff) << 8, Ordering::Relaxed);
     task.leaving.store(true, Ordering::Relaxed);
     task.interrupt();
     Ok(0)

@@ -29,8 +29,8 @@ const IOV_MAX: usize = 1024;
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct IoVec {
-    base: u64,
-    len: u64,
+    pub(crate) base: u64,
+    pub(crate) len: u64,
 }
 
 /// The caller's buffers of one transfer: address and length each.

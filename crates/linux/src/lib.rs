@@ -9,6 +9,7 @@
 //! | `file`, `fcntl`, `storage`, `path`, `stat`, `dirent`, `pipe`, `splice`, `poll`, `inotify`, `xattr`, `ioctl`, `mount` | files |
 //! | `sem`, `msg`, `mqueue` | System V semaphores and message queues (`ipc` has what they share), POSIX message queues |
 //! | `seccomp` | filters of system calls; `bpf` runs them |
+//! | `ptrace` | tracing threads; `registers` is what their registers look like |
 //! | `peer` | other processes' memory, and what they share |
 //! | `mempolicy`, `ioprio`, `timex` | what is checked and has little effect |
 //! | `socket`, `sockmsg`, `sockopt` | sockets, what is sent and received through them, and their options |
@@ -29,6 +30,7 @@ extern crate alloc;
 pub mod credentials;
 pub mod elf;
 pub mod privileges;
+pub mod registers;
 pub mod section;
 pub mod sigframe;
 pub mod siginfo;
@@ -113,6 +115,8 @@ pub mod proc;
 pub mod process;
 #[cfg(target_os = "none")]
 pub mod process_table;
+#[cfg(target_os = "none")]
+pub mod ptrace;
 #[cfg(target_os = "none")]
 pub mod rseq;
 #[cfg(target_os = "none")]

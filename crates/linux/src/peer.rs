@@ -20,7 +20,7 @@ fn peer(task: &Task, pid: i32) -> Result<(Arc<Process>, Arc<Task>), Errno> {
     Ok((process, target))
 }
 
-fn check(task: &Task, process: &Arc<Process>) -> Result<(), Errno> {
+pub(crate) fn check(task: &Task, process: &Arc<Process>) -> Result<(), Errno> {
     let own = Arc::ptr_eq(process, task.process());
     if own || task.cred().may_trace(&process.credentials(), process.is_dumpable()) { Ok(()) } else { Err(Errno::EPERM) }
 }

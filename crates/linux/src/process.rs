@@ -14,7 +14,7 @@
 //! waking threads is allowed under all of them.
 
 use alloc::string::String;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -35,7 +35,7 @@ use crate::siginfo::{self, SigInfo, SigSet};
 use crate::signal;
 use crate::sigstate::{Action, Actions, Pending};
 use crate::usage::Usage;
-use crate::{Task, itimer};
+use crate::{Task, itimer, ptrace};
 
 /// What a process runs.
 #[derive(Clone, Default)]
@@ -46,6 +46,8 @@ pub(crate) struct Image {
     pub(crate) args: Range<usize>,
     /// Where its environment is.
     pub(crate) env: Range<usize>,
+    /// Its auxiliary vector.
+    pub(crate) aux: Arc<[u8]>,
 }
 
 /// A process.
@@ -70,8 +72,16 @@ pub struct Process {
     /// The thread that ends all others to run another program; 0 for none.
     exec_by: AtomicI32,
     stopped: AtomicBool,
-    /// Woken when it goes on after a stop, or ends.
-    resumed: WaitQueue,
+    /// The last stop: how many there have been, and the signal in the lowest byte.
+    stops: AtomicU32,
+    /// Woken when it, or a thread of it that is traced, goes on after a stop, or ends.
+    pub(crate) resumed: WaitQueue,
+    /// The thread that made it.
+    pub(crate) maker: Weak<Task>,
+    /// The threads that its threads trace.
+    pub(crate) tracees: Mutex<Vec<Arc<Task>>>,
+    /// Its first thread, if that is traced.
+    pub(crate) traced_leader: Mutex<Weak<Task>>,
     /// Woken when something happened to a child.
     pub(crate) children_changed: WaitQueue,
     /// One of `tasks` has ended.
@@ -113,6 +123,7 @@ pub struct Process {
 /// What a new process takes over.
 pub(crate) struct NewProcess {
     pub(crate) pid: i32,
+    pub(crate) maker: Weak<Task>,
     pub(crate) exit_signal: i32,
     pub(crate) space: Arc<AddressSpace>,
     pub(crate) actions: Arc<Actions>,
@@ -140,6 +151,10 @@ impl Process {
             last_status: AtomicI32::new(0),
             exec_by: AtomicI32::new(0),
             stopped: AtomicBool::new(false),
+            stops: AtomicU32::new(0),
+            maker: new.maker,
+            tracees: Mutex::default(),
+            traced_leader: Mutex::default(),
             resumed: WaitQueue::new(),
             children_changed: WaitQueue::new(),
             tasks_changed: Condvar::new(),
@@ -324,6 +339,7 @@ impl Process {
         drop(tasks);
         if mine != self.pid {
             processes::rename_task(task, self.pid);
+            ptrace::superseded(task);
         }
         self.exec_by.store(0, Ordering::SeqCst);
         Ok(())
@@ -331,7 +347,12 @@ impl Process {
 
     /// Stops the process, as `signal` asked for.
     pub(crate) fn stop(self: &Arc<Self>, signal: i32) {
-        if self.ending.load(Ordering::SeqCst) || self.stopped.swap(true, Ordering::SeqCst) {
+        if self.ending.load(Ordering::SeqCst) || self.is_stopped() {
+            return;
+        }
+        let count = (self.stops.load(Ordering::Relaxed) >> 8) + 1;
+        self.stops.store(count << 8 | signal.cast_unsigned(), Ordering::SeqCst);
+        if self.stopped.swap(true, Ordering::SeqCst) {
             return;
         }
         self.interrupt_all();
@@ -352,10 +373,20 @@ impl Process {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// Keeps one of its threads while it is stopped.
+    /// Which stop of it is in force, a number that no other one has; `None` if it is not stopped.
+    pub(crate) fn stop_in_force(&self) -> Option<u32> {
+        self.is_stopped().then(|| self.stops.load(Ordering::SeqCst))
+    }
+
+    /// The signal of such a stop.
+    pub(crate) fn signal_of_stop(stop: u32) -> i32 {
+        (stop & 0xff) as i32
+    }
+
+    /// Keeps one of its threads while it is stopped, until somebody traces that.
     pub(crate) fn wait_while_stopped(&self, task: &Task) {
         if self.is_stopped() {
-            self.resumed.wait(|| (!self.is_stopped() || task.must_end()).then_some(()));
+            self.resumed.wait(|| (!self.is_stopped() || task.must_end() || task.is_ptraced()).then_some(()));
         }
     }
 

@@ -26,6 +26,8 @@ pub(crate) struct Node {
     pub(crate) session: i32,
     /// Its wait status, once it has ended.
     pub(crate) ended: Option<i32>,
+    /// It has ended, and its tracer, who is not its parent, is told first.
+    pub(crate) held: bool,
     /// The signal that stopped it, until the parent has been told.
     pub(crate) stop_report: Option<i32>,
     /// It went on after a stop, and the parent has not been told.
@@ -154,6 +156,7 @@ pub(crate) fn add_process(parent: i32, process: Arc<Process>) {
         group,
         session,
         ended: None,
+        held: false,
         stop_report: None,
         continue_report: false,
         has_run_exec: false,
@@ -276,7 +279,7 @@ pub(crate) struct Aftermath {
 }
 
 /// A process has ended: its children become those of the nearest ancestor that wants them, or process 1's, and it waits to be waited for, unless its parent does not want to know.
-pub(crate) fn end(process: &Process, status: i32) -> Aftermath {
+pub(crate) fn end(process: &Process, status: i32, held: bool) -> Aftermath {
     let mut aftermath = Aftermath::default();
     let pid = process.pid();
     let mut reaped = Vec::new();
@@ -284,6 +287,7 @@ pub(crate) fn end(process: &Process, status: i32) -> Aftermath {
     let table = &mut *table;
     let Some(node) = table.nodes.get_mut(&pid) else { return aftermath };
     node.ended = Some(status);
+    node.held = held;
     let (parent, own_group) = (node.parent(), node.group);
     let children = core::mem::take(&mut node.children);
     let mut groups: Vec<i32> = children.iter().filter_map(|child| table.nodes.get(child)).map(|n| n.group).collect();
@@ -297,7 +301,7 @@ pub(crate) fn end(process: &Process, status: i32) -> Aftermath {
         let Some(node) = table.nodes.get_mut(&child) else { continue };
         node.process.parent.store(heir, Ordering::Relaxed);
         aftermath.bereaved.push(node.process.clone());
-        if node.ended.is_some() {
+        if node.ended.is_some() && !node.held {
             aftermath.inherited_by.clone_from(&heirs_process);
             if !heir_waits {
                 reaped.extend(table.nodes.remove(&child));
@@ -311,10 +315,23 @@ pub(crate) fn end(process: &Process, status: i32) -> Aftermath {
     aftermath.orphaned_groups = groups.into_iter().filter(|&g| table.has_stopped(g) && table.is_orphaned(g)).collect();
     aftermath.parent = table.nodes.get(&parent).map(|n| n.process.clone());
     let unwanted = aftermath.parent.as_ref().is_none_or(|parent| parent.actions().reaps_children());
-    if unwanted {
+    if unwanted && !held {
         reaped.extend(table.reap(pid));
     }
     aftermath
+}
+
+/// The tracer of a process that has ended was told: its parent, who is returned, may be now.
+pub(crate) fn release(pid: i32) -> Option<Arc<Process>> {
+    let mut table = TABLE.lock();
+    let node = table.nodes.get_mut(&pid).filter(|node| node.held)?;
+    node.held = false;
+    let parent = node.parent();
+    let parent = table.nodes.get(&parent).map(|n| n.process.clone());
+    // Dropped when the lock is open.
+    let _reaped = if parent.as_ref().is_none_or(|parent| parent.actions().reaps_children()) { table.reap(pid) } else { None };
+    drop(table);
+    parent
 }
 
 /// The personality's side of terminals' job control.

@@ -11,7 +11,7 @@ use vm::{Access, AddressSpace, FaultError};
 
 use crate::sigframe::LastFault;
 use crate::siginfo::SigInfo;
-use crate::{Task, current_task, dispatch, exit, oom, rseq, signal};
+use crate::{Task, current_task, dispatch, exit, oom, ptrace, rseq, signal};
 
 /// Bits of a page fault's error code, as handlers see it.
 const PRESENT: u64 = 1;
@@ -37,8 +37,11 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
             // Calls that somebody looks at go the long way. Whoever begins or ends that makes all threads come by here, so that
             // nobody asks on the way of a call.
             task.process().follow_recording();
-            quick.calls =
-                if task.process().is_watched() || task.filtered.load(Ordering::Relaxed) { &[] } else { &dispatch::QUICK };
+            quick.calls = if task.process().is_watched() || task.filtered.load(Ordering::Relaxed) || task.is_ptraced() {
+                &[]
+            } else {
+                &dispatch::QUICK
+            };
         }
         if thread.take_moved() {
             rseq::resume(task, &mut regs);
@@ -70,6 +73,7 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
             Trap::Interrupt => {}
         }
     }
+    ptrace::event(task, &mut regs, ptrace::Event::Exit, exit::status_of(task) as u64);
     exit::leave(task);
 }
 
@@ -86,7 +90,7 @@ pub(crate) fn fresh_fpu(task: &Task) -> bool {
 fn handle_fault(space: &AddressSpace, addr: usize, access: Access) -> Result<(), FaultError> {
     let detail = match access {
         Access::Read => 0,
-        Access::Write => 1,
+        Access::Write | Access::Poke => 1,
         Access::Exec => 2,
     };
     event(Kind::FaultBegin, || Note { detail, a: addr as u64, b: 0 });

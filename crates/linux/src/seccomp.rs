@@ -14,7 +14,7 @@ use crate::process::Process;
 use crate::sigframe::LastFault;
 use crate::siginfo::SigInfo;
 use crate::uaccess::UserPtr;
-use crate::{SysResult, Task, signal};
+use crate::{SysResult, Task, ptrace, signal};
 
 const SET_MODE_STRICT: u32 = 0;
 const SET_MODE_FILTER: u32 = 1;
@@ -96,7 +96,12 @@ impl Seccomp {
 
 /// Asks a thread's filters about a call. `None`: it may be done.
 #[cold]
-pub(crate) fn check(task: &Task, regs: &UserRegs) -> Option<SysResult> {
+pub(crate) fn check(task: &Task, regs: &mut UserRegs) -> Option<SysResult> {
+    check_again(task, regs, false)
+}
+
+/// `asked`: the tracer has had its say.
+fn check_again(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<SysResult> {
     let seccomp = task.seccomp.lock().clone();
     let number = regs.orig_rax as u32;
     if let Seccomp::Strict = seccomp {
@@ -123,6 +128,16 @@ pub(crate) fn check(task: &Task, regs: &UserRegs) -> Option<SysResult> {
             let info = SigInfo::system_call(sys::SIGSYS as i32, SYS_SECCOMP, detail, regs.rip, number, AUDIT_ARCH_X86_64);
             signal::force(task, info, LastFault::default());
             Some(Ok(regs.orig_rax as usize))
+        }
+        TRACE if asked => None,
+        TRACE if ptrace::is_told(task, ptrace::Event::Seccomp) => {
+            ptrace::event(task, regs, ptrace::Event::Seccomp, detail as u64);
+            match regs.orig_rax.cast_signed() {
+                // It is not to be done, and has this result.
+                ..0 => Some(Ok(regs.rax as usize)),
+                _ if task.must_end() => Some(Ok(0)),
+                _ => check_again(task, regs, true),
+            }
         }
         // Nobody traces, and nobody listens.
         TRACE | 0x7fc0_0000 => Some(Err(Errno::ENOSYS)),

@@ -16,7 +16,7 @@ use crate::siginfo::{
 };
 use crate::sigstate::{Action, SIG_DFL, SIG_IGN};
 use crate::uaccess::{self, UserPtr};
-use crate::{SysResult, Task, rseq};
+use crate::{SysResult, Task, ptrace, rseq};
 
 const SIGKILL: i32 = sys::SIGKILL as i32;
 const SIGSTOP: i32 = sys::SIGSTOP as i32;
@@ -27,6 +27,7 @@ const SIGSEGV: i32 = sys::SIGSEGV as i32;
 pub(crate) fn post(process: &Arc<Process>, task: Option<&Task>, info: &SigInfo) -> Result<(), Errno> {
     let signo = info.signo;
     if signo == SIGKILL {
+        ptrace::killed(process);
         process.kill(SIGKILL);
         return Ok(());
     }
@@ -39,11 +40,13 @@ pub(crate) fn post(process: &Arc<Process>, task: Option<&Task>, info: &SigInfo) 
     if signo == SIGCONT {
         discard(STOPPING);
         process.resume();
+        ptrace::continues(process);
     } else if bit(signo) & STOPPING != 0 {
         discard(bit(SIGCONT));
     }
     let blocked = |task: &Task| task.signals.lock().blocked & bit(signo) != 0;
-    let ignored = process.ignores(signo);
+    // A tracer hears of all.
+    let ignored = process.ignores(signo) && process.find_task(Task::is_ptraced).is_none();
     let most =
         if signo < FIRST_REAL_TIME { 0 } else { usize::try_from(process.limits.lock()[SIGPENDING][0]).unwrap_or(usize::MAX) };
     match task {
@@ -117,12 +120,25 @@ pub(crate) fn attend(task: &Arc<Task>, regs: &mut UserRegs, mut interrupted: Opt
         if task.must_end() {
             return true;
         }
-        process.wait_while_stopped(task);
+        if !task.is_ptraced() {
+            process.wait_while_stopped(task);
+        }
         if task.must_end() {
             return true;
         }
+        if task.is_ptraced() && ptrace::attend(task, regs, &mut interrupted) {
+            continue;
+        }
         // Looked at where it is: it is large.
-        let info = next(task);
+        let mut info = next(task);
+        if task.is_ptraced()
+            && let Some(arrived) = info
+        {
+            info = ptrace::deliver(task, regs, arrived, &mut interrupted);
+            if info.is_none() {
+                continue;
+            }
+        }
         let Some(info) = &info else { break };
         let signo = info.signo;
         let action = process.action(signo);
@@ -163,6 +179,9 @@ pub(crate) fn attend(task: &Arc<Task>, regs: &mut UserRegs, mut interrupted: Opt
                     process::log_end(process, SIGSEGV, format_args!("no room for the frame of {}", crate::siginfo::name(signo)));
                     process.kill(SIGSEGV);
                 }
+                if task.is_ptraced() {
+                    ptrace::enters_handler(task, regs);
+                }
             }
         }
     }
@@ -173,6 +192,11 @@ pub(crate) fn attend(task: &Arc<Task>, regs: &mut UserRegs, mut interrupted: Opt
     let mut signals = task.signals.lock();
     if let Some(mask) = signals.saved.take() {
         task.block(signals, mask);
+    } else {
+        drop(signals);
+    }
+    if task.is_ptraced() {
+        ptrace::goes_out(task, regs);
     }
     false
 }

@@ -22,6 +22,11 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
+    /// The one at a place in the queue.
+    pub(crate) fn peek(&self, at: usize) -> Option<SigInfo> {
+        self.queue.get(at).copied()
+    }
+
     /// Those there are.
     pub(crate) fn set(&self) -> SigSet {
         self.set
@@ -129,6 +134,11 @@ impl Actions {
             SIG_DFL => default_action(signal) == DefaultAction::Ignore,
             handler => handler == SIG_IGN,
         }
+    }
+
+    /// Whether it was said that a signal is to have no effect.
+    pub(crate) fn is_set_to_ignore(&self, signal: i32) -> bool {
+        self.get(signal).handler == SIG_IGN
     }
 
     /// Whether children vanish at their end, without being waited for.

@@ -29,6 +29,8 @@ pub struct Image {
     pub args: core::ops::Range<usize>,
     /// From where to where the environment strings are.
     pub env: core::ops::Range<usize>,
+    /// The auxiliary vector.
+    pub aux: Vec<u8>,
 }
 
 /// Lays the stack out so that it ends at `top`. `aux` is the rest of the auxiliary vector.
@@ -63,16 +65,18 @@ pub fn build(top: u64, strings: &Strings<'_>, aux: &[AuxEntry]) -> Image {
     words.extend(env.iter().map(|at| base + at));
     words.push(0);
     let own = [(AT_PLATFORM, base + platform), (AT_RANDOM, base + random), (AT_EXECFN, base + name), (AT_NULL, 0)];
+    let aux_start = words.len() * 8;
     for &(key, value) in aux.iter().chain(&own) {
         words.extend([u64::from(key), value]);
     }
     let sp = (base - words.len() as u64 * 8) & !15;
     let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    let aux = bytes[aux_start..].to_vec();
     // What aligning the stack pointer costs lies between the vector and the strings.
     bytes.resize((base - sp) as usize, 0);
     bytes.extend_from_slice(&text);
     let at = |offset: usize| base as usize + offset;
-    Image { sp, bytes, args: at(args_start)..at(args_end), env: at(args_end)..at(env_end) }
+    Image { sp, bytes, args: at(args_start)..at(args_end), env: at(args_end)..at(env_end), aux }
 }
 
 #[cfg(test)]
@@ -102,6 +106,7 @@ mod tests {
         assert_eq!(string(find(15)), b"x86_64");
         assert_eq!(&string(find(25))[..16], b"0123456789abcdef");
         assert_eq!(aux[4], (0, 0));
+        assert_eq!(image.aux, image.bytes[7 * 8..17 * 8]);
         let at = |addr: usize| (addr as u64 - image.sp) as usize;
         assert_eq!(&image.bytes[at(image.args.start)..at(image.args.end)], b"prog\0-x\0\0");
         assert_eq!(&image.bytes[at(image.env.start)..at(image.env.end)], b"A=1\0");

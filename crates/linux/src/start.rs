@@ -1,6 +1,6 @@
 //! Setting the personality up, and its first process.
 
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
 use ::task::Once;
@@ -75,6 +75,7 @@ pub fn spawn_init(program: &Program, context: Arc<FsContext>, stdio: [Arc<File>;
     let space = AddressSpace::new(vm::USER_END).ok_or(Errno::ENOMEM)?;
     let process = Process::new(NewProcess {
         pid,
+        maker: Weak::new(),
         exit_signal: 0,
         space,
         actions: Arc::default(),

@@ -7,8 +7,9 @@ use crate::Task;
 use crate::dispatch::{Call, Handler, Kind, SIZE, answer, arg, is_brief};
 use crate::{
     capability, clone, cred, dirent, exec, exit, fcntl, file, futex, futex2, inotify, ioctl, ioprio, itimer, kill, limits,
-    membarrier, mempolicy, mm, mount, mqueue, msg, path, peer, pidfd, pids, pipe, poll, prctl, rseq, sched, seccomp, sem, shm,
-    signal, signalfd, sigwait, socket, sockmsg, sockopt, splice, stat, storage, sys, time, timerfd, timex, usage, wait, xattr,
+    membarrier, mempolicy, mm, mount, mqueue, msg, path, peer, pidfd, pids, pipe, poll, prctl, ptrace, rseq, sched, seccomp, sem,
+    shm, signal, signalfd, sigwait, socket, sockmsg, sockopt, splice, stat, storage, sys, time, timerfd, timex, usage, wait,
+    xattr,
 };
 
 macro_rules! calls {
@@ -131,6 +132,7 @@ calls! {
     98 getrusage(Int, Ptr) = [usage::sys_getrusage]; // partial: brief calls count as user time; the most memory is what was seen at calls, execve and the end
     99 sysinfo(Ptr) = [sys::sys_sysinfo];
     100 times(Ptr) = [usage::sys_times];
+    101 ptrace(Num, Int, Ptr, Ptr) = [ptrace::sys_ptrace]; // partial: no debug registers, no PTRACE_O_SUSPEND_SECCOMP, no requests about filters, rseq and user dispatch
     102 getuid() = [cred::sys_getuid];
     103 syslog(Num, Ptr, Num) = [sys::sys_syslog]; // partial: the log is the supervisor's; reading gives nothing
     104 getgid() = [cred::sys_getgid];
@@ -303,7 +305,7 @@ calls! {
     314 sched_setattr(Int, Ptr, Hex) = [sched::sys_sched_setattr];
     315 sched_getattr(Int, Ptr, Num, Hex) = [sched::sys_sched_getattr];
     316 renameat2(Fd, Str, Fd, Str, Hex) = [path::sys_renameat2];
-    317 seccomp(Num, Hex, Ptr) = [seccomp::sys_seccomp]; // partial: no SECCOMP_RET_TRACE, SECCOMP_RET_USER_NOTIF
+    317 seccomp(Num, Hex, Ptr) = [seccomp::sys_seccomp]; // partial: no SECCOMP_RET_USER_NOTIF
     318 getrandom(Ptr, Num, Hex) = [sys::sys_getrandom];
     319 memfd_create(Str, Hex) = [storage::sys_memfd_create]; // partial: no MFD_HUGETLB
     322 execveat(Fd, Str, Ptr, Ptr, Hex) = [regs exec::sys_execveat];
@@ -339,7 +341,7 @@ calls! {
 /// The names of the calls there are not.
 #[rustfmt::skip]
 pub static MISSING: &[(u16, &str)] = &[
-    (101, "ptrace"), (134, "uselib"), (154, "modify_ldt"), (155, "pivot_root"), (156, "_sysctl"), (163, "acct"),
+    (134, "uselib"), (154, "modify_ldt"), (155, "pivot_root"), (156, "_sysctl"), (163, "acct"),
     (167, "swapon"), (168, "swapoff"), (172, "iopl"), (173, "ioperm"), (174, "create_module"), (175, "init_module"),
     (176, "delete_module"), (177, "get_kernel_syms"), (178, "query_module"), (179, "quotactl"), (180, "nfsservctl"),
     (181, "getpmsg"), (182, "putpmsg"), (183, "afs_syscall"), (184, "tuxcall"), (185, "security"), (205, "set_thread_area"),

@@ -1,5 +1,6 @@
 //! A thread of a program.
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -17,6 +18,7 @@ use crate::fdtable::FdTable;
 use crate::futex::Waiter;
 use crate::mempolicy::MemoryPolicy;
 use crate::process::Process;
+use crate::ptrace::Trace;
 use crate::rseq::Registration;
 use crate::schedule::Schedule;
 use crate::seccomp::Seccomp;
@@ -92,6 +94,11 @@ pub struct Task {
     pub(crate) signals: Mutex<TaskSignals>,
     /// `exit(2)` was called.
     pub(crate) leaving: AtomicBool,
+    /// With this status.
+    pub(crate) exit_status: AtomicI32,
+    /// Somebody traces it, and what is known of that.
+    ptraced: AtomicBool,
+    pub(crate) trace: Mutex<Option<Box<Trace>>>,
     /// The word that is cleared and woken when the thread ends.
     pub(crate) clear_tid: AtomicUsize,
     /// Head of the list of robust futexes.
@@ -158,6 +165,9 @@ impl Task {
             name: Mutex::new(from.name),
             signals: Mutex::new(signals),
             leaving: AtomicBool::new(false),
+            exit_status: AtomicI32::new(0),
+            ptraced: AtomicBool::new(false),
+            trace: Mutex::new(None),
             clear_tid: AtomicUsize::new(0),
             robust: AtomicUsize::new(0),
             vfork: Mutex::new(None),
@@ -262,6 +272,16 @@ impl Task {
     /// Whether the thread has to end, and may start nothing more.
     pub(crate) fn must_end(&self) -> bool {
         self.leaving.load(Ordering::Relaxed) || self.process.must_end(self.tid())
+    }
+
+    /// Whether somebody traces it (`ptrace(2)`).
+    #[inline]
+    pub(crate) fn is_ptraced(&self) -> bool {
+        self.ptraced.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_ptraced(&self, on: bool) {
+        self.ptraced.store(on, Ordering::Relaxed);
     }
 
     /// Its descriptors.

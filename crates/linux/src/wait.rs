@@ -1,6 +1,7 @@
 //! Waiting for children: `wait4(2)`, `waitid(2)`.
 
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
@@ -11,7 +12,7 @@ use crate::process_table::{self as processes, Node, TABLE, Table};
 use crate::siginfo::SigInfo;
 use crate::uaccess::UserPtr;
 use crate::usage::{self, RUsage};
-use crate::{SysResult, Task, pidfd};
+use crate::{SysResult, Task, pidfd, ptrace};
 
 /// Which children.
 #[derive(Clone, Copy)]
@@ -34,6 +35,8 @@ impl Which {
 /// What happened to a child.
 struct Report {
     process: Arc<Process>,
+    /// The number of the child, or of a thread that is traced.
+    pid: i32,
     /// As `wait4` returns it.
     status: i32,
     code: i32,
@@ -59,14 +62,24 @@ impl Table {
             any = true;
             let process = node.process.clone();
             if let Some(status) = node.ended {
-                if options & sys::WEXITED == 0 {
+                if options & sys::WEXITED == 0 || node.held {
                     continue;
                 }
                 if !keep {
                     self.reap(pid);
                 }
                 let (code, value) = exit_code(status);
-                return Ok(Some(Report { process, status, code, value }));
+                return Ok(Some(Report { process, pid, status, code, value }));
+            }
+            // Its stops are told to the same process as its tracer.
+            if process
+                .traced_leader
+                .lock()
+                .upgrade()
+                .and_then(|leader| ptrace::tracer_of(&leader))
+                .is_some_and(|t| t.pid() == parent)
+            {
+                continue;
             }
             if let Some(signal) = node.stop_report
                 && options & sys::WSTOPPED != 0
@@ -75,28 +88,51 @@ impl Table {
                     node.stop_report = None;
                 }
                 let (status, code) = (stopped_status(signal), sys::CLD_STOPPED as i32);
-                return Ok(Some(Report { process, status, code, value: signal }));
+                return Ok(Some(Report { process, pid, status, code, value: signal }));
             }
             if node.continue_report && options & sys::WCONTINUED != 0 {
                 node.continue_report = keep;
                 let (code, value) = (sys::CLD_CONTINUED as i32, sys::SIGCONT as i32);
-                return Ok(Some(Report { process, status: CONTINUED, code, value }));
+                return Ok(Some(Report { process, pid, status: CONTINUED, code, value }));
             }
         }
         if any { Ok(None) } else { Err(Errno::ECHILD) }
     }
 }
 
+/// News of threads that the caller's process, or only its thread, traces.
+fn traced_news(task: &Task, which: Which, options: u32) -> Result<Option<Report>, Errno> {
+    let matches = |tracee: &Task| match which {
+        Which::Any => true,
+        Which::Pid(pid) => tracee.tid() == pid,
+        Which::Group(group) => processes::relations(tracee.pid())[2] == group,
+    };
+    let thread = (options & sys::__WNOTHREAD != 0).then_some(task);
+    let (keep, ends) = (options & sys::WNOWAIT != 0, options & sys::WEXITED != 0);
+    let told = ptrace::Told::find(task.process(), thread, matches, keep, ends)?;
+    Ok(told.map(|told| {
+        let ptrace::Told { task, status, code, value } = told;
+        Report { process: task.process().clone(), pid: task.tid(), status, code, value }
+    }))
+}
+
 fn wait(task: &Task, which: Which, options: u32) -> Result<Option<Report>, Errno> {
     let process = task.process();
     let look = || {
+        let traced = traced_news(task, which, options);
+        if let Ok(Some(_)) = traced {
+            return Some(traced);
+        }
         let news = TABLE.lock().news(process.pid(), which, options);
+        // Whoever has no children may have threads to wait for.
+        let news = if traced.is_ok() && news.is_err() { Ok(None) } else { news };
         (options & sys::WNOHANG != 0 || !matches!(news, Ok(None))).then_some(news)
     };
     let report = process.children_changed.wait_interruptible(None, look).map_err(|_| Errno::ERESTARTSYS)??;
     if let Some(report) = &report
         && options & sys::WNOWAIT == 0
         && report.process.space().is_none()
+        && report.process.parent.load(Ordering::Relaxed) == process.pid()
     {
         usage::add_child(process, &report.process);
     }
@@ -120,7 +156,7 @@ pub fn sys_wait4(task: &Task, pid: i32, status: UserPtr<i32>, options: u32, usag
     if !usage.is_null() {
         usage.write(&RUsage::of(&report.process.usage_with_children()))?;
     }
-    Ok(report.process.pid() as usize)
+    Ok(report.pid as usize)
 }
 
 /// `waitid(2)`
@@ -157,7 +193,7 @@ pub fn sys_waitid(task: &Task, kind: u32, id: i32, info: UserPtr<SigInfo>, optio
                 let process = &report.process;
                 SigInfo::child(
                     report.code,
-                    process.pid(),
+                    report.pid,
                     process.credentials().user.real,
                     report.value,
                     process.cpu_ns() / 10_000_000,

@@ -19,13 +19,15 @@ pub enum Access {
     Write,
     /// Executed.
     Exec,
+    /// Written by a debugger: private memory, whatever the program itself may do there, if it may do anything.
+    Poke,
 }
 
 impl Access {
     pub(crate) fn allowed(self, prot: Prot) -> bool {
         match self {
             // The processor reads whatever it may write or execute.
-            Self::Read => !prot.is_empty(),
+            Self::Read | Self::Poke => !prot.is_empty(),
             Self::Write => prot.contains(Prot::WRITE),
             Self::Exec => prot.contains(Prot::EXEC),
         }
@@ -110,11 +112,11 @@ impl AddressSpace {
 
     /// Brings in the page at `va`, `offset` bytes into its area, which stays as it is meanwhile.
     fn resolve(&self, area: &Area, offset: usize, va: usize, access: Access) -> Result<Outcome, FaultError> {
-        if !access.allowed(area.prot) {
+        if !access.allowed(area.prot) || access == Access::Poke && area.shared() && !area.prot.contains(Prot::WRITE) {
             return Err(FaultError::Forbidden);
         }
         let perm = |write: bool| Perm { write: write && area.prot.contains(Prot::WRITE), exec: area.prot.contains(Prot::EXEC) };
-        let write = access == Access::Write;
+        let write = matches!(access, Access::Write | Access::Poke);
         let (mut resident, mut written) = (true, write);
         let make = || {
             if let Some(page) = self.parked.take(va) {
@@ -274,6 +276,14 @@ impl AddressSpace {
         self.for_pages(addr, bytes.len(), Access::Write, |page, offset, range| page.write(offset, &bytes[range]))
     }
 
+    /// Writes to this space as a debugger does: also where the program may not write. What is private stays so: files are unchanged.
+    ///
+    /// # Errors
+    /// `EFAULT`: nothing is mapped there, nothing may be done there, or what is there is shared and not writable. `ENOMEM`.
+    pub fn poke(&self, addr: usize, bytes: &[u8]) -> Result<(), Errno> {
+        self.for_pages(addr, bytes.len(), Access::Poke, |page, offset, range| page.write(offset, &bytes[range]))
+    }
+
     /// Reads from this space, whichever is active.
     ///
     /// # Errors
@@ -367,6 +377,31 @@ mod tests {
         child.mprotect(AT, PAGE_SIZE, Prot::READ).unwrap();
         assert_eq!((peek(&child, AT), peek(&child, AT + 1)), (b'k', 0));
         assert_eq!(child.handle_fault(AT, Access::Write), Err(FaultError::Forbidden));
+    }
+
+    #[test]
+    fn a_debugger_writes_to_code_and_the_program_still_does_not() {
+        let object = Object::anonymous();
+        object.backing.page(0).unwrap().write(0, b"code");
+        let space = space();
+        map(&space, 2, AreaFlags::empty(), Some(object.clone()));
+        space.mprotect(AT, 2 * PAGE_SIZE, Prot::READ | Prot::EXEC).unwrap();
+        assert_eq!(peek(&space, AT), b'c');
+        for byte in [b"x", b"y"] {
+            space.poke(AT, byte).unwrap();
+            space.poke(AT + PAGE_SIZE, byte).unwrap();
+            assert_eq!((peek(&space, AT), peek(&space, AT + PAGE_SIZE)), (byte[0], byte[0]));
+        }
+        let child = space.fork().unwrap();
+        child.poke(AT, b"z").unwrap();
+        assert_eq!((peek(&space, AT), peek(&child, AT)), (b'y', b'z'));
+        assert_eq!(space.handle_fault(AT, Access::Write), Err(FaultError::Forbidden));
+        let mut byte = [0];
+        object.backing.page(0).unwrap().read(0, &mut byte);
+        assert_eq!(byte, *b"c");
+        map(&space, 1, AreaFlags::SHARED, Some(object));
+        space.mprotect(AT, PAGE_SIZE, Prot::READ).unwrap();
+        assert_eq!(space.poke(AT, b"x"), Err(Errno::EFAULT));
     }
 
     #[test]

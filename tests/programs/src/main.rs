@@ -43,6 +43,7 @@ mod threads;
 mod time;
 mod tokio_server;
 mod topology;
+mod tracing;
 mod trees;
 mod urgent;
 mod vectors;
@@ -84,6 +85,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         credentials::CHECKS,
         filecaps::CHECKS,
         seccomp::CHECKS,
+        tracing::CHECKS,
         time::CHECKS,
         vectors::CHECKS,
         ipc::CHECKS,

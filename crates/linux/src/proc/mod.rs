@@ -4,6 +4,7 @@
 //! `/proc/sys`, `process.rs` those of one process, `memory.rs` those about its memory. Texts are made when they are read and are not held against changes.
 
 mod machine;
+mod mem;
 mod memory;
 mod network;
 mod pressure;

@@ -1,5 +1,6 @@
 //! The files of one process: `/proc/<pid>`, `/proc/<pid>/task/<tid>`.
 
+use super::mem::MemFile;
 use super::{PID_SHIFT, Snapshot, machine::NS_PER_TICK, memory, number};
 use crate::fdtable::FdTable;
 use crate::oom;
@@ -20,6 +21,7 @@ use linux_raw_sys::general::CAP_SYS_RESOURCE;
 
 /// A file of the directory: its name, kind and permissions. Its place in the table is part of its number.
 const FILES: &[(&str, FileType, u32)] = &[
+    ("auxv", FileType::Regular, 0o400),
     ("cgroup", FileType::Regular, 0o444),
     ("cmdline", FileType::Regular, 0o444),
     ("comm", FileType::Regular, 0o644),
@@ -33,6 +35,7 @@ const FILES: &[(&str, FileType, u32)] = &[
     ("fdinfo", FileType::Directory, 0o500),
     ("limits", FileType::Regular, 0o444),
     ("maps", FileType::Regular, 0o444),
+    ("mem", FileType::Regular, 0o600),
     ("mountinfo", FileType::Regular, 0o444),
     ("mounts", FileType::Regular, 0o444),
     ("net", FileType::Symlink, 0o777),
@@ -111,6 +114,7 @@ impl DynamicDir for ProcessDir {
             "task" => pseudo::dynamic_dir(TaskDir { attr, pid }),
             "fd" => pseudo::dynamic_dir(FdDir { attr, pid, info: false }),
             "fdinfo" => pseudo::dynamic_dir(FdDir { attr, pid, info: true }),
+            "mem" => Arc::new(MemFile { attr, pid }),
             "net" => pseudo::link(attr, || Ok(Link::Text(b"/proc/net".to_vec()))),
             "ns" => namespaces(attr),
             "exe" => link(attr, pid, |p| p.executable().ok_or(Errno::ENOENT)),
@@ -261,6 +265,7 @@ impl DynamicDir for FdDir {
 fn text(name: &str, pid: i32, tid: Option<i32>) -> Result<Vec<u8>> {
     let process = find(pid)?;
     let text = match name {
+        "auxv" => return Ok(process.image.lock().aux.to_vec()),
         "cgroup" => "0::/\n".into(),
         "cmdline" => return Ok(process.arguments()),
         "comm" => format!("{}\n", process.snapshot().name),
@@ -279,7 +284,7 @@ fn text(name: &str, pid: i32, tid: Option<i32>) -> Result<Vec<u8>> {
         "setgroups" => "allow\n".into(),
         // Nobody logs in through the kernel.
         "loginuid" | "sessionid" => format!("{}\n", u32::MAX),
-        "personality" => "00000000\n".into(),
+        "personality" => format!("{:08x}\n", process.persona.load(Ordering::Relaxed)),
         "syscall" => "running\n".into(),
         "stack" => stack(&process, tid),
         "stat" => stat(&process.snapshot_of(tid.unwrap_or(pid)), tid),
@@ -369,17 +374,20 @@ fn status(process: &Process, tid: Option<i32>) -> String {
     let state = match s.state {
         'R' => "running",
         'T' => "stopped",
+        't' => "tracing stop",
         'Z' => "zombie",
         'D' => "disk sleep",
         _ => "sleeping",
     };
+    let tracer = process.find_task(|task| task.tid() == tid.unwrap_or(pid)).and_then(|task| crate::ptrace::tracer_of(&task));
+    let tracer = tracer.map_or(0, |tracer| tracer.tid());
     let four = |ids: [u32; 4]| ids.map(|id| format!("{id}")).join("\t");
     let [pending, blocked, ignored, caught] = s.signals;
     let groups: String = s.groups.iter().map(|g| format!("{g} ")).collect();
     let masks: Vec<String> =
         s.allowed_cpus.iter().rev().flat_map(|w| [w >> 32, w & 0xffff_ffff]).map(|w| format!("{w:08x}")).collect();
     format!(
-        "Name:\t{}\nUmask:\t{:04o}\nState:\t{} ({state})\nTgid:\t{pid}\nNgid:\t0\nPid:\t{}\nPPid:\t{parent}\nTracerPid:\t0\n\
+        "Name:\t{}\nUmask:\t{:04o}\nState:\t{} ({state})\nTgid:\t{pid}\nNgid:\t0\nPid:\t{}\nPPid:\t{parent}\nTracerPid:\t{}\n\
          Uid:\t{}\nGid:\t{}\nFDSize:\t{}\nGroups:\t{groups}\n{}Threads:\t{}\n\
          SigPnd:\t0000000000000000\nShdPnd:\t{pending:016x}\nSigBlk:\t{blocked:016x}\nSigIgn:\t{ignored:016x}\nSigCgt:\t{caught:016x}\n\
          CapInh:\t{:016x}\nCapPrm:\t{:016x}\nCapEff:\t{:016x}\nCapBnd:\t{:016x}\n\
@@ -388,6 +396,7 @@ fn status(process: &Process, tid: Option<i32>) -> String {
         process.fs().map_or(0, |fs| fs.umask()),
         s.state,
         tid.unwrap_or(pid),
+        tracer,
         four(s.uids),
         four(s.gids),
         process.files().map_or(0, |f| f.size()),

@@ -6,13 +6,13 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::Task;
 use crate::credentials::Capabilities;
 use crate::limits::LIMIT_NAMES;
 use crate::process::Process;
 use crate::process_table as processes;
 use crate::schedule::Schedule;
 use crate::usage::Usage;
+use crate::{Task, ptrace};
 
 /// The most of its arguments or environment that is shown.
 const SHOWN_STRINGS: usize = 1 << 20;
@@ -23,7 +23,7 @@ pub(crate) struct Snapshot {
     pub(crate) ids: [i32; 4],
     /// Its name, at most 15 bytes.
     pub(crate) name: String,
-    /// One letter for what the thread does: `R`, `S`, `T`, `Z`.
+    /// One letter for what the thread does: `R`, `S`, `T`, `t`, `Z`.
     pub(crate) state: char,
     /// Real, effective, saved and file system user ids, and group ids.
     pub(crate) uids: [u32; 4],
@@ -83,10 +83,11 @@ impl Process {
         LIMIT_NAMES.iter().zip(limits).map(|(&(name, units), values)| (name, units, values))
     }
 
-    /// One letter for what thread `tid` does: `R`, `S`, `T`, or `Z` if it has ended.
+    /// One letter for what thread `tid` does: `R`, `S`, `T`, `t`, or `Z` if it has ended.
     fn state(&self, tasks: &[Arc<Task>], tid: i32) -> char {
         match tasks.iter().find(|task| task.tid() == tid) {
             None => 'Z',
+            Some(task) if ptrace::has_stopped(task) => 't',
             Some(_) if self.is_stopped() => 'T',
             Some(task) if task.started().is_some_and(|thread| thread.is_sleeping()) => 'S',
             Some(_) => 'R',

@@ -144,7 +144,7 @@ pub fn development(setting: &Setting) -> Result<Vec<Check>> {
 }
 
 /// Runs each program in an instance of its own, on a file system of these packages.
-fn instances(
+pub(super) fn instances(
     setting: &Setting,
     name: &str,
     packages: &[&[&str]],

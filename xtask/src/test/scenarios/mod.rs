@@ -15,6 +15,7 @@ mod shell;
 mod soak;
 mod terminal;
 mod topology;
+mod tracing;
 
 use super::Place::{AnyMachine, SkerryMachine};
 use super::Test;
@@ -26,6 +27,7 @@ pub fn tests() -> Vec<Test> {
         Test { name: "machine/life", place: SkerryMachine, run: partitions::life },
         Test { name: "machine/churn", place: SkerryMachine, run: partitions::churn },
         Test { name: "machine/debian", place: SkerryMachine, run: debian::programs },
+        Test { name: "machine/tracing", place: SkerryMachine, run: tracing::run },
         Test { name: "machine/development", place: SkerryMachine, run: debian::development },
         Test { name: "machine/shell", place: SkerryMachine, run: shell::run },
         Test { name: "machine/fuzz", place: SkerryMachine, run: fuzz::run },

@@ -1,0 +1,404 @@
+//! Threads that another traces: where they stop, and how they go on (`docs/ptrace.md`). `request` has the call, `tracer` who traces
+//! whom.
+
+mod request;
+mod tracer;
+
+use alloc::boxed::Box;
+use alloc::sync::Weak;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use abi::errno::Errno;
+use guard::fpu;
+use guard::user::UserRegs;
+use linux_raw_sys::{general as sys, ptrace as api};
+
+use crate::process::Process;
+use crate::registers::TRAP_FLAG;
+use crate::sigframe::LastFault;
+use crate::siginfo::{SigInfo, bit};
+use crate::{SysResult, Task, signal};
+
+pub use request::sys_ptrace;
+pub(crate) use tracer::{Told, born, forget, process_ends, superseded, thread_ended, tracer_ends, tracer_of};
+
+const SIGTRAP: i32 = sys::SIGTRAP as i32;
+const SIGKILL: i32 = sys::SIGKILL as i32;
+
+/// What is told to its tracer, which it can ask for by an option with the same number as its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Event {
+    Fork = api::PTRACE_EVENT_FORK as isize,
+    Vfork = api::PTRACE_EVENT_VFORK as isize,
+    Clone = api::PTRACE_EVENT_CLONE as isize,
+    Exec = api::PTRACE_EVENT_EXEC as isize,
+    VforkDone = api::PTRACE_EVENT_VFORK_DONE as isize,
+    Exit = api::PTRACE_EVENT_EXIT as isize,
+    Seccomp = api::PTRACE_EVENT_SECCOMP as isize,
+}
+
+/// In which place of its life a thread has stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// Before a signal, or anywhere else.
+    Plain,
+    /// Before a system call.
+    Entry,
+    /// Behind one.
+    Exit,
+    /// Before one, because of a filter.
+    Filter,
+    /// Its end: not even `SIGKILL` lets it go on, unless it is a further one.
+    End,
+}
+
+/// A stop.
+struct Stop {
+    place: Place,
+    /// As `wait4` tells it, in bits 8 and above.
+    code: i32,
+    /// What is known of the signal.
+    info: Option<SigInfo>,
+    /// Its tracer has been told.
+    told: bool,
+    /// It stays, but tells when its process goes on (`PTRACE_LISTEN`).
+    listening: bool,
+    /// It goes on; its tracer has no say any more.
+    over: bool,
+    regs: UserRegs,
+    /// Floating-point registers as in a signal frame, and the bases of FS and GS.
+    frame: Vec<u8>,
+    bases: [u64; 2],
+    /// The tracer has changed these.
+    changed: bool,
+}
+
+/// How a thread goes on after a stop.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+struct Course {
+    /// It stops before and behind system calls.
+    calls: bool,
+    /// It stops before them, and they are not done.
+    emulates: bool,
+    /// It stops after an instruction.
+    steps: bool,
+}
+
+/// What is known of a thread that is, or was, traced.
+#[derive(Default)]
+pub(crate) struct Trace {
+    /// `None` if nobody traces it any more.
+    tracer: Option<Weak<Task>>,
+    /// By `PTRACE_SEIZE`.
+    seized: bool,
+    /// `PTRACE_O_*`
+    options: u32,
+    course: Course,
+    /// It is to stop as soon as it comes by.
+    wanted: bool,
+    /// The stop of its process that its tracer knows of.
+    stop_told: u32,
+    /// The trap flag is the tracer's, not the program's.
+    trap_flag: bool,
+    /// What `PTRACE_GETEVENTMSG` tells.
+    message: u64,
+    /// The signal that its tracer lets it have after the stop.
+    signal: i32,
+    stop: Option<Box<Stop>>,
+    /// Its wait status, once it has ended and until its tracer has been told.
+    ended: Option<i32>,
+}
+
+impl Trace {
+    /// The stop in which its tracer finds it.
+    fn stopped(&mut self) -> Option<&mut Stop> {
+        self.stop.as_deref_mut().filter(|stop| !stop.over)
+    }
+
+    fn has(&self, event: Event) -> bool {
+        self.options & 1 << event as u32 != 0
+    }
+
+    /// Lets it go on, with a signal or without (0).
+    fn go_on(&mut self, course: Course, signal: i32) {
+        (self.course, self.signal) = (course, signal);
+        if let Some(stop) = &mut self.stop {
+            stop.over = true;
+        }
+    }
+}
+
+/// A thread's news for its tracer.
+struct Report {
+    place: Place,
+    code: i32,
+    info: Option<SigInfo>,
+    message: u64,
+}
+
+impl Report {
+    /// Of something that the kernel tells with a trap.
+    fn trap(task: &Task, place: Place, code: i32, message: u64) -> Self {
+        let info = SigInfo::from_process(SIGTRAP, code, task.pid(), task.uid());
+        Self { place, code, info: Some(info), message }
+    }
+}
+
+/// The code of the restart that a system call asks for, if the registers show one. They are what counts: a debugger that calls a
+/// function of the program forbids the restart by them, and orders it when it puts them back.
+fn restart_wanted(regs: &UserRegs) -> Option<Errno> {
+    let result = regs.rax.cast_signed();
+    let code = i32::try_from(-result).ok().map(Errno::from_raw)?;
+    let codes = [Errno::ERESTARTSYS, Errno::ERESTARTNOINTR, Errno::ERESTARTNOHAND, Errno::ERESTART_RESTARTBLOCK];
+    (regs.orig_rax.cast_signed() >= 0 && codes.contains(&code)).then_some(code)
+}
+
+/// Stops the calling thread until its tracer, or the end of that, or its own, lets it go on. The registers are what the tracer
+/// leaves. Returns the signal it may have and what is known of that. `None`: nobody traces it, or it has to end.
+fn stop(task: &Task, regs: &mut UserRegs, report: Report) -> Option<(i32, Option<SigInfo>)> {
+    let thread = task.thread();
+    let mut frame = vec![0; fpu::signal_frame_size()];
+    let bases = thread.with_fpu(|state| {
+        frame.copy_from_slice(state.signal_frame());
+        state.bases()
+    });
+    let (at_end, code) = (report.place == Place::End, report.code);
+    let released = || !at_end && task.must_end();
+    let tracer = {
+        let mut trace = task.trace.lock();
+        let trace = trace.as_mut().filter(|_| !released())?;
+        let tracer = trace.tracer.as_ref()?.upgrade()?;
+        if core::mem::take(&mut trace.trap_flag) {
+            regs.rflags &= !TRAP_FLAG;
+        }
+        (trace.signal, trace.message, trace.course) = (0, report.message, Course::default());
+        trace.stop = Some(Box::new(Stop {
+            place: report.place,
+            code,
+            info: report.info,
+            told: false,
+            listening: false,
+            over: false,
+            regs: *regs,
+            frame,
+            bases: bases.unwrap_or_default(),
+            changed: false,
+        }));
+        tracer
+    };
+    tracer::tell(&tracer, task, sys::CLD_TRAPPED as i32, code & 0x7f);
+    drop(tracer);
+    let over = || task.trace.lock().as_ref().and_then(|trace| trace.stop.as_ref()).is_none_or(|stop| stop.over);
+    task.process().resumed.wait(|| (over() || released()).then_some(()));
+    let (stop, signal, steps) = {
+        let mut trace = task.trace.lock();
+        let trace = trace.as_mut()?;
+        (trace.stop.take()?, trace.signal, trace.course.steps)
+    };
+    *regs = stop.regs;
+    if stop.changed {
+        thread.with_fpu(|state| {
+            let read = |to: &mut [u8]| {
+                to.copy_from_slice(&stop.frame);
+                Ok::<(), core::convert::Infallible>(())
+            };
+            let Ok(()) = state.load_signal_frame(read);
+            // They were checked when the tracer set them.
+            let _ = state.set_bases(stop.bases);
+        });
+    }
+    if steps {
+        // The flag is set where the thread looks at signals, on its way out.
+        task.interrupt();
+    }
+    Some((signal, stop.info))
+}
+
+/// What a thread that is traced has to do before it goes on, other than to handle signals: it tells of its process's stop, or stops
+/// because its tracer wants it. True: it has.
+pub(crate) fn attend(task: &Task, regs: &mut UserRegs, interrupted: &mut Option<Errno>) -> bool {
+    let process = task.process();
+    let (signal, seized) = {
+        let mut trace = task.trace.lock();
+        let Some(trace) = trace.as_mut() else { return false };
+        let stop = process.stop_in_force();
+        let news = stop.is_some_and(|stop| stop != trace.stop_told);
+        if !news && !trace.wanted {
+            return false;
+        }
+        trace.wanted = false;
+        trace.stop_told = stop.unwrap_or(trace.stop_told);
+        (stop.map_or(SIGTRAP, Process::signal_of_stop), trace.seized)
+    };
+    let report = match seized {
+        true => {
+            let code = signal | (api::PTRACE_EVENT_STOP as i32) << 8;
+            let info = SigInfo::from_process(signal, code, task.pid(), task.uid());
+            Report { place: Place::Plain, code, info: Some(info), message: 0 }
+        }
+        // Nothing is known of a signal: that is how tracers tell it from the stop before one.
+        false => Report { place: Place::Plain, code: signal, info: None, message: 0 },
+    };
+    if stop(task, regs, report).is_some() {
+        *interrupted = restart_wanted(regs);
+    }
+    true
+}
+
+/// Stops before a signal. What the thread is to handle instead: this one, another, or none.
+pub(crate) fn deliver(task: &Task, regs: &mut UserRegs, info: SigInfo, interrupted: &mut Option<Errno>) -> Option<SigInfo> {
+    let report = Report { place: Place::Plain, code: info.signo, info: Some(info), message: 0 };
+    let Some((signal, changed)) = stop(task, regs, report) else { return Some(info) };
+    *interrupted = restart_wanted(regs);
+    let info = match (signal, changed) {
+        (0, _) => return None,
+        (SIGKILL, _) => {
+            task.process().kill(SIGKILL);
+            return None;
+        }
+        (_, Some(info)) if info.signo == signal => info,
+        _ => {
+            let [_, parent, ..] = crate::process_table::relations(task.pid());
+            SigInfo::from_process(signal, sys::SI_USER as i32, parent, task.uid())
+        }
+    };
+    let mut signals = task.signals.lock();
+    if signals.blocked & bit(signal) != 0 {
+        // It has come this far, so there is room for it.
+        let _ = signals.pending.add(&info, usize::MAX);
+        return None;
+    }
+    Some(info)
+}
+
+/// A handler is about to run: who steps stops before its first instruction.
+pub(crate) fn enters_handler(task: &Task, regs: &mut UserRegs) {
+    if task.trace.lock().as_ref().is_some_and(|trace| trace.course.steps) {
+        stop(task, regs, Report::trap(task, Place::Plain, SIGTRAP, 0));
+    }
+}
+
+/// The last thing before the thread is in ring 3 again: who steps gets the trap flag.
+pub(crate) fn goes_out(task: &Task, regs: &mut UserRegs) {
+    let mut trace = task.trace.lock();
+    if let Some(trace) = trace.as_mut()
+        && trace.course.steps
+        && regs.rflags & TRAP_FLAG == 0
+    {
+        regs.rflags |= TRAP_FLAG;
+        trace.trap_flag = true;
+    }
+}
+
+fn value(result: SysResult) -> u64 {
+    result.map_or_else(|error| i64::from(-error.raw()).cast_unsigned(), |value| value as u64)
+}
+
+fn course(task: &Task) -> Course {
+    task.trace.lock().as_ref().map_or(Course::default(), |trace| trace.course)
+}
+
+/// A stop before or behind a system call.
+fn call_stop(task: &Task, regs: &mut UserRegs, place: Place) {
+    let marked = task.trace.lock().as_ref().is_some_and(|trace| trace.options & api::PTRACE_O_TRACESYSGOOD != 0);
+    let code = if marked { SIGTRAP | 0x80 } else { SIGTRAP };
+    let message = if place == Place::Entry { api::PTRACE_EVENTMSG_SYSCALL_ENTRY } else { api::PTRACE_EVENTMSG_SYSCALL_EXIT };
+    if let Some((signal @ 1.., _)) = stop(task, regs, Report::trap(task, place, code, message.into())) {
+        signal::send_task(task, SigInfo::kernel(signal));
+    }
+}
+
+/// Runs a system call of a thread that is traced.
+#[cold]
+pub(crate) fn system_call(task: &Task, regs: &mut UserRegs, run: impl FnOnce(&Task, &mut UserRegs) -> SysResult) -> SysResult {
+    let before = course(task);
+    regs.rax = value(Err(Errno::ENOSYS));
+    if before.calls || before.emulates {
+        call_stop(task, regs, Place::Entry);
+        if task.must_end() {
+            return Ok(0);
+        }
+    }
+    let number = regs.orig_rax;
+    if !before.emulates && number.cast_signed() >= 0 {
+        regs.rax = value(run(task, regs));
+        regs.orig_rax = match number as u32 {
+            sys::__NR_rt_sigreturn => u64::MAX,
+            // The new program's are told with the number, too.
+            _ => number,
+        };
+    }
+    if task.must_end() {
+        return Ok(0);
+    }
+    let after = course(task);
+    if after.steps && !before.emulates {
+        // The instruction does not trap by itself: the flag is not in force in the kernel.
+        signal::force(task, SigInfo::fault(SIGTRAP, sys::TRAP_BRKPT as i32, regs.rip), LastFault::default());
+    } else if after.calls {
+        call_stop(task, regs, Place::Exit);
+    }
+    match restart_wanted(regs) {
+        Some(code) => Err(code),
+        None => Ok(regs.rax as usize),
+    }
+}
+
+/// Whether a thread's tracer wants to know of an event.
+pub(crate) fn is_told(task: &Task, event: Event) -> bool {
+    task.is_ptraced() && task.trace.lock().as_ref().is_some_and(|trace| trace.has(event))
+}
+
+/// Tells of an event, if the thread's tracer wants to know.
+pub(crate) fn event(task: &Task, regs: &mut UserRegs, event: Event, message: u64) {
+    if !is_told(task, event) {
+        return;
+    }
+    let place = match event {
+        Event::Exit => Place::End,
+        Event::Seccomp => Place::Filter,
+        _ => Place::Plain,
+    };
+    stop(task, regs, Report::trap(task, place, SIGTRAP | (event as i32) << 8, message));
+}
+
+/// The thread runs another program. `former` is the number it had.
+pub(crate) fn runs_program(task: &Task, regs: &mut UserRegs, former: i32) {
+    if !task.is_ptraced() {
+        return;
+    }
+    let seized = task.trace.lock().as_ref().is_none_or(|trace| trace.seized);
+    if is_told(task, Event::Exec) {
+        event(task, regs, Event::Exec, former as u64);
+    } else if !seized {
+        signal::send_task(task, SigInfo::from_process(SIGTRAP, sys::SI_USER as i32, task.pid(), task.uid()));
+    }
+}
+
+/// Whether a thread is in a stop for its tracer.
+pub(crate) fn has_stopped(task: &Task) -> bool {
+    task.is_ptraced() && task.trace.lock().as_mut().is_some_and(|trace| trace.stopped().is_some())
+}
+
+/// `SIGCONT` was sent to a process, or it goes on: tracers that wait for it are told.
+pub(crate) fn continues(process: &Process) {
+    for task in process.tasks().iter().filter(|task| task.is_ptraced()) {
+        let mut trace = task.trace.lock();
+        let Some(trace) = trace.as_mut().filter(|trace| trace.seized) else { continue };
+        trace.wanted = true;
+        if let Some(stop) = trace.stopped().filter(|stop| stop.listening) {
+            stop.over = true;
+        }
+        task.interrupt();
+    }
+}
+
+/// `SIGKILL` was sent to a process: whatever its threads stopped for is over.
+pub(crate) fn killed(process: &Process) {
+    for task in process.tasks().iter().filter(|task| task.is_ptraced()) {
+        if let Some(trace) = task.trace.lock().as_mut() {
+            trace.go_on(Course::default(), 0);
+        }
+    }
+}

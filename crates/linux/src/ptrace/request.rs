@@ -1,0 +1,358 @@
+//! `ptrace(2)`.
+
+use alloc::sync::Arc;
+use alloc::vec;
+
+use abi::errno::Errno;
+use linux_raw_sys::{general as sys, ptrace as api};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::{Course, Place, Stop, Trace, tracer};
+use crate::file::IoVec;
+use crate::registers::{self, Registers};
+use crate::siginfo::{COUNT, SigInfo, UNBLOCKABLE};
+use crate::uaccess::{self, UserPtr};
+use crate::{SysResult, Task, current_task, process_table, signal};
+
+/// `PTRACE_O_*` there are; not `PTRACE_O_SUSPEND_SECCOMP`.
+const OPTIONS: usize = (api::PTRACE_O_TRACESYSGOOD
+    | api::PTRACE_O_TRACEFORK
+    | api::PTRACE_O_TRACEVFORK
+    | api::PTRACE_O_TRACECLONE
+    | api::PTRACE_O_TRACEEXEC
+    | api::PTRACE_O_TRACEVFORKDONE
+    | api::PTRACE_O_TRACEEXIT
+    | api::PTRACE_O_TRACESECCOMP
+    | api::PTRACE_O_EXITKILL) as usize;
+const NT_PRSTATUS: usize = 1;
+const NT_PRFPREG: usize = 2;
+const NT_X86_XSTATE: usize = 0x202;
+/// `struct user_fpregs_struct`.
+const FPREGS: usize = 512;
+const ARCH_SET_GS: usize = 0x1001;
+const ARCH_SET_FS: usize = 0x1002;
+const ARCH_GET_FS: usize = 0x1003;
+const ARCH_GET_GS: usize = 0x1004;
+const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+const WORD: usize = size_of::<u64>();
+
+fn options(data: usize) -> Result<u32, Errno> {
+    if data & !OPTIONS != 0 { Err(Errno::EINVAL) } else { Ok(data as u32) }
+}
+
+/// The caller's child that asks to be traced by its parent.
+fn trace_me(task: &Task) -> SysResult {
+    let me = current_task().ok_or(Errno::ESRCH)?;
+    let tracer = tracer::parent_thread(task).ok_or(Errno::EPERM)?;
+    if !tracer.cred().may_trace(&task.cred(), task.process().is_dumpable()) {
+        return Err(Errno::EPERM);
+    }
+    tracer::begin(&tracer, &me, false, 0).map(|()| 0)
+}
+
+fn attach(pid: i32, seized: bool, options: u32) -> SysResult {
+    let me = current_task().ok_or(Errno::ESRCH)?;
+    let target = process_table::find_task(pid).ok_or(Errno::ESRCH)?;
+    let process = target.process();
+    let allowed = !Arc::ptr_eq(process, me.process()) && me.cred().may_trace(&process.credentials(), process.is_dumpable());
+    if !allowed || process.is_ending() {
+        return Err(Errno::EPERM);
+    }
+    tracer::begin(&me, &target, seized, options)?;
+    if !seized {
+        signal::send_task(&target, SigInfo::kernel(sys::SIGSTOP as i32));
+    }
+    Ok(0)
+}
+
+/// Does something with the stop of a thread that the caller traces.
+fn with_stop<R>(target: &Task, act: impl FnOnce(&mut Trace) -> Result<R, Errno>) -> Result<R, Errno> {
+    let me = current_task().ok_or(Errno::ESRCH)?;
+    let mut trace = target.trace.lock();
+    let trace = trace.as_mut().filter(|trace| tracer::traces(trace, &me)).ok_or(Errno::ESRCH)?;
+    if trace.stopped().is_none_or(|stop| stop.listening) {
+        return Err(Errno::ESRCH);
+    }
+    act(trace)
+}
+
+fn stop(trace: &mut Trace) -> Result<&mut Stop, Errno> {
+    trace.stopped().ok_or(Errno::ESRCH)
+}
+
+fn with_registers<R>(target: &Task, act: impl FnOnce(&mut Registers) -> R) -> Result<R, Errno> {
+    with_stop(target, |trace| {
+        let stop = stop(trace)?;
+        let mut seen = Registers::of(&stop.regs, stop.bases);
+        let result = act(&mut seen);
+        let bases = seen.store(&mut stop.regs);
+        stop.changed |= bases != stop.bases;
+        stop.bases = bases;
+        Ok(result)
+    })
+}
+
+/// The bytes of a register set.
+fn register_set(target: &Task, kind: usize) -> Result<vec::Vec<u8>, Errno> {
+    match kind {
+        NT_PRSTATUS => with_registers(target, |seen| seen.as_bytes().to_vec()),
+        NT_PRFPREG => with_stop(target, |trace| Ok(registers::extended(&stop(trace)?.frame)[..FPREGS].to_vec())),
+        NT_X86_XSTATE => with_stop(target, |trace| Ok(registers::extended(&stop(trace)?.frame))),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn set_register_set(target: &Task, kind: usize, bytes: &[u8]) -> Result<(), Errno> {
+    match kind {
+        NT_PRSTATUS if bytes.len().is_multiple_of(WORD) => with_registers(target, |seen| {
+            let words = bytes.chunks_exact(WORD).map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()));
+            if words.enumerate().all(|(i, word)| seen.set(i * WORD, word)) { Ok(()) } else { Err(Errno::EIO) }
+        })?,
+        NT_PRFPREG | NT_X86_XSTATE => with_stop(target, |trace| {
+            let stop = stop(trace)?;
+            registers::put_extended(&mut stop.frame, bytes);
+            stop.changed = true;
+            Ok(())
+        }),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// `PTRACE_GETREGSET`, `PTRACE_SETREGSET`: as much as both sides have.
+fn transfer_set(target: &Task, kind: usize, place: usize, set: bool) -> SysResult {
+    let place = UserPtr::<IoVec>::new(place);
+    let mut buffer = place.read()?;
+    let mut bytes = register_set(target, kind)?;
+    bytes.truncate(usize::try_from(buffer.len).unwrap_or(usize::MAX));
+    if set {
+        uaccess::read_bytes(buffer.base as usize, &mut bytes)?;
+        set_register_set(target, kind, &bytes)?;
+    } else {
+        uaccess::write_bytes(buffer.base as usize, &bytes)?;
+    }
+    buffer.len = bytes.len() as u64;
+    place.write(&buffer)?;
+    Ok(0)
+}
+
+/// A word of `struct user`, of which registers are all there is.
+fn user_word(target: &Task, at: usize, new: Option<u64>) -> Result<u64, Errno> {
+    if !at.is_multiple_of(WORD) || at >= registers::USER {
+        return Err(Errno::EIO);
+    }
+    if at < size_of::<Registers>() {
+        return with_registers(target, |seen| match new {
+            Some(value) if !seen.set(at, value) => Err(Errno::EIO),
+            Some(_) => Ok(0),
+            None => seen.get(at).ok_or(Errno::EIO),
+        })?;
+    }
+    let debug = (registers::DEBUG..registers::DEBUG + 8 * WORD).contains(&at);
+    with_stop(target, |_| match new {
+        // There are no watchpoints: what would set none is accepted.
+        Some(0) if debug => Ok(0),
+        Some(_) => Err(Errno::EIO),
+        None => Ok(0),
+    })
+}
+
+/// The kind of a stop, and `struct ptrace_syscall_info` of it.
+fn syscall_info(trace: &mut Trace) -> Result<vec::Vec<u8>, Errno> {
+    let message = trace.message;
+    let stop = stop(trace)?;
+    let (op, regs) = match stop.place {
+        Place::Plain | Place::End => (api::PTRACE_SYSCALL_INFO_NONE, &stop.regs),
+        Place::Entry => (api::PTRACE_SYSCALL_INFO_ENTRY, &stop.regs),
+        Place::Exit => (api::PTRACE_SYSCALL_INFO_EXIT, &stop.regs),
+        Place::Filter => (api::PTRACE_SYSCALL_INFO_SECCOMP, &stop.regs),
+    };
+    let mut info = vec![op as u8, 0, 0, 0];
+    info.extend(AUDIT_ARCH_X86_64.to_ne_bytes());
+    info.extend([regs.rip, regs.rsp].as_bytes());
+    match stop.place {
+        Place::Entry | Place::Filter => {
+            info.extend([regs.orig_rax, regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9].as_bytes());
+        }
+        Place::Exit => {
+            let value = regs.rax.cast_signed();
+            info.extend(value.to_ne_bytes());
+            info.push(u8::from((-4095..0).contains(&value)));
+        }
+        Place::Plain | Place::End => {}
+    }
+    if stop.place == Place::Filter {
+        info.extend((message as u32).to_ne_bytes());
+    }
+    Ok(info)
+}
+
+/// `struct ptrace_peeksiginfo_args`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct PeekSignals {
+    offset: u64,
+    flags: u32,
+    count: i32,
+}
+
+fn peek_signals(target: &Task, args: usize, to: usize) -> SysResult {
+    let args = UserPtr::<PeekSignals>::new(args).read()?;
+    if args.flags & !api::PTRACE_PEEKSIGINFO_SHARED != 0 || args.count < 0 {
+        return Err(Errno::EINVAL);
+    }
+    let to = UserPtr::<SigInfo>::new(to);
+    for done in 0..args.count as usize {
+        let Some(at) = usize::try_from(args.offset).ok().and_then(|offset| offset.checked_add(done)) else { return Ok(done) };
+        let info = match args.flags {
+            0 => target.signals.lock().pending.peek(at),
+            _ => target.process().pending.lock().peek(at),
+        };
+        let Some(info) = info else { return Ok(done) };
+        to.add(done).write(&info)?;
+    }
+    Ok(args.count as usize)
+}
+
+/// How a request lets a thread go on; `None` if it is another one.
+fn course(request: u32) -> Option<Course> {
+    let course = Course::default();
+    Some(match request {
+        api::PTRACE_CONT => course,
+        api::PTRACE_SYSCALL => Course { calls: true, ..course },
+        api::PTRACE_SINGLESTEP => Course { steps: true, ..course },
+        api::PTRACE_SYSEMU => Course { emulates: true, ..course },
+        api::PTRACE_SYSEMU_SINGLESTEP => Course { emulates: true, steps: true, ..course },
+        _ => return None,
+    })
+}
+
+fn go_on(target: &Arc<Task>, course: Course, data: usize) -> SysResult {
+    let signal = i32::try_from(data).ok().filter(|signal| (0..=COUNT).contains(signal)).ok_or(Errno::EIO)?;
+    with_stop(target, |trace| {
+        trace.go_on(course, signal);
+        Ok(())
+    })?;
+    target.process().resumed.wake_all();
+    Ok(0)
+}
+
+/// What is asked of a thread that has stopped.
+fn of_stopped(request: u32, target: &Arc<Task>, addr: usize, data: usize) -> SysResult {
+    if let Some(course) = course(request) {
+        return go_on(target, course, data);
+    }
+    with_stop(target, |_| Ok(()))?;
+    let word = UserPtr::<u64>::new(data);
+    match request {
+        api::PTRACE_PEEKTEXT | api::PTRACE_PEEKDATA => {
+            let mut bytes = [0; WORD];
+            target.process().memory()?.read(addr, &mut bytes).map_err(|_| Errno::EIO)?;
+            word.write(&u64::from_ne_bytes(bytes))?;
+        }
+        api::PTRACE_POKETEXT | api::PTRACE_POKEDATA => {
+            target.process().memory()?.poke(addr, &(data as u64).to_ne_bytes()).map_err(|_| Errno::EIO)?;
+        }
+        api::PTRACE_PEEKUSR => word.write(&user_word(target, addr, None)?)?,
+        api::PTRACE_POKEUSR => {
+            user_word(target, addr, Some(data as u64))?;
+        }
+        api::PTRACE_GETREGS => uaccess::write_bytes(data, &register_set(target, NT_PRSTATUS)?)?,
+        api::PTRACE_GETFPREGS => uaccess::write_bytes(data, &register_set(target, NT_PRFPREG)?)?,
+        api::PTRACE_SETREGS | api::PTRACE_SETFPREGS => {
+            let (kind, len) = match request {
+                api::PTRACE_SETREGS => (NT_PRSTATUS, size_of::<Registers>()),
+                _ => (NT_PRFPREG, FPREGS),
+            };
+            let mut bytes = vec![0; len];
+            uaccess::read_bytes(data, &mut bytes)?;
+            set_register_set(target, kind, &bytes)?;
+        }
+        api::PTRACE_GETREGSET => return transfer_set(target, addr, data, false),
+        api::PTRACE_SETREGSET => return transfer_set(target, addr, data, true),
+        api::PTRACE_GETSIGINFO => {
+            let info = with_stop(target, |trace| stop(trace)?.info.ok_or(Errno::EINVAL))?;
+            UserPtr::new(data).write(&info)?;
+        }
+        api::PTRACE_SETSIGINFO => {
+            let info = UserPtr::<SigInfo>::new(data).read()?;
+            with_stop(target, |trace| stop(trace)?.info.replace(info).map(drop).ok_or(Errno::EINVAL))?;
+        }
+        api::PTRACE_PEEKSIGINFO => return peek_signals(target, addr, data),
+        api::PTRACE_GETSIGMASK | api::PTRACE_SETSIGMASK if addr != WORD => return Err(Errno::EINVAL),
+        api::PTRACE_GETSIGMASK => {
+            let signals = target.signals.lock();
+            let mask = signals.saved.unwrap_or(signals.blocked);
+            drop(signals);
+            word.write(&mask)?;
+        }
+        api::PTRACE_SETSIGMASK => {
+            let mask = word.read()?;
+            let mut signals = target.signals.lock();
+            signals.saved = None;
+            signals.blocked = mask & !UNBLOCKABLE;
+        }
+        api::PTRACE_GETEVENTMSG => word.write(&with_stop(target, |trace| Ok(trace.message))?)?,
+        api::PTRACE_GET_SYSCALL_INFO => {
+            let info = with_stop(target, syscall_info)?;
+            uaccess::write_bytes(data, &info[..info.len().min(addr)])?;
+            return Ok(info.len());
+        }
+        api::PTRACE_SETOPTIONS => {
+            let options = options(data)?;
+            with_stop(target, |trace| {
+                trace.options = options;
+                Ok(())
+            })?;
+        }
+        api::PTRACE_ARCH_PRCTL => {
+            let at = size_of::<Registers>() - if matches!(data, ARCH_SET_FS | ARCH_GET_FS) { 6 } else { 5 } * WORD;
+            match data {
+                ARCH_SET_FS | ARCH_SET_GS => user_word(target, at, Some(addr as u64)).map_err(|_| Errno::EPERM).map(drop)?,
+                ARCH_GET_FS | ARCH_GET_GS => UserPtr::new(addr).write(&user_word(target, at, None)?)?,
+                _ => return Err(Errno::EINVAL),
+            }
+        }
+        api::PTRACE_LISTEN => with_stop(target, |trace| {
+            let seized = trace.seized;
+            let stop = stop(trace)?;
+            if !seized || stop.code >> 8 != api::PTRACE_EVENT_STOP as i32 {
+                return Err(Errno::EIO);
+            }
+            stop.listening = true;
+            Ok(())
+        })?,
+        api::PTRACE_DETACH => {
+            let signal = i32::try_from(data).ok().filter(|signal| (0..=COUNT).contains(signal)).ok_or(Errno::EIO)?;
+            tracer::unlink(target);
+            tracer::detach(target, signal);
+        }
+        _ => return Err(Errno::EIO),
+    }
+    Ok(0)
+}
+
+/// `ptrace(2)`
+pub fn sys_ptrace(task: &Task, request: u32, pid: i32, addr: usize, data: usize) -> SysResult {
+    match request {
+        api::PTRACE_TRACEME => return trace_me(task),
+        api::PTRACE_ATTACH => return attach(pid, false, 0),
+        api::PTRACE_SEIZE if addr != 0 => return Err(Errno::EIO),
+        api::PTRACE_SEIZE => return attach(pid, true, options(data).map_err(|_| Errno::EIO)?),
+        _ => {}
+    }
+    let target = process_table::find_task(pid).ok_or(Errno::ESRCH)?;
+    let me = current_task().ok_or(Errno::ESRCH)?;
+    let seized = target.trace.lock().as_ref().filter(|trace| tracer::traces(trace, &me)).map(|trace| trace.seized);
+    match (request, seized.ok_or(Errno::ESRCH)?) {
+        (api::PTRACE_KILL, _) => {
+            target.process().kill(sys::SIGKILL as i32);
+            Ok(0)
+        }
+        (api::PTRACE_INTERRUPT, true) => {
+            tracer::want(&target);
+            Ok(0)
+        }
+        (api::PTRACE_INTERRUPT, false) => Err(Errno::EIO),
+        _ => of_stopped(request, &target, addr, data),
+    }
+}

@@ -1,0 +1,106 @@
+//! Debian's strace and gdb, unmodified, in an instance: what they say of other programs, and do to them.
+
+use anyhow::Result;
+
+use super::debian;
+use crate::packages;
+use crate::test::{Check, Setting};
+
+const PACKAGES: &[&[&str]] = &[packages::BASE, packages::TRACING];
+
+/// What is shown, the program with its arguments, and what it prints.
+const PROGRAMS: [(&str, &[&str], &str); 6] = [
+    (
+        "strace: calls with arguments and results, and the end",
+        &["bash", "-c", "strace -o /tmp/s -e trace=write,exit_group sh -c 'echo hello; exit 4'; tail -n 3 /tmp/s"],
+        "hello\nwrite(1, \"hello\\n\", 6)                  = 6\nexit_group(4)                           = ?\n+++ exited with 4 +++",
+    ),
+    (
+        "strace -f follows children and what they run, also by a filter of calls",
+        &[
+            "bash",
+            "-c",
+            r#"for by in '' --seccomp-bpf; do strace -f $by -o /tmp/s -e trace=execve sh -c 'true | cat; /bin/true; /bin/false; exit 0'; grep -c 'execve("/[a-z/]*", .*= 0' /tmp/s; grep -c 'exited with 0' /tmp/s; grep -c 'exited with 1' /tmp/s; done"#,
+        ],
+        "4\n4\n1\n4\n4\n1",
+    ),
+    (
+        "strace -c counts calls, and -e inject makes one fail",
+        &[
+            "bash",
+            "-c",
+            r#"strace -c -o /tmp/s cat /etc/hostname > /dev/null; grep -c ' openat$' /tmp/s; touch /tmp/there; strace -o /tmp/s -e inject=unlinkat:error=EROFS rm /tmp/there 2>&1 | grep -o 'Read-only.*'; test -e /tmp/there && grep -c INJECTED /tmp/s"#,
+        ],
+        "1\nRead-only file system\n1",
+    ),
+    (
+        "strace -p: a process that runs already, and goes on afterwards",
+        &[
+            "bash",
+            "-c",
+            r#"mkfifo /tmp/f; cat /tmp/f > /tmp/out & cat=$!; exec 3> /tmp/f; strace -q -o /tmp/s -p $cat 2> /dev/null & until grep -q read /tmp/s 2> /dev/null; do :; done; kill -INT $!; wait $!; grep -c 'TracerPid:.0$' /proc/$cat/status; echo more >&3; exec 3>&-; wait $cat; cat /tmp/out"#,
+        ],
+        "1\nmore",
+    ),
+    (
+        "gdb: a breakpoint, back trace, threads, a called function, steps, a watchpoint in software, a changed variable",
+        &[
+            "bash",
+            "-ec",
+            r#"cd /tmp; cat > t.c <<'END'
+#include <pthread.h>
+#include <stdio.h>
+volatile int watched;
+static pthread_barrier_t both;
+int twice(int x) { return x * 2; }
+static void *work(void *arg) { pthread_barrier_wait(&both); pthread_barrier_wait(&both); return arg; }
+int main(void) {
+    pthread_t thread;
+    pthread_barrier_init(&both, 0, 2);
+    pthread_create(&thread, 0, work, 0);
+    pthread_barrier_wait(&both);
+    watched = twice(21);
+    pthread_barrier_wait(&both);
+    pthread_join(thread, 0);
+    printf("%d\n", watched);
+    return 3;
+}
+END
+gcc -g -O0 -pthread -o t t.c
+cat > commands <<'END'
+set pagination off
+set can-use-hw-watchpoints 0
+break twice
+run
+bt
+info threads
+delete
+print twice(x + 29)
+finish
+watch watched
+continue
+delete
+stepi
+print $_siginfo.si_signo
+set var watched = 77
+continue
+END
+gdb -nx -q -batch -x commands ./t > g 2>&1 < /dev/null
+sed -nE 's/^#([01]) .*(twice|main) \(.*/\1 \2/p; s/^.*Thread .*\(LWP.*" .*(twice|pthread_barrier_wait) .*/thread in \1/p; /^\$[0-9]|^Value|^(Old|New) value|^77$/p; s/.*(exited with code .*)]/\1/p' g"#,
+        ],
+        "0 twice\n1 main\nthread in twice\nthread in pthread_barrier_wait\n$1 = 100\nValue returned is $2 = 42\nOld value = 0\nNew value = 42\n$3 = 5\n77\nexited with code 03",
+    ),
+    (
+        "gdb attaches to a process, looks and lets go",
+        &[
+            "bash",
+            "-c",
+            r#"sleep 1000 & p=$!; until grep -q sleep /proc/$p/comm; do :; done; gdb -nx -q -batch -p $p -ex bt -ex 'info auxv' -ex detach > /tmp/g 2>&1 < /dev/null; grep -c 'nanosleep ()' /tmp/g; grep -c AT_ENTRY /tmp/g; grep -c 'TracerPid:.0$' /proc/$p/status; kill $p; wait $p; echo $?"#,
+        ],
+        "3\n1\n1\n143",
+    ),
+];
+
+pub fn run(setting: &Setting) -> Result<Vec<Check>> {
+    debian::instances(setting, "tracing", PACKAGES, &PROGRAMS, "--cpus 1 --mem 1500M", "4G")
+}
