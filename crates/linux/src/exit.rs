@@ -53,8 +53,9 @@ pub(crate) fn leave(task: &Arc<Task>) {
 
 /// The wait status of a thread that ends: its own, or that of its whole process.
 pub(crate) fn status_of(task: &Task) -> i32 {
+    let own = task.exit_status.load(Ordering::Relaxed);
     let whole = *task.process().status.lock();
-    whole.unwrap_or_else(|| task.exit_status.load(Ordering::Relaxed))
+    if task.leaving.load(Ordering::Relaxed) { own } else { whole.unwrap_or(own) }
 }
 
 /// The last thread is gone.

@@ -152,6 +152,7 @@ fn end(task: &Task, signal: u32, whole: bool) -> SysResult {
         crate::process::log_end(task.process(), signal as i32, format_args!("of its filter of system calls"));
         task.process().kill(signal as i32);
     } else {
+        task.exit_status.store(signal as i32, Ordering::Relaxed);
         task.leaving.store(true, Ordering::Relaxed);
         task.interrupt();
     }
