@@ -38,3 +38,15 @@ pub const SERVERS: &[&str] = &[
     "rsync",
     "socat",
 ];
+
+/// Python with the tests of its library, and the names of services that they look up, beside [`BASE`].
+pub const PYTHON: &[&str] = &["libpython3.11-testsuite", "netbase", "python3"];
+
+/// stress-ng, beside [`BASE`].
+pub const STRESS: &[&str] = &["stress-ng"];
+
+/// OpenJDK with its compiler, beside [`BASE`].
+pub const JAVA: &[&str] = &["openjdk-17-jdk-headless"];
+
+/// PostgreSQL, and what runs it as somebody else than root, beside [`BASE`].
+pub const POSTGRESQL: &[&str] = &["postgresql-15", "util-linux"];

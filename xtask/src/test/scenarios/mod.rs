@@ -9,10 +9,13 @@ mod memory;
 mod observe;
 mod partitions;
 mod programs;
+mod python;
+mod runtimes;
 mod scheduler;
 mod servers;
 mod shell;
 mod soak;
+mod stress;
 mod terminal;
 mod topology;
 mod tracing;
@@ -30,6 +33,8 @@ pub fn tests() -> Vec<Test> {
         Test { name: "machine/tracing", place: SkerryMachine, run: tracing::run },
         Test { name: "machine/development", place: SkerryMachine, run: debian::development },
         Test { name: "machine/shell", place: SkerryMachine, run: shell::run },
+        Test { name: "machine/python", place: SkerryMachine, run: python::short },
+        Test { name: "machine/stress-ng", place: SkerryMachine, run: stress::short },
         Test { name: "machine/fuzz", place: SkerryMachine, run: fuzz::run },
         Test { name: "machine/servers", place: SkerryMachine, run: servers::run },
         Test { name: "machine/soak", place: SkerryMachine, run: soak::short },
@@ -45,6 +50,10 @@ pub fn tests() -> Vec<Test> {
         Test { name: "machine/iso", place: SkerryMachine, run: boot::iso },
         Test { name: "machine/64-processors", place: SkerryMachine, run: boot::large },
         Test { name: "long/sqlite", place: SkerryMachine, run: shell::sqlite },
+        Test { name: "long/python", place: SkerryMachine, run: python::long },
+        Test { name: "long/stress-ng", place: SkerryMachine, run: stress::long },
+        Test { name: "long/java", place: SkerryMachine, run: runtimes::java },
+        Test { name: "long/postgresql", place: SkerryMachine, run: runtimes::postgresql },
         Test { name: "long/soak", place: SkerryMachine, run: soak::long },
     ]
 }
