@@ -99,6 +99,7 @@ errnos! {
     ECONNREFUSED = 111, "Connection refused";
     EALREADY = 114, "Operation already in progress";
     EINPROGRESS = 115, "Operation now in progress";
+    ESTALE = 116, "Stale file handle";
     ECANCELED = 125, "Operation canceled";
     EOWNERDEAD = 130, "Owner died";
     ERESTARTSYS = 512, "(internal) restart if the handler has SA_RESTART, or there is none";

@@ -249,6 +249,12 @@ impl Path {
         Self { mount: crate::mount::anonymous(), dentry: Dentry::new(inode, None, name.as_bytes()) }
     }
 
+    /// A place in `mount` of which no name is known.
+    #[must_use]
+    pub fn found(mount: Arc<Mount>, inode: Arc<dyn Inode>) -> Self {
+        Self { mount, dentry: Dentry::new(inode, None, b"") }
+    }
+
     /// The file here.
     #[must_use]
     pub fn inode(&self) -> &Arc<dyn Inode> {

@@ -132,6 +132,13 @@ fn key(fd: i32, file: &Arc<File>) -> Key {
 }
 
 impl Epoll {
+    /// The opening that the set watches by the descriptor `fd`; of several (the number was closed and given again) the one at place `skip`.
+    #[must_use]
+    pub fn watched(&self, fd: i32, skip: usize) -> Option<Arc<File>> {
+        let entries = self.entries.lock();
+        entries.range((fd, 0)..=(fd, usize::MAX)).filter_map(|(_, entry)| entry.file.upgrade()).nth(skip)
+    }
+
     /// Puts an entry on the ready list, if it is not there yet, and wakes waiters.
     fn enqueue(&self, entry: Arc<Entry>) {
         if !entry.queued.swap(true, Ordering::AcqRel) {

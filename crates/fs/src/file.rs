@@ -5,7 +5,7 @@ use crate::ioctl::Request;
 use crate::opening::{Directory, Regular};
 use crate::poll::{Events, PollTable, Watcher};
 use crate::sigio::Notice;
-use crate::{DirEntry, FileType, Inode, Metadata, Path, Result, Writing, inotify, lock};
+use crate::{DirEntry, FileType, Inode, Metadata, Path, Result, Writing, dnotify, inotify, lease, lock};
 use abi::errno::Errno;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -142,6 +142,8 @@ pub trait FileOps: Any + Send + Sync {
 struct Signals {
     notice: Notice,
     watcher: Option<Arc<dyn Watcher>>,
+    /// What a directory is watched for (`F_NOTIFY`).
+    watch: Option<Arc<dnotify::Watch>>,
 }
 
 /// An open file: what descriptors refer to, shared by `dup(2)` and `fork(2)`.
@@ -156,6 +158,8 @@ pub struct File {
     signals: Mutex<Option<Box<Signals>>>,
     /// Whether the opening was ever locked with `flock`, or by a record lock; spares the others a look at the lock table.
     locked: AtomicBool,
+    /// Whether it ever had a lease.
+    leased: AtomicBool,
     /// It is counted as one who writes the file.
     _writing: Option<Writing>,
 }
@@ -179,6 +183,7 @@ impl File {
             offset: Mutex::new(0),
             signals: Mutex::new(None),
             locked: AtomicBool::new(false),
+            leased: AtomicBool::new(false),
             _writing: writing,
         })
     }
@@ -273,10 +278,23 @@ impl File {
         drop(old);
     }
 
+    pub(crate) fn watch(&self) -> Option<Arc<dnotify::Watch>> {
+        self.signals.lock().as_ref().and_then(|signals| signals.watch.clone())
+    }
+
+    pub(crate) fn set_watch(&self, watch: Option<Arc<dnotify::Watch>>) {
+        let old = core::mem::replace(&mut self.signals.lock().get_or_insert_default().watch, watch);
+        drop(old);
+    }
+
     /// What `fstat(2)` shows.
     #[must_use]
     pub fn metadata(&self) -> Metadata {
         self.inode().metadata()
+    }
+
+    pub(crate) fn note_lease(&self) {
+        self.leased.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn note_lock(&self) {
@@ -412,6 +430,9 @@ impl Drop for File {
     fn drop(&mut self) {
         if self.locked.load(Ordering::Relaxed) {
             lock::release_opening(self);
+        }
+        if self.leased.load(Ordering::Relaxed) {
+            lease::release(self);
         }
         self.ops.closed(self);
         let flags = self.flags();

@@ -302,6 +302,11 @@ pub trait Inode: Any + Send + Sync {
         Vec::new()
     }
 
+    /// A number by which the file system finds the file as long as there is one, and never another, if it has such.
+    fn handle(self: Arc<Self>) -> Option<u64> {
+        None
+    }
+
     /// Who writes and who runs the file, if that is counted.
     fn writers(&self) -> Option<&Writers> {
         None

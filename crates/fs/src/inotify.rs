@@ -191,6 +191,12 @@ impl Inotify {
         self.readable.notify_of(Events::READABLE);
     }
 
+    /// Throws the events away, and says how many there were, of marks that go on.
+    pub(crate) fn drain(&self) -> usize {
+        let events = core::mem::take(&mut self.state.lock().queue);
+        events.iter().filter(|event| event.mask & sys::IN_IGNORED == 0).count()
+    }
+
     /// As many events as fit, in the form of `read(2)`.
     fn take(&self, buf: &mut [u8]) -> Option<Result<usize>> {
         let mut state = self.state.lock();

@@ -19,6 +19,12 @@ pub trait FileSystem: Send + Sync {
     /// What `statfs(2)` shows.
     fn statfs(&self) -> StatFs;
 
+    /// The file with this number ([`Inode::handle`]).
+    fn by_handle(&self, handle: u64) -> Option<Arc<dyn Inode>> {
+        let _ = handle;
+        None
+    }
+
     /// Options for `/proc/mounts`, beyond those of the mount.
     fn options(&self) -> String {
         String::new()

@@ -5,7 +5,7 @@ use crate::file::{FileOps, OpenFlags};
 use crate::path::{LookupFlags, Parent, Walk, Walker};
 use crate::{
     Access, Cred, Dentry, File, FileType, Metadata, NewInode, NewKind, Path, RenameFlags, Result, SetAttr, Timestamp, Writing,
-    dcache, devfs, inotify, mount, pipe, xattr,
+    dcache, devfs, inotify, lease, mount, pipe, xattr,
 };
 use abi::errno::Errno;
 use alloc::sync::Arc;
@@ -161,10 +161,16 @@ fn open_quietly(path: Path, flags: OpenFlags, cred: &Cred, created: bool) -> Res
             return Err(Errno::EPERM);
         }
     }
-    let mut writing = None;
     if (flags.writable() || truncate) && kind == FileType::Regular {
         path.require_writable()?;
-        writing = Some(Writing::begin(&path)?);
+    }
+    // Counted before leases are looked at, as who takes a lease looks at those after the lease is there.
+    let mut writing = None;
+    if kind == FileType::Regular {
+        if flags.writable() || truncate {
+            writing = Some(Writing::begin(&path)?);
+        }
+        lease::broken_by(inode, flags.writable(), flags.contains(OpenFlags::NONBLOCK))?;
     }
     if truncate {
         inode.truncate(0)?;
@@ -560,6 +566,7 @@ pub fn truncate(path: &Path, size: u64, cred: &Cred) -> Result<()> {
     cred.check(&path.metadata(), Access::WRITE)?;
     path.require_writable()?;
     let _writing = Writing::begin(path)?;
+    lease::broken_by(path.inode(), true, false)?;
     path.inode().truncate(size)?;
     inotify::happened_at(path, sys::IN_MODIFY);
     Ok(())

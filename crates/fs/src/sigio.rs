@@ -38,6 +38,9 @@ pub trait Sender: Send + Sync {
     /// Sends what `notice` says: `events` are so at the descriptor `fd`.
     fn send(&self, notice: Notice, events: Events, fd: i32);
 
+    /// Sends what `notice` says: something has happened to what the descriptor `fd` means (`POLL_MSG`).
+    fn send_message(&self, notice: Notice, fd: i32);
+
     /// Sends `SIGURG` to whom `notice` says.
     fn send_urgent(&self, notice: Notice);
 }
@@ -68,6 +71,16 @@ impl Watcher for Async {
         {
             sender.send(notice, events, self.fd);
         }
+    }
+}
+
+/// Something has happened to a file of which its owner asked to hear, by the descriptor `fd`.
+pub(crate) fn message(file: &File, fd: i32) {
+    let notice = file.notice();
+    if let Some(sender) = SENDER.get()
+        && notice.target != Target::Nobody
+    {
+        sender.send_message(notice, fd);
     }
 }
 

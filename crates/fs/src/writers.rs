@@ -11,11 +11,16 @@ pub struct Writers(AtomicI32);
 impl Writers {
     fn enter(&self, step: i32) -> Result<()> {
         let allowed = |count: i32| (count.signum() != -step).then_some(count + step);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, allowed).map(drop).map_err(|_| Errno::ETXTBSY)
+        self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, allowed).map(drop).map_err(|_| Errno::ETXTBSY)
     }
 
     fn leave(&self, step: i32) {
-        self.0.fetch_sub(step, Ordering::Relaxed);
+        self.0.fetch_sub(step, Ordering::SeqCst);
+    }
+
+    /// How many openings for writing there are.
+    pub(crate) fn writing(&self) -> i32 {
+        self.0.load(Ordering::SeqCst).max(0)
     }
 }
 

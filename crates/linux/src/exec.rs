@@ -23,6 +23,7 @@ use crate::process::Image;
 use crate::process_table as processes;
 use crate::sigframe::AltStack;
 use crate::stack::{self, Strings};
+use crate::sys::{CLEARED_WITH_POWER, READ_IMPLIES_EXEC};
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task, ptrace, rseq, run, vdso};
 
@@ -368,6 +369,7 @@ pub(crate) fn take_over(task: &Task, loaded: Loaded) {
     task.set_name(&loaded.name);
     task.set_cred(loaded.cred);
     process.dumpable.store(i32::from(loaded.dumpable), Ordering::Relaxed);
+    process.persona.fetch_and(!(if loaded.secure { CLEARED_WITH_POWER } else { READ_IMPLIES_EXEC }), Ordering::Relaxed);
     if loaded.secure {
         process.parent_death_signal.store(0, Ordering::Relaxed);
     }

@@ -1,9 +1,11 @@
 //! Handling descriptors: `close(2)`, `dup(2)`, `fcntl(2)`, `flock(2)` and their relatives.
 
 use crate::uaccess::UserPtr;
-use crate::{SysResult, Task, sigio};
+use crate::{SysResult, Task, process_table, sigio};
 use abi::errno::Errno;
 use alloc::sync::Arc;
+use fs::dnotify;
+use fs::lease::{self, Kind};
 use fs::lock::{self, Owner, Range};
 use fs::pipe::PipeEnd;
 use fs::{File, FileType, OpenFlags};
@@ -123,6 +125,31 @@ fn get_lock(file: &Arc<File>, owner: Owner, ptr: UserPtr<Flock>) -> SysResult {
     Ok(0)
 }
 
+/// Whether a file has other openings than this one.
+fn has_others(file: &Arc<File>) -> bool {
+    let other = |opened: &Arc<File>| {
+        !Arc::ptr_eq(opened, file) && !opened.flags().contains(OpenFlags::PATH) && Arc::ptr_eq(opened.inode(), file.inode())
+    };
+    let tasks = process_table::select(|_, _| true).into_iter().flat_map(|process| process.tasks());
+    tasks.into_iter().any(|task| task.files().list().iter().any(|(_, opened)| other(opened)))
+}
+
+/// `F_SETLEASE`
+fn set_lease(task: &Task, file: &Arc<File>, fd: i32, kind: i16) -> SysResult {
+    let kind = match kind {
+        F_RDLCK => Some(Kind::Read),
+        F_WRLCK => Some(Kind::Write),
+        F_UNLCK => None,
+        _ => return Err(Errno::EINVAL),
+    };
+    lease::set(file, fd, kind, &task.fs_cred(), || has_others(file))?;
+    if kind.is_some() {
+        let user = task.cred().user;
+        lease::default_owner(file, task.pid(), (user.real, user.effective));
+    }
+    Ok(0)
+}
+
 /// `fcntl(2)`
 pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
     let files = task.files();
@@ -162,7 +189,17 @@ pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
         sys::F_SETOWN_EX => sigio::set_owner_ex(task, &file, UserPtr::new(arg)),
         sys::F_GETSIG => Ok(file.notice().signal as usize),
         sys::F_SETSIG => sigio::set_signal(&file, arg as i32),
-        F_GETLEASE if file.inode().kind() == FileType::Regular => Ok(F_UNLCK as usize),
+        F_GETLEASE => Ok(match lease::get(&file) {
+            None => F_UNLCK,
+            Some(Kind::Read) => F_RDLCK,
+            Some(Kind::Write) => F_WRLCK,
+        } as usize),
+        F_SETLEASE => set_lease(task, &file, fd, arg as i16),
+        F_NOTIFY => {
+            let user = task.cred().user;
+            lease::default_owner(&file, task.pid(), (user.real, user.effective));
+            dnotify::set(&file, fd, arg as u32).map(|()| 0)
+        }
         F_GETPIPE_SZ => Ok(file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?.capacity()),
         F_SETPIPE_SZ => file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?.set_capacity(arg),
         F_ADD_SEALS if !file.flags().writable() => Err(Errno::EPERM),
@@ -174,7 +211,9 @@ pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
 
 /// Linux's own commands begin here.
 const F_LINUX_SPECIFIC_BASE: u32 = 1024;
+const F_SETLEASE: u32 = F_LINUX_SPECIFIC_BASE;
 const F_GETLEASE: u32 = F_LINUX_SPECIFIC_BASE + 1;
+const F_NOTIFY: u32 = F_LINUX_SPECIFIC_BASE + 2;
 const F_SETPIPE_SZ: u32 = F_LINUX_SPECIFIC_BASE + 7;
 const F_GETPIPE_SZ: u32 = F_LINUX_SPECIFIC_BASE + 8;
 const F_ADD_SEALS: u32 = F_LINUX_SPECIFIC_BASE + 9;

@@ -6,7 +6,7 @@
 //!
 //! | file | calls |
 //! |---|---|
-//! | `file`, `fcntl`, `storage`, `path`, `stat`, `dirent`, `pipe`, `splice`, `poll`, `inotify`, `xattr`, `ioctl`, `mount` | files |
+//! | `file`, `fcntl`, `storage`, `path`, `stat`, `dirent`, `pipe`, `splice`, `poll`, `inotify`, `xattr`, `handle`, `ioctl`, `mount` | files |
 //! | `sem`, `msg`, `mqueue` | System V semaphores and message queues (`ipc` has what they share), POSIX message queues |
 //! | `seccomp` | filters of system calls; `bpf` runs them |
 //! | `ptrace` | tracing threads; `registers` is what their registers look like |
@@ -65,6 +65,8 @@ pub mod futex;
 pub mod futex2;
 #[cfg(target_os = "none")]
 mod futex_pi;
+#[cfg(target_os = "none")]
+pub mod handle;
 #[cfg(target_os = "none")]
 pub mod inotify;
 #[cfg(target_os = "none")]

@@ -8,14 +8,19 @@ use fs::FileType;
 use linux_raw_sys::general as sys;
 use vm::{Access, AddressSpace, Advice, AreaFlags, Mapping, Object, PAGE_SIZE, Placement, Prot, Remap, page_up};
 
+use crate::sys::{READ_IMPLIES_EXEC, persona_has};
 use crate::{SysResult, Task, uaccess};
 
 /// `PROT_*` bits there are; those that only some processors know are refused as Linux does.
-fn protection(prot: u32) -> Result<Prot, Errno> {
+fn protection(task: &Task, prot: u32) -> Result<Prot, Errno> {
     if prot & (sys::PROT_GROWSDOWN | sys::PROT_GROWSUP) != 0 {
         return Err(Errno::EINVAL);
     }
-    Ok(Prot::from_bits_truncate(prot))
+    let mut prot = Prot::from_bits_truncate(prot);
+    if prot.contains(Prot::READ) && persona_has(task, READ_IMPLIES_EXEC) {
+        prot |= Prot::EXEC;
+    }
+    Ok(prot)
 }
 
 fn space(task: &Task) -> Result<Arc<AddressSpace>, Errno> {
@@ -57,7 +62,7 @@ pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd:
     if len == 0 || !offset.is_multiple_of(PAGE_SIZE as u64) {
         return Err(Errno::EINVAL);
     }
-    let prot = protection(prot)?;
+    let prot = protection(task, prot)?;
     let shared = match flags & sys::MAP_TYPE {
         sys::MAP_SHARED | sys::MAP_SHARED_VALIDATE => true,
         sys::MAP_PRIVATE => false,
@@ -115,12 +120,14 @@ pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd:
 
 /// `munmap(2)`
 pub fn sys_munmap(task: &Task, addr: usize, len: usize) -> SysResult {
-    space(task)?.munmap(addr, len).map(|()| 0)
+    let space = space(task)?;
+    task.process().note_peak(&space);
+    space.munmap(addr, len).map(|()| 0)
 }
 
 /// `mprotect(2)`
 pub fn sys_mprotect(task: &Task, addr: usize, len: usize, prot: u32) -> SysResult {
-    space(task)?.mprotect(addr, len, protection(prot)?).map(|()| 0)
+    space(task)?.mprotect(addr, len, protection(task, prot)?).map(|()| 0)
 }
 
 /// `mremap(2)`

@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 
 use abi::errno::Errno;
+use fs::epoll::EpollFile;
 use linux_raw_sys::general as sys;
 use vm::{AddressSpace, PAGE_SIZE};
 
@@ -159,6 +160,7 @@ const KCMP_FS: u32 = 3;
 const KCMP_SIGHAND: u32 = 4;
 const KCMP_IO: u32 = 5;
 const KCMP_SYSVSEM: u32 = 6;
+const KCMP_EPOLL_TFD: u32 = 7;
 
 fn address<T>(of: &Arc<T>) -> usize {
     Arc::as_ptr(of).addr()
@@ -176,6 +178,14 @@ pub fn sys_kcmp(task: &Task, pid1: i32, pid2: i32, kind: u32, index1: u64, index
         KCMP_SIGHAND => (address(&process1.actions()), address(&process2.actions())),
         // One of each for every process.
         KCMP_IO | KCMP_SYSVSEM => (address(&process1), address(&process2)),
+        KCMP_EPOLL_TFD => {
+            // `struct kcmp_epoll_slot`: the set, the descriptor in it, and which of those that had the number.
+            let [set, watched, skip] = UserPtr::<[u32; 3]>::new(index2 as usize).read()?;
+            let file = task1.file(descriptor(index1)?)?;
+            let set = task2.file(descriptor(u64::from(set))?)?;
+            let set = set.ops_as::<EpollFile>().ok_or(Errno::EINVAL)?.set();
+            (address(&file), address(&set.watched(watched.cast_signed(), skip as usize).ok_or(Errno::ENOENT)?))
+        }
         _ => return Err(Errno::EINVAL),
     };
     Ok(match one.cmp(&other) {

@@ -1,5 +1,6 @@
 //! Waiting for several files: `poll(2)`, `select(2)`, `epoll_wait(2)`.
 
+use crate::sys::{STICKY_TIMEOUTS, persona_has};
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 use abi::errno::Errno;
@@ -36,9 +37,10 @@ fn deadline_ms(ms: i32) -> Option<u64> {
 }
 
 /// Stores what is left until the deadline, where the caller gave one.
-fn store_rest(ptr: UserPtr<TimeSpan>, deadline: Option<u64>, per_sec: i64) {
-    if let (false, Some(deadline)) = (ptr.is_null(), deadline) {
-        let rest = deadline.saturating_sub(task::now_ns()) as i64;
+fn store_rest(task: &Task, ptr: UserPtr<TimeSpan>, deadline: Option<u64>, per_sec: i64) {
+    let wanted = !ptr.is_null() && !persona_has(task, STICKY_TIMEOUTS);
+    if let (true, Some(deadline)) = (wanted, deadline) {
+        let rest = deadline.saturating_sub(::task::now_ns()) as i64;
         // As Linux: where the result cannot be stored, the call has succeeded all the same.
         let _ = ptr.write(&[rest / 1_000_000_000, rest % 1_000_000_000 / (1_000_000_000 / per_sec)]);
     }
@@ -98,7 +100,7 @@ pub fn sys_ppoll(
 ) -> SysResult {
     let deadline = user_deadline(timeout, 1_000_000_000)?;
     let result = task.with_signal_mask(mask, size, || restartable(do_poll(task, fds, count, deadline)));
-    store_rest(timeout, deadline, 1_000_000_000);
+    store_rest(task, timeout, deadline, 1_000_000_000);
     result
 }
 
@@ -157,7 +159,7 @@ pub fn sys_select(task: &Task, count: i32, read: usize, write: usize, except: us
         deadline([sec + usec.div_euclid(1_000_000), usec.rem_euclid(1_000_000)], 1_000_000)?
     };
     let result = restartable(do_select(task, count, [read, write, except], deadline));
-    store_rest(timeout, deadline, 1_000_000);
+    store_rest(task, timeout, deadline, 1_000_000);
     result
 }
 
@@ -176,7 +178,7 @@ pub fn sys_pselect6(
     let mask = UserPtr::<u64>::new(mask as usize);
     let result =
         task.with_signal_mask(mask, size as usize, || restartable(do_select(task, count, [read, write, except], deadline)));
-    store_rest(timeout, deadline, 1_000_000_000);
+    store_rest(task, timeout, deadline, 1_000_000_000);
     result
 }
 

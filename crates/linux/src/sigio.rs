@@ -93,7 +93,18 @@ pub(crate) fn set_signal(file: &File, signal: i32) -> SysResult {
 /// The personality's side of [`fs::sigio`].
 pub(crate) struct Signals;
 
+/// What `poll(2)` would say of a message.
+const MESSAGE: u32 = sys::POLLIN | sys::POLLRDNORM | sys::POLLMSG;
+
 impl Sender for Signals {
+    fn send_message(&self, notice: Notice, fd: i32) {
+        let info = match notice.signal {
+            0 => SigInfo::kernel(sys::SIGIO as i32),
+            signal => SigInfo::poll(signal, sys::POLL_MSG as i32, MESSAGE, fd),
+        };
+        deliver(notice, info);
+    }
+
     fn send(&self, notice: Notice, events: Events, fd: i32) {
         let code = [
             (Events::HUP, sys::POLL_HUP),

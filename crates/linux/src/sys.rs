@@ -80,13 +80,22 @@ pub fn sys_setdomainname(task: &Task, name: usize, len: usize) -> SysResult {
 /// Length of each string of `struct new_utsname`.
 const FIELD: usize = NAME_MAX + 1;
 
+/// A release as programs of the time of 2.6 can read it: 6.1 is 2.6.61.
+fn release_26(release: &str) -> String {
+    let minor: u32 = release.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or(0);
+    let rest = release.find(|c: char| !c.is_ascii_digit() && c != '.').map_or("", |at| &release[at..]);
+    alloc::format!("2.6.{}{rest}", minor + 60)
+}
+
 /// `uname(2)`
-pub fn sys_uname(_: &Task, to: usize) -> SysResult {
+pub fn sys_uname(task: &Task, to: usize) -> SysResult {
     let names = uname();
+    let machine = if task.process().persona.load(Ordering::Relaxed) & KIND == LINUX32 { "i686" } else { names.machine };
+    let release = if persona_has(task, UNAME26) { release_26(names.release) } else { names.release.into() };
     let domain = DOMAIN.lock().clone();
     let domain = if domain.is_empty() { "(none)" } else { &domain };
     let mut bytes = [0; 6 * FIELD];
-    let texts = [names.sysname, &names.nodename, names.release, names.version, names.machine, domain];
+    let texts = [names.sysname, &names.nodename, &release, names.version, machine, domain];
     for (field, text) in bytes.chunks_mut(FIELD).zip(texts) {
         field[..text.len()].copy_from_slice(text.as_bytes());
     }
@@ -197,18 +206,31 @@ pub fn sys_arch_prctl(task: &Task, code: u32, addr: u64) -> SysResult {
 
 /// A bit of the personality: the next programs are where they always are.
 pub(crate) const ADDR_NO_RANDOMIZE: u32 = 0x004_0000;
+/// The release is told as one of 2.6.
+const UNAME26: u32 = 0x002_0000;
+/// `select(2)` and its fellows leave the time that was given.
+pub(crate) const STICKY_TIMEOUTS: u32 = 0x400_0000;
+/// What can be read can be executed.
+pub(crate) const READ_IMPLIES_EXEC: u32 = 0x040_0000;
+const MMAP_PAGE_ZERO: u32 = 0x010_0000;
+const ADDR_COMPAT_LAYOUT: u32 = 0x020_0000;
+/// Those that a program with more power than its caller does not keep.
+pub(crate) const CLEARED_WITH_POWER: u32 = ADDR_NO_RANDOMIZE | ADDR_COMPAT_LAYOUT | MMAP_PAGE_ZERO | READ_IMPLIES_EXEC;
+/// The part that names a kind of kernel.
+const KIND: u32 = 0xff;
+/// A kernel on a processor of 32 bits.
+const LINUX32: u32 = 8;
 
-/// `personality(2)`: there is one, and what it says of addresses.
+/// Whether a bit of the caller's personality is set.
+pub(crate) fn persona_has(task: &Task, bit: u32) -> bool {
+    task.process().persona.load(Ordering::Relaxed) & bit != 0
+}
+
+/// `personality(2)`: any is taken and told; of what they change there is what the constants above say.
 pub fn sys_personality(task: &Task, persona: u32) -> SysResult {
     const QUERY: u32 = u32::MAX;
     let own = &task.process().persona;
-    if persona == QUERY {
-        return Ok(own.load(Ordering::Relaxed) as usize);
-    }
-    if persona & !ADDR_NO_RANDOMIZE != 0 {
-        return Err(Errno::EINVAL);
-    }
-    Ok(own.swap(persona, Ordering::Relaxed) as usize)
+    Ok(if persona == QUERY { own.load(Ordering::Relaxed) } else { own.swap(persona, Ordering::Relaxed) } as usize)
 }
 
 /// `syslog(2)`: the kernel's log is the supervisor's to read; sizes are answered, contents are empty.

@@ -6,10 +6,10 @@ use guard::user::{Answer, UserRegs};
 use crate::Task;
 use crate::dispatch::{Call, Handler, Kind, SIZE, answer, arg, is_brief};
 use crate::{
-    capability, clone, cred, dirent, exec, exit, fcntl, file, futex, futex2, inotify, ioctl, ioprio, itimer, kill, limits,
-    membarrier, mempolicy, mm, mount, mqueue, msg, path, peer, pidfd, pids, pipe, poll, prctl, ptrace, rseq, sched, seccomp, sem,
-    shm, signal, signalfd, sigwait, socket, sockmsg, sockopt, splice, stat, storage, sys, time, timerfd, timex, usage, wait,
-    xattr,
+    capability, clone, cred, dirent, exec, exit, fcntl, file, futex, futex2, handle, inotify, ioctl, ioprio, itimer, kill,
+    limits, membarrier, mempolicy, mm, mount, mqueue, msg, path, peer, pidfd, pids, pipe, poll, prctl, ptrace, rseq, sched,
+    seccomp, sem, shm, signal, signalfd, sigwait, socket, sockmsg, sockopt, splice, stat, storage, sys, time, timerfd, timex,
+    usage, wait, xattr,
 };
 
 macro_rules! calls {
@@ -103,7 +103,7 @@ calls! {
     69 msgsnd(Int, Ptr, Num, Oct) = [msg::sys_msgsnd];
     70 msgrcv(Int, Ptr, Num, Int, Oct) = [msg::sys_msgrcv];
     71 msgctl(Int, Num, Ptr) = [msg::sys_msgctl];
-    72 fcntl(Fd, Num, Ptr) = [fcntl::sys_fcntl]; // partial: no leases (F_SETLEASE), no F_NOTIFY
+    72 fcntl(Fd, Num, Ptr) = [fcntl::sys_fcntl];
     73 flock(Fd, Hex) = [fcntl::sys_flock];
     74 fsync(Fd) = [storage::sys_fsync];
     75 fdatasync(Fd) = [storage::sys_fdatasync];
@@ -129,7 +129,7 @@ calls! {
     95 umask(Oct) = [path::sys_umask];
     96 gettimeofday(Ptr, Ptr) = [time::sys_gettimeofday];
     97 getrlimit(Num, Ptr) = [limits::sys_getrlimit];
-    98 getrusage(Int, Ptr) = [usage::sys_getrusage]; // partial: brief calls count as user time; the most memory is what was seen at calls, execve and the end
+    98 getrusage(Int, Ptr) = [usage::sys_getrusage]; // partial: brief calls count as user time; the most memory is what was seen at munmap, getrusage, execve and the end
     99 sysinfo(Ptr) = [sys::sys_sysinfo];
     100 times(Ptr) = [usage::sys_times];
     101 ptrace(Num, Int, Ptr, Ptr) = [ptrace::sys_ptrace]; // partial: no debug registers, no PTRACE_O_SUSPEND_SECCOMP, no requests about filters, rseq and user dispatch
@@ -165,7 +165,7 @@ calls! {
     131 sigaltstack(Ptr, Ptr) = [regs signal::sys_sigaltstack];
     132 utime(Str, Ptr) = [path::sys_utime];
     133 mknod(Str, Oct, Hex) = [path::sys_mknod];
-    135 personality(Hex) = [sys::sys_personality]; // partial: PER_LINUX and ADDR_NO_RANDOMIZE only
+    135 personality(Hex) = [sys::sys_personality]; // partial: no MMAP_PAGE_ZERO, ADDR_COMPAT_LAYOUT, ADDR_LIMIT_3GB
     136 ustat(Num, Ptr) = [stat::sys_ustat];
     137 statfs(Str, Ptr) = [stat::sys_statfs];
     138 fstatfs(Fd, Ptr) = [stat::sys_fstatfs];
@@ -281,7 +281,7 @@ calls! {
     283 timerfd_create(Int, Hex) = [timerfd::sys_timerfd_create];
     284 eventfd(Num) = [pipe::sys_eventfd];
     285 fallocate(Fd, Hex, Int, Int) = [storage::sys_fallocate];
-    286 timerfd_settime(Fd, Hex, Ptr, Ptr) = [timerfd::sys_timerfd_settime]; // partial: TFD_TIMER_CANCEL_ON_SET never cancels
+    286 timerfd_settime(Fd, Hex, Ptr, Ptr) = [timerfd::sys_timerfd_settime];
     287 timerfd_gettime(Fd, Ptr) = [timerfd::sys_timerfd_gettime];
     288 accept4(Fd, Ptr, Ptr, Hex) = [socket::sys_accept4];
     289 signalfd4(Fd, Ptr, Num, Hex) = [signalfd::sys_signalfd4];
@@ -295,13 +295,15 @@ calls! {
     297 rt_tgsigqueueinfo(Int, Int, Sig, Ptr) = [kill::sys_rt_tgsigqueueinfo];
     299 recvmmsg(Fd, Ptr, Num, Hex, Ptr) = [sockmsg::sys_recvmmsg];
     302 prlimit64(Int, Num, Ptr, Ptr) = [limits::sys_prlimit64];
+    303 name_to_handle_at(Fd, Str, Ptr, Ptr, Hex) = [handle::sys_name_to_handle_at];
+    304 open_by_handle_at(Fd, Ptr, Hex) = [handle::sys_open_by_handle_at]; // partial: a directory is found without its parents
     305 clock_adjtime(Int, Ptr) = [timex::sys_clock_adjtime]; // partial: the clock is the supervisor's: it can only be read
     306 syncfs(Fd) = [storage::sys_syncfs]; // stub: all files are in memory
     307 sendmmsg(Fd, Ptr, Num, Hex) = [sockmsg::sys_sendmmsg];
     309 getcpu(Ptr, Ptr, Ptr) = [sched::sys_getcpu];
     310 process_vm_readv(Int, Ptr, Num, Ptr, Num, Hex) = [peer::sys_process_vm_readv];
     311 process_vm_writev(Int, Ptr, Num, Ptr, Num, Hex) = [peer::sys_process_vm_writev];
-    312 kcmp(Int, Int, Num, Num, Num) = [peer::sys_kcmp]; // partial: no KCMP_EPOLL_TFD
+    312 kcmp(Int, Int, Num, Num, Num) = [peer::sys_kcmp];
     314 sched_setattr(Int, Ptr, Hex) = [sched::sys_sched_setattr];
     315 sched_getattr(Int, Ptr, Num, Hex) = [sched::sys_sched_getattr];
     316 renameat2(Fd, Str, Fd, Str, Hex) = [path::sys_renameat2];
@@ -348,6 +350,6 @@ pub static MISSING: &[(u16, &str)] = &[
     (206, "io_setup"), (207, "io_destroy"), (208, "io_getevents"), (209, "io_submit"), (210, "io_cancel"),
     (211, "get_thread_area"), (212, "lookup_dcookie"), (214, "epoll_ctl_old"), (215, "epoll_wait_old"),
     (236, "vserver"), (246, "kexec_load"), (248, "add_key"), (249, "request_key"), (250, "keyctl"),
-    (298, "perf_event_open"), (300, "fanotify_init"), (301, "fanotify_mark"), (303, "name_to_handle_at"),
-    (304, "open_by_handle_at"), (308, "setns"), (313, "finit_module"), (320, "kexec_file_load"), (321, "bpf"), (323, "userfaultfd"), (333, "io_pgetevents"), (335, "uretprobe"), (425, "io_uring_setup"), (426, "io_uring_enter"), (427, "io_uring_register"), (428, "open_tree"), (429, "move_mount"), (430, "fsopen"), (431, "fsconfig"), (432, "fsmount"), (433, "fspick"), (442, "mount_setattr"), (443, "quotactl_fd"), (444, "landlock_create_ruleset"), (445, "landlock_add_rule"), (446, "landlock_restrict_self"), (447, "memfd_secret"), (451, "cachestat"), (453, "map_shadow_stack"), (457, "statmount"), (458, "listmount"), (459, "lsm_get_self_attr"), (460, "lsm_set_self_attr"), (461, "lsm_list_modules"), (463, "setxattrat"), (464, "getxattrat"), (465, "listxattrat"), (466, "removexattrat"), (467, "open_tree_attr"), (468, "file_getattr"), (469, "file_setattr"),
+    (298, "perf_event_open"), (300, "fanotify_init"), (301, "fanotify_mark"),
+    (308, "setns"), (313, "finit_module"), (320, "kexec_file_load"), (321, "bpf"), (323, "userfaultfd"), (333, "io_pgetevents"), (335, "uretprobe"), (425, "io_uring_setup"), (426, "io_uring_enter"), (427, "io_uring_register"), (428, "open_tree"), (429, "move_mount"), (430, "fsopen"), (431, "fsconfig"), (432, "fsmount"), (433, "fspick"), (442, "mount_setattr"), (443, "quotactl_fd"), (444, "landlock_create_ruleset"), (445, "landlock_add_rule"), (446, "landlock_restrict_self"), (447, "memfd_secret"), (451, "cachestat"), (453, "map_shadow_stack"), (457, "statmount"), (458, "listmount"), (459, "lsm_get_self_attr"), (460, "lsm_set_self_attr"), (461, "lsm_list_modules"), (463, "setxattrat"), (464, "getxattrat"), (465, "listxattrat"), (466, "removexattrat"), (467, "open_tree_attr"), (468, "file_getattr"), (469, "file_setattr"),
 ];

@@ -76,7 +76,7 @@ pub fn sys_timerfd_create(task: &Task, clock: i32, flags: u32) -> SysResult {
     task.files().install(file, flags & sys::TFD_CLOEXEC != 0)
 }
 
-/// `timerfd_settime(2)`. A change of the clock cancels nothing: the time is set at boot.
+/// `timerfd_settime(2)`. With `TFD_TIMER_CANCEL_ON_SET` there is nothing to do: the clock is the supervisor's, and is set at boot only.
 pub fn sys_timerfd_settime(task: &Task, fd: i32, flags: u32, new: UserPtr<ITimerSpec>, old: UserPtr<ITimerSpec>) -> SysResult {
     if flags & !(sys::TFD_TIMER_ABSTIME | sys::TFD_TIMER_CANCEL_ON_SET) != 0 {
         return Err(Errno::EINVAL);

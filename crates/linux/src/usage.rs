@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
+use vm::AddressSpace;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::Process;
@@ -75,9 +76,17 @@ impl Process {
         usage
     }
 
+    /// Looks how much memory is present before some is given back.
+    pub(crate) fn note_peak(&self, space: &AddressSpace) {
+        let now = space.resident() as u64;
+        if now > self.max_resident.load(Ordering::Relaxed) {
+            self.max_resident.fetch_max(now, Ordering::Relaxed);
+        }
+    }
+
     /// Looks how much memory is present now; returns the most that was seen, in bytes.
     pub(crate) fn note_resident(&self) -> u64 {
-        let now = self.space().map_or(0, |space| space.stats().resident as u64);
+        let now = self.space().map_or(0, |space| space.resident() as u64);
         self.max_resident.fetch_max(now, Ordering::Relaxed).max(now)
     }
 

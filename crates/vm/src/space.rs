@@ -551,6 +551,11 @@ impl AddressSpace {
         }
     }
 
+    /// Bytes that are present.
+    pub fn resident(&self) -> usize {
+        (self.private_pages.load(Ordering::Relaxed) + self.shared_pages.load(Ordering::Relaxed)) * PAGE_SIZE
+    }
+
     /// All areas, ascending, for `/proc/<pid>/maps`.
     #[must_use]
     pub fn listing(&self) -> Vec<AreaInfo> {

@@ -16,10 +16,12 @@ mod filecaps;
 mod files;
 mod futexes;
 mod fuzz;
+mod handles;
 mod inet;
 mod ipc;
 mod jobs;
 mod layout;
+mod leases;
 mod locks;
 mod mappings;
 mod memory;
@@ -75,6 +77,8 @@ fn checks() -> Vec<(&'static str, Check)> {
         splicing::CHECKS,
         trees::CHECKS,
         watching::CHECKS,
+        leases::CHECKS,
+        handles::CHECKS,
         xattrs::CHECKS,
         ptys::CHECKS,
         readiness::CHECKS,

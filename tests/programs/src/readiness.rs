@@ -17,7 +17,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("readiness-refuses-mixtures", refuses_mixtures),
 ];
 
-const F_SETSIG: i32 = 10;
+pub const F_SETSIG: i32 = 10;
 const F_SETOWN_EX: i32 = 15;
 const F_GETOWN_EX: i32 = 16;
 /// A thread is the owner.

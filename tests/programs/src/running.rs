@@ -62,7 +62,8 @@ fn is_busy<T>(result: io::Result<T>, what: &str) -> Result<()> {
     Ok(())
 }
 
-fn truncate(path: &Path) -> io::Result<()> {
+/// Cuts a file by its name to one byte.
+pub fn truncate(path: &Path) -> io::Result<()> {
     let name = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the name ends with NUL.
     crate::checked(unsafe { libc::truncate(name.as_ptr(), 1) }).map(drop)

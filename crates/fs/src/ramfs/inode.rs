@@ -293,6 +293,15 @@ impl Inode for RamInode {
         Ok(())
     }
 
+    fn handle(self: Arc<Self>) -> Option<u64> {
+        let mut handles = self.shared.handles.lock();
+        if handles.len().is_power_of_two() {
+            handles.retain(|_, inode| inode.strong_count() > 0);
+        }
+        handles.insert(self.ino, Arc::downgrade(&self));
+        Some(self.ino)
+    }
+
     fn writers(&self) -> Option<&Writers> {
         Some(&self.writers)
     }

@@ -15,7 +15,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use core::any::Any;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use directory::Directory;
@@ -39,6 +39,8 @@ pub(crate) struct Super {
     pages_used: AtomicU64,
     /// `u64::MAX`: no limit but the memory there is.
     page_limit: u64,
+    /// Files that somebody has a handle of, by number, which is given once.
+    handles: Mutex<BTreeMap<u64, Weak<RamInode>>>,
 }
 
 /// Pages of all such file systems.
@@ -81,6 +83,7 @@ impl RamFs {
             next_ino: AtomicU64::new(1),
             pages_used: AtomicU64::new(0),
             page_limit: page_limit.unwrap_or(u64::MAX),
+            handles: Mutex::default(),
         });
         let new = NewInode { kind: NewKind::Directory, mode: root_mode, uid: 0, gid: 0 };
         let root = RamInode::make(&shared, &new);
@@ -116,6 +119,11 @@ impl FileSystem for RamFs {
             limit => (limit, limit.saturating_sub(used)),
         };
         StatFs { magic: TMPFS_MAGIC, block_size: PAGE, blocks, blocks_free, files: 0, files_free: 0 }
+    }
+
+    fn by_handle(&self, handle: u64) -> Option<Arc<dyn Inode>> {
+        let inode = self.shared.handles.lock().get(&handle)?.upgrade()?;
+        Some(inode)
     }
 
     fn options(&self) -> String {
