@@ -9,7 +9,7 @@ use crate::test::{Check, Setting};
 const PACKAGES: &[&[&str]] = &[packages::BASE, packages::TRACING];
 
 /// What is shown, the program with its arguments, and what it prints.
-const PROGRAMS: [(&str, &[&str], &str); 6] = [
+const PROGRAMS: [(&str, &[&str], &str); 5] = [
     (
         "strace: calls with arguments and results, and the end",
         &["bash", "-c", "strace -o /tmp/s -e trace=write,exit_group sh -c 'echo hello; exit 4'; tail -n 3 /tmp/s"],
@@ -32,15 +32,6 @@ const PROGRAMS: [(&str, &[&str], &str); 6] = [
             r#"strace -c -o /tmp/s cat /etc/hostname > /dev/null; grep -c ' openat$' /tmp/s; touch /tmp/there; strace -o /tmp/s -e inject=unlinkat:error=EROFS rm /tmp/there 2>&1 | grep -o 'Read-only.*'; test -e /tmp/there && grep -c INJECTED /tmp/s"#,
         ],
         "1\nRead-only file system\n1",
-    ),
-    (
-        "strace -p: a process that runs already, and goes on afterwards",
-        &[
-            "bash",
-            "-c",
-            r#"mkfifo /tmp/f; cat /tmp/f > /tmp/out & cat=$!; exec 3> /tmp/f; strace -q -o /tmp/s -p $cat 2> /dev/null & until grep -q read /tmp/s 2> /dev/null; do :; done; kill -INT $!; wait $!; grep -c 'TracerPid:.0$' /proc/$cat/status; echo more >&3; exec 3>&-; wait $cat; cat /tmp/out"#,
-        ],
-        "1\nmore",
     ),
     (
         "gdb: a breakpoint, back trace, threads, a called function, steps, a watchpoint in software, a changed variable",
