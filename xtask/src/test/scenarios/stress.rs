@@ -83,8 +83,8 @@ mod tests {
         let ran = |printed: &str| judge(&Ran { printed: printed.into(), status: Some(0) });
         assert_eq!(ran("@ cpu 0\n@ vm 0").unwrap(), "2 ran");
         assert_eq!(
-            ran("@ ptrace 2\nsaid\n@ vm 0\n@ pty 0").unwrap(),
-            "3 ran; known to fail: ptrace (2); not failing any more: pty"
+            ran("@ smi 1\nsaid\n@ vm 0\n@ uprobe 0").unwrap(),
+            "3 ran; known to fail: smi (1); not failing any more: uprobe"
         );
         assert!(ran("@ vm 2").is_err());
         assert!(ran("").is_err());
