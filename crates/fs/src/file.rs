@@ -152,6 +152,8 @@ pub struct File {
     ops: Arc<dyn FileOps>,
     /// The operations' answer, which never changes.
     fills_buffers: bool,
+    /// It does, and the opening is for reading, which does not change either.
+    reads_at_once: bool,
     flags: AtomicU32,
     offset: Mutex<u64>,
     /// Who is signalled, and by what, if that was ever said.
@@ -179,6 +181,7 @@ impl File {
             path,
             ops,
             fills_buffers,
+            reads_at_once: fills_buffers && OpenFlags::from_bits_retain(flags).readable(),
             flags: AtomicU32::new(flags),
             offset: Mutex::new(0),
             signals: Mutex::new(None),
@@ -322,6 +325,18 @@ impl File {
         if buf.is_empty() && self.inode().kind() != FileType::Directory {
             return Ok(0);
         }
+        self.read_some(buf)
+    }
+
+    /// As [`Self::read`], if the opening is for reading, and what there is to read is not taken from anybody by that; `None` if not.
+    /// `buf` is not empty.
+    #[inline(always)]
+    pub fn read_at_once(&self, buf: &mut [u8]) -> Option<Result<usize>> {
+        self.reads_at_once.then(|| self.read_some(buf))
+    }
+
+    #[inline(always)]
+    fn read_some(&self, buf: &mut [u8]) -> Result<usize> {
         let result = self.ops.read(self, buf);
         self.note(&result, sys::IN_ACCESS);
         result

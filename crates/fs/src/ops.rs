@@ -22,14 +22,16 @@ static RENAME: Mutex<()> = Mutex::new(());
 /// Those of `open(2)`.
 #[inline]
 pub fn open(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Result<Arc<File>> {
-    if flags.contains(OpenFlags::TMPFILE) {
-        return open_unnamed(walk, name, flags, mode);
-    }
-    if flags.contains(OpenFlags::CREAT) && !flags.contains(OpenFlags::PATH) {
-        if flags.contains(OpenFlags::DIRECTORY) {
-            return Err(Errno::EINVAL);
+    if flags.intersects(OpenFlags::CREAT.union(OpenFlags::TMPFILE)) {
+        if flags.contains(OpenFlags::TMPFILE) {
+            return open_unnamed(walk, name, flags, mode);
         }
-        return open_or_create(walk, name, flags, mode);
+        if flags.contains(OpenFlags::CREAT) && !flags.contains(OpenFlags::PATH) {
+            if flags.contains(OpenFlags::DIRECTORY) {
+                return Err(Errno::EINVAL);
+            }
+            return open_or_create(walk, name, flags, mode);
+        }
     }
     let mut lookup = LookupFlags::empty();
     lookup.set(LookupFlags::NOFOLLOW, flags.contains(OpenFlags::NOFOLLOW));

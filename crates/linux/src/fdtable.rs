@@ -129,6 +129,7 @@ impl Numbers {
     }
 
     /// Takes the lowest free number from `least` on.
+    #[inline(always)]
     fn take_lowest(&mut self, least: usize, limit: usize, cloexec: bool) -> Result<usize, Errno> {
         let free = self.taken.lowest_free(least.max(self.lowest_free));
         if free >= limit {
@@ -237,7 +238,7 @@ impl FdTable {
     /// # Errors
     /// `EMFILE`.
     pub fn install(&self, file: Arc<File>, cloexec: bool) -> SysResult {
-        self.install_from(file, cloexec, 0)
+        self.install_lowest(file, cloexec, 0)
     }
 
     /// Gives an open file the lowest free number that is at least `least`.
@@ -245,6 +246,12 @@ impl FdTable {
     /// # Errors
     /// `EMFILE`; `EINVAL` if `least` is beyond the limit.
     pub fn install_from(&self, file: Arc<File>, cloexec: bool, least: usize) -> SysResult {
+        self.install_lowest(file, cloexec, least)
+    }
+
+    /// As [`Self::install_from`]; in line, because mostly any number will do.
+    #[inline(always)]
+    fn install_lowest(&self, file: Arc<File>, cloexec: bool, least: usize) -> SysResult {
         let limit = self.limit();
         if least >= limit && least > 0 {
             return Err(Errno::EINVAL);

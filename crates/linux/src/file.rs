@@ -199,12 +199,23 @@ pub fn sys_read(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
     if !(1..=TINY).contains(&len) {
         return read_many(task, &file, buf, len);
     }
-    if !file.fills_buffers() {
-        uaccess::probe_write(buf)?;
+    let mut bytes = [0; TINY];
+    let Some(read) = file.read_at_once(&mut bytes[..len]) else { return read_few(&file, buf, len) };
+    let n = read?;
+    uaccess::write_few(buf, &bytes, n)?;
+    Ok(n)
+}
+
+/// As `read(2)` does, for a few bytes that may have to be waited for and are taken out of something.
+#[inline(never)]
+fn read_few(file: &File, buf: usize, len: usize) -> SysResult {
+    if !file.flags().readable() {
+        return Err(Errno::EBADF);
     }
+    uaccess::probe_write(buf)?;
     let mut bytes = [0; TINY];
     let n = file.read(&mut bytes[..len])?;
-    uaccess::write_few(buf, bytes.get(..n).unwrap_or_default())?;
+    uaccess::write_few(buf, &bytes, n)?;
     Ok(n)
 }
 

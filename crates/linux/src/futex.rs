@@ -120,18 +120,27 @@ pub(crate) fn fault<T>(_: T) -> Errno {
     Errno::EFAULT
 }
 
-/// What identifies the word at an address, and, if it may be known to other address spaces, what keeps that from changing its meaning.
-#[inline(always)]
-pub(crate) fn key(task: &Task, addr: usize, private: bool) -> Result<(Word, Option<FutexKey>), Errno> {
+fn check(addr: usize) -> Result<(), Errno> {
     if !addr.is_multiple_of(4) {
         return Err(Errno::EINVAL);
     }
-    if addr >= user::USER_END {
-        return Err(Errno::EFAULT);
-    }
+    if addr < user::USER_END { Ok(()) } else { Err(Errno::EFAULT) }
+}
+
+/// What identifies the word at an address for those who have the same address space.
+#[inline(always)]
+fn private_word(task: &Task, addr: usize) -> Result<Word, Errno> {
+    check(addr)?;
+    Ok(FutexKey::private(task.process().space_id(), addr).numbers())
+}
+
+/// What identifies the word at an address, and, if it may be known to other address spaces, what keeps that from changing its meaning.
+#[inline(always)]
+pub(crate) fn key(task: &Task, addr: usize, private: bool) -> Result<(Word, Option<FutexKey>), Errno> {
     if private {
-        return Ok((FutexKey::private(task.process().space_id(), addr).numbers(), None));
+        return Ok((private_word(task, addr)?, None));
     }
+    check(addr)?;
     let key = task.process().memory()?.futex_key(addr)?;
     Ok((key.numbers(), Some(key)))
 }
@@ -184,13 +193,26 @@ pub(crate) fn park(deadline: Deadline) {
     }
 }
 
+#[inline(always)]
+fn waiter_of(task: &Task) -> &Arc<Waiter> {
+    task.futex.call_once(|| Arc::new(Waiter::new(task.thread().clone())))
+}
+
+/// As [`wait`], for a private word and without a deadline.
+fn wait_private(task: &Task, addr: usize, expected: u32) -> SysResult {
+    let word = private_word(task, addr)?;
+    let waiter = waiter_of(task);
+    enter(waiter, word, addr, expected, u32::MAX)?;
+    sleep(waiter, None)
+}
+
 /// Waits until the word is woken, unless it is not `expected`.
 pub(crate) fn wait(task: &Task, addr: usize, private: bool, expected: u32, deadline: Deadline, bits: u32) -> SysResult {
     if bits == 0 {
         return Err(Errno::EINVAL);
     }
     let (word, _key) = key(task, addr, private)?;
-    let waiter = task.futex.call_once(|| Arc::new(Waiter::new(task.thread().clone())));
+    let waiter = waiter_of(task);
     enter(waiter, word, addr, expected, bits)?;
     let result = sleep(waiter, deadline);
     if !private {
@@ -279,6 +301,16 @@ pub(crate) fn wake(task: &Task, addr: usize, private: bool, most: usize, bits: u
         return Err(Errno::EINVAL);
     }
     let (word, _key) = key(task, addr, private)?;
+    wake_word(word, most, bits)
+}
+
+/// As [`wake`], for a private word.
+fn wake_private(task: &Task, addr: usize, most: usize) -> SysResult {
+    wake_word(private_word(task, addr)?, most, u32::MAX)
+}
+
+#[inline(always)]
+fn wake_word(word: Word, most: usize, bits: u32) -> SysResult {
     let bucket = &TABLE[bucket_of(word)];
     if most == 1 {
         let mut bucket = bucket.lock();
@@ -402,10 +434,10 @@ pub fn sys_futex(task: &Task, addr: usize, operation: u32, value: u32, timeout: 
         if addr.is_multiple_of(4) && addr < user::USER_END && nobody_at(addr) {
             return Ok(0);
         }
-        return wake(task, addr, true, count(value), u32::MAX);
+        return wake_private(task, addr, count(value));
     }
     if operation == sys::FUTEX_WAIT | sys::FUTEX_PRIVATE_FLAG && timeout == 0 {
-        return wait(task, addr, true, value, None, u32::MAX);
+        return wait_private(task, addr, value);
     }
     operate(task, addr, operation, value, timeout, addr2, value3)
 }

@@ -5,7 +5,7 @@
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 use abi::errno::Errno;
-use alloc::vec::Vec;
+use alloc::boxed::Box;
 use fs::ops::{self, NewTime};
 use fs::path::{LookupFlags, Resolve, Walk};
 use fs::{Access, Cred, DeviceId, File, FileType, NewKind, OpenFlags, PATH_MAX, Path, RenameFlags, Timestamp};
@@ -23,7 +23,7 @@ const SHORT_NAME: usize = 96;
 pub struct Name {
     short: ShortString<SHORT_NAME>,
     /// For a longer one.
-    long: Vec<u8>,
+    long: Option<Box<[u8]>>,
 }
 
 impl Default for Name {
@@ -37,7 +37,7 @@ impl Name {
     #[inline(always)]
     #[must_use]
     pub const fn new() -> Self {
-        Self { short: ShortString::new(), long: Vec::new() }
+        Self { short: ShortString::new(), long: None }
     }
 
     /// A path name from user memory, without its NUL.
@@ -48,10 +48,7 @@ impl Name {
     pub fn read(&mut self, addr: usize) -> Result<&[u8], Errno> {
         match self.short.read(addr) {
             Ok(Some(name)) => Ok(name),
-            Ok(None) => {
-                self.long = uaccess::read_cstr(addr, PATH_MAX)?;
-                Ok(&self.long)
-            }
+            Ok(None) => Ok(self.long.insert(uaccess::read_cstr(addr, PATH_MAX)?.into_boxed_slice())),
             Err(_) => Err(Errno::EFAULT),
         }
     }

@@ -110,16 +110,16 @@ pub fn write_bytes(addr: usize, from: &[u8]) -> Result<(), Errno> {
     user::write_bytes(addr, from).map_err(|_| Errno::EFAULT)
 }
 
-/// Writes bytes, of which there mostly are one or eight.
+/// Writes the first `len` bytes, which mostly are one or eight.
 ///
 /// # Errors
 /// `EFAULT`; a part may have been written.
 #[inline(always)]
-pub fn write_few(addr: usize, from: &[u8]) -> Result<(), Errno> {
-    let written = match from {
-        [byte] => user::store_u8(addr, *byte),
-        [a, b, c, d, e, f, g, h] => user::store_u64(addr, u64::from_le_bytes([*a, *b, *c, *d, *e, *f, *g, *h])),
-        _ => user::write_bytes(addr, from),
+pub(crate) fn write_few(addr: usize, from: &[u8; 16], len: usize) -> Result<(), Errno> {
+    let written = match len {
+        1 => user::store_u8(addr, from[0]),
+        8 => user::store_u64(addr, from.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes))),
+        _ => user::write_bytes(addr, from.get(..len).unwrap_or_default()),
     };
     written.map_err(|_| Errno::EFAULT)
 }
