@@ -29,7 +29,7 @@ const PROGRAMS: [(&str, &[&str], &str); 5] = [
         &[
             "bash",
             "-c",
-            r#"strace -c -o /tmp/s cat /etc/hostname > /dev/null; grep -c ' openat$' /tmp/s; touch /tmp/there; strace -o /tmp/s -e inject=unlinkat:error=EROFS rm /tmp/there 2>&1 | grep -o 'Read-only.*'; test -e /tmp/there && grep -c INJECTED /tmp/s"#,
+            r#"strace -c -o /tmp/s cat /proc/version > /dev/null; grep -c ' openat$' /tmp/s; touch /tmp/there; strace -o /tmp/s -e inject=unlinkat:error=EROFS rm /tmp/there 2>&1 | grep -o 'Read-only.*'; test -e /tmp/there && grep -c INJECTED /tmp/s"#,
         ],
         "1\nRead-only file system\n1",
     ),
