@@ -110,15 +110,33 @@ fn compile(name: &str, flags: &[&str], files: &[PathBuf]) -> Result<PathBuf> {
 
 /// Builds the test program in Go; returns its path.
 pub fn go_test_program() -> Result<PathBuf> {
-    let program = paths::target().join("machine/go-tests");
-    run(Command::new("go")
-        .args(["build", "-o"])
-        .arg(&program)
-        .arg("main.go")
-        .current_dir(paths::root().join("tests/programs/go"))
-        .envs([("CGO_ENABLED", "0"), ("GOFLAGS", ""), ("GO111MODULE", "off")]))
-    .context("the Go test program (package golang-go; `make setup` installs it)")?;
+    go("go-tests", "tests/programs/go", false)
+}
+
+/// Builds Go's HTTP server and clients twice: without the C library, and linked with it dynamically; returns the paths.
+pub fn go_http() -> Result<[PathBuf; 2]> {
+    Ok([go("http-static", "tests/debian/http", false)?, go("http-cgo", "tests/debian/http", true)?])
+}
+
+fn go(name: &str, source: &str, cgo: bool) -> Result<PathBuf> {
+    let program = paths::target().join("machine").join(name);
+    run(Command::new("go").args(["build", "-o"]).arg(&program).arg("main.go").current_dir(paths::root().join(source)).envs([
+        ("CGO_ENABLED", if cgo { "1" } else { "0" }),
+        ("GOFLAGS", ""),
+        ("GO111MODULE", "off"),
+    ]))
+    .context("a test program in Go (package golang-go; `make setup` installs it)")?;
     Ok(program)
+}
+
+/// Builds the test program in Rust as distributions would, linked with the host's C library dynamically; returns its path.
+pub fn dynamic_test_program() -> Result<PathBuf> {
+    let directory = paths::target().join("dynamic");
+    run(cargo()
+        .args(["build", "--quiet", "--release", "--target", MACHINE_TARGET, "-p", "machine-tests", "--target-dir"])
+        .arg(&directory)
+        .env_remove("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS"))?;
+    Ok(directory.join(MACHINE_TARGET).join("release/machine-tests"))
 }
 
 /// Builds programs of the workspace as static Linux programs.

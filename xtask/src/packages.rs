@@ -45,6 +45,9 @@ pub const PYTHON: &[&str] = &["libpython3.11-testsuite", "netbase", "python3"];
 /// stress-ng, beside [`BASE`].
 pub const STRESS: &[&str] = &["stress-ng"];
 
+/// Node.js, Debian's own, beside [`BASE`].
+pub const NODE: &[&str] = &["nodejs=18*"];
+
 /// OpenJDK with its compiler, beside [`BASE`].
 pub const JAVA: &[&str] = &["openjdk-17-jdk-headless"];
 

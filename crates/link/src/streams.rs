@@ -102,12 +102,11 @@ impl Input {
     /// Takes what is there; rings if the supervisor may wait for room. `None`: nothing yet.
     pub(crate) fn pop(&self, buf: &mut [u8]) -> Option<usize> {
         let mut ring = self.ring.lock();
-        let was_full = ring.is_full();
         let count = ring.pop(buf);
+        if ring.made_room(count) {
+            guard::ipi::ring_peer();
+        }
         if count > 0 {
-            if was_full {
-                guard::ipi::ring_peer();
-            }
             return Some(count);
         }
         if ring.is_at_end() {
@@ -116,6 +115,9 @@ impl Input {
         // Asked for before the last look, which the caller's wait makes.
         ring.want_doorbell();
         let count = ring.pop(buf);
+        if ring.made_room(count) {
+            guard::ipi::ring_peer();
+        }
         (count > 0 || ring.is_at_end()).then_some(count)
     }
 }

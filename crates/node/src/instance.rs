@@ -275,10 +275,10 @@ impl Instance {
             let mut consumer = Consumer::resume(header, area, record.positions[stream]);
             let mut budget = area.len();
             while budget > 0 {
-                ring_back |= consumer.is_full();
                 let mut history = self.outputs[stream].lock();
                 let room = if last { budget } else { history.room() };
                 let count = consumer.pop(&mut buf[..room.min(4096).min(budget)]);
+                ring_back |= consumer.made_room(count);
                 history.push(&buf[..count]);
                 drained.grown[stream] |= count > 0;
                 budget -= count;

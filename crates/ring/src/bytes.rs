@@ -5,7 +5,7 @@
 //! shared words can make data wrong, but never an access out of bounds or a length that is a lie.
 
 use abi::window::RingHeader;
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicU8, Ordering, fence};
 
 /// Copies into the area from position `at` on.
 pub(crate) fn store_bytes(area: &[AtomicU8], at: u64, data: &[u8]) {
@@ -68,12 +68,17 @@ impl<'a> Producer<'a> {
         self.area.len() - usize::try_from(used).unwrap_or(usize::MAX).min(self.area.len())
     }
 
-    /// Pushes what fits, and says how much that was.
+    /// Pushes what fits, and says how much that was. Look once more at [`Self::free`] before sleeping.
     pub fn push(&mut self, data: &[u8]) -> usize {
-        let data = &data[..data.len().min(self.free())];
+        let free = self.free();
+        let data = &data[..data.len().min(free)];
         store_bytes(self.area, self.written, data);
         self.written = self.written.wrapping_add(data.len() as u64);
         self.header.written.store(self.written, Ordering::Release);
+        if data.len() == free {
+            // Pairs with the fence in `Consumer::made_room`.
+            fence(Ordering::SeqCst);
+        }
         data.len()
     }
 
@@ -123,10 +128,15 @@ impl<'a> Consumer<'a> {
         self.read
     }
 
-    /// True if nothing more can be pushed: then the producer may sleep, and wants to hear of the next pop.
+    /// Asked after popping `count` bytes: true if the ring may have been full until then, so that the producer may sleep, and wants to hear
+    /// of it. (To ask before would be too early: the producer may fill the ring and sleep while bytes are copied out of it.)
     #[must_use]
-    pub fn is_full(&self) -> bool {
-        self.len() == self.area.len()
+    pub fn made_room(&self, count: usize) -> bool {
+        // Here: `read` is published, then `written` is looked at. The producer: `written` is published, then `read` is looked at. At least
+        // one sees what the other did.
+        fence(Ordering::SeqCst);
+        let there = self.header.written.load(Ordering::Acquire).wrapping_sub(self.read).saturating_add(count as u64);
+        count > 0 && there >= self.area.len() as u64
     }
 
     /// Bytes that can be popped now: never more than the area holds, whatever the producer claims.
@@ -203,6 +213,36 @@ mod tests {
             prop_assert!(consumer.pop(&mut buffer) <= 16);
             prop_assert!(producer.push(&buffer) <= 16);
         }
+    }
+
+    #[test]
+    fn a_producer_that_sleeps_is_woken() {
+        const TOTAL: usize = 200_000;
+        let (header, area) = (RingHeader::new(), area(256));
+        let (doorbell, rung) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let (header, area) = (&header, &area);
+            scope.spawn(move || {
+                let mut producer = Producer::new(header, area);
+                let mut left = TOTAL;
+                while left > 0 {
+                    left -= producer.push(&[7; 300][..left.min(300)]);
+                    while left > 0 && producer.free() == 0 {
+                        rung.recv_timeout(std::time::Duration::from_secs(60)).expect("the consumer rings when there is room");
+                    }
+                }
+            });
+            let mut consumer = Consumer::new(header, area);
+            let (mut received, mut buffer) = (0, [0; 200]);
+            while received < TOTAL {
+                let count = consumer.pop(&mut buffer);
+                received += count;
+                if consumer.made_room(count) {
+                    // A producer that has sent all does not listen any more.
+                    let _ = doorbell.send(());
+                }
+            }
+        });
     }
 
     #[test]

@@ -33,6 +33,7 @@ pub fn tests() -> Vec<Test> {
         Test { name: "machine/tracing", place: SkerryMachine, run: tracing::run },
         Test { name: "machine/development", place: SkerryMachine, run: debian::development },
         Test { name: "machine/shell", place: SkerryMachine, run: shell::run },
+        Test { name: "machine/runtimes", place: SkerryMachine, run: runtimes::servers },
         Test { name: "machine/python", place: SkerryMachine, run: python::short },
         Test { name: "machine/stress-ng", place: SkerryMachine, run: stress::short },
         Test { name: "machine/fuzz", place: SkerryMachine, run: fuzz::run },

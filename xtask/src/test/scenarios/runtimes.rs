@@ -1,13 +1,22 @@
-//! A language runtime and a database that ask much of the system: OpenJDK, PostgreSQL.
+//! Language runtimes and a database that ask much of the system: Go, Rust's tokio, Node.js; OpenJDK; PostgreSQL.
 
 use anyhow::Result;
 
-use crate::packages;
 use crate::test::cases::{self, Instance};
 use crate::test::{Check, Setting};
+use crate::{build, packages};
 
+const SERVERS: &str = include_str!("../../../../tests/debian/runtimes.cases");
 const JAVA: &str = include_str!("../../../../tests/debian/java.cases");
 const POSTGRESQL: &str = include_str!("../../../../tests/debian/postgresql.cases");
+
+/// Servers with their clients.
+pub fn servers(setting: &Setting) -> Result<Vec<Check>> {
+    let [plain, cgo] = build::go_http()?;
+    let files = [plain, cgo, build::dynamic_test_program()?];
+    let instance = Instance { files: &files, ..instance(&[packages::BASE, packages::NODE], 1024, 200) };
+    cases::check(setting.machine("all"), &instance, &cases::parse(SERVERS))
+}
 
 /// OpenJDK.
 pub fn java(setting: &Setting) -> Result<Vec<Check>> {
