@@ -59,6 +59,22 @@ static void fault_write(void)
     touch(-1, MAP_PRIVATE | MAP_ANONYMOUS, 1);
 }
 
+/* The first write of each page of memory for which large pages were asked: one operation is one page of 4 KiB. */
+static void fault_large(void)
+{
+    enum { LARGE = 2 << 20 };
+    MEASURE_BATCHES(LARGE / PAGE, {
+        char *around = CHECK(mmap(NULL, 2 * LARGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        char *at = (char *)(((uintptr_t)around + LARGE - 1) & -(uintptr_t)LARGE);
+        CHECK(madvise(around, 2 * LARGE, MADV_HUGEPAGE));
+        uint64_t start = now();
+        for (volatile char *page = at; page != at + LARGE; page += PAGE)
+            *page = 1;
+        timing_end(&timing, now() - start);
+        CHECK(munmap(around, 2 * LARGE));
+    });
+}
+
 /* The first read of a page of a file that is in memory, mapped shared. */
 static void fault_file(void)
 {
@@ -130,7 +146,7 @@ static void memory_copy(void)
 
 const struct metric memory_metrics[] = {
     {"mmap-4k", mmap_4k},       {"mmap-128m", mmap_128m},   {"fault-read", fault_read},
-    {"fault-write", fault_write}, {"fault-file", fault_file}, {"mprotect", protect},
+    {"fault-write", fault_write}, {"fault-large", fault_large}, {"fault-file", fault_file}, {"mprotect", protect},
     {"memory-read", memory_read}, {"memory-write", memory_write}, {"memory-copy", memory_copy},
     {0},
 };

@@ -94,7 +94,8 @@ fn counts() -> Result<BTreeMap<String, Counts>> {
     let mut packages = BTreeMap::new();
     for (package, directory) in packages_with_directories()? {
         let mut sum = Counts::default();
-        for path in sources(&directory)? {
+        // Unit tests in a file of their own are left out, as are those that share one.
+        for path in sources(&directory)?.into_iter().filter(|path| !path.ends_with("tests.rs")) {
             let text = read(&path)?;
             sum += if path.extension().is_some_and(|extension| extension == "rs") {
                 source::count_rust(&text)

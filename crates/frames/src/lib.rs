@@ -153,6 +153,14 @@ impl<'a> Frames<'a> {
         self.alloc(cpu, 0)
     }
 
+    /// Takes a whole area if that is easy: `None` also if there is one that the hints do not know of. Looks at two bits an area at most.
+    #[must_use]
+    pub fn alloc_area(&self, cpu: usize) -> Option<u64> {
+        let first = self.hinted_area(cpu, true)?;
+        self.cpu(cpu)[BALANCE].fetch_sub(AREA_FRAMES, Ordering::Relaxed);
+        Some(first)
+    }
+
     /// Takes a block of whole areas that does not count as touched by that.
     ///
     /// # Panics

@@ -70,20 +70,25 @@ impl Frames<'_> {
     }
 
     fn search_area(&self, cpu: usize, touch: bool) -> Option<u64> {
+        self.hinted_area(cpu, touch).or_else(|| {
+            let free = |area: &usize| self.area(*area).load().free() == AREA_FRAMES;
+            (0..self.entries.len()).filter(free).find_map(|area| self.take_area(area, touch))
+        })
+    }
+
+    /// A whole area that the hints know of.
+    pub(crate) fn hinted_area(&self, cpu: usize, touch: bool) -> Option<u64> {
         let node = self.cpu(cpu)[NODE].load(Ordering::Relaxed) as u8;
         let near = |area: &usize| self.area(*area).load().node() == node;
-        let take = |area: usize| {
-            let taken = self.area(area).take_all(touch);
-            self.rehint(area);
-            taken.then_some(area as u64 * AREA_FRAMES)
-        };
+        let take = |area: usize| self.take_area(area, touch);
         // The lowest first, so that what is left is in large runs.
-        self.whole.from(0).filter(near).find_map(take).or_else(|| {
-            self.whole.from(0).find_map(take).or_else(|| {
-                let free = |area: &usize| self.area(*area).load().free() == AREA_FRAMES;
-                (0..self.entries.len()).filter(free).find_map(take)
-            })
-        })
+        self.whole.from(0).filter(near).find_map(take).or_else(|| self.whole.from(0).find_map(take))
+    }
+
+    fn take_area(&self, area: usize, touch: bool) -> Option<u64> {
+        let taken = self.area(area).take_all(touch);
+        self.rehint(area);
+        taken.then_some(area as u64 * AREA_FRAMES)
     }
 
     /// A run of areas, aligned to its length.

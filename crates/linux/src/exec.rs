@@ -281,6 +281,7 @@ pub(crate) fn load(task: &Task, program: Program, name: &[u8], mut args: Vec<Vec
     let top = page_down(stack_top - stack_limit.max(FIRST_STACK) - STACK_GAP - layout.offset(28));
     let space = AddressSpace::new(top).ok_or(Errno::ENOMEM)?;
     crate::limits::apply_memory_limits(&limits, &space);
+    space.forbid_large_pages(task.process().space().is_some_and(|old| !old.may_have_large_pages()));
 
     let base = if program.relocatable {
         let align = program.align.min(2 << 20);

@@ -57,6 +57,13 @@ fn may_commit(len: usize) -> Result<(), Errno> {
     if OVERCOMMIT.load(Ordering::Relaxed) == 0 && obvious() { Err(Errno::ENOMEM) } else { Ok(()) }
 }
 
+/// Why there is no page from the reserve of large ones, which is empty (`/proc/sys/vm/nr_hugepages`): the sizes that the processor has
+/// are short, others there are not. The size is where `MAP_HUGETLB` and `MFD_HUGETLB` have it.
+pub(crate) fn no_reserved_pages(flags: u32) -> Errno {
+    let size = flags >> sys::MAP_HUGE_SHIFT & sys::MAP_HUGE_MASK;
+    if matches!(size, 0 | 21 | 30) { Errno::ENOMEM } else { Errno::EINVAL }
+}
+
 /// `mmap(2)`
 pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd: i32, offset: u64) -> SysResult {
     if len == 0 || !offset.is_multiple_of(PAGE_SIZE as u64) {
@@ -68,12 +75,19 @@ pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd:
         sys::MAP_PRIVATE => false,
         _ => return Err(Errno::EINVAL),
     };
-    if flags & sys::MAP_HUGETLB != 0 {
-        // There are none of those sizes that the processor has, and no other sizes.
-        let size = flags >> sys::MAP_HUGE_SHIFT & sys::MAP_HUGE_MASK;
-        return Err(if matches!(size, 0 | 21 | 30) { Errno::ENOMEM } else { Errno::EINVAL });
+    let anonymous = flags & sys::MAP_ANONYMOUS != 0;
+    if flags & sys::MAP_TYPE == sys::MAP_SHARED_VALIDATE && (anonymous || flags & sys::MAP_SYNC != 0) {
+        // No file is on memory that keeps its content.
+        return Err(if anonymous { Errno::EINVAL } else { Errno::EOPNOTSUPP });
     }
-    if page_up(len).is_none() || offset.checked_add(len as u64).is_none() {
+    if flags & sys::MAP_HUGETLB != 0 {
+        // No file system has pages of another size.
+        return Err(if anonymous { no_reserved_pages(flags) } else { Errno::EINVAL });
+    }
+    if page_up(len).is_none() {
+        return Err(Errno::ENOMEM);
+    }
+    if !anonymous && offset.checked_add(len as u64).is_none_or(|end| end > i64::MAX as u64) {
         return Err(Errno::EOVERFLOW);
     }
     if !shared && prot.contains(Prot::WRITE) && flags & sys::MAP_NORESERVE == 0 {
@@ -89,11 +103,8 @@ pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd:
     }
     area.set(AreaFlags::LOCKED, lock);
     let first = offset / PAGE_SIZE as u64;
-    let object = if flags & sys::MAP_ANONYMOUS != 0 {
-        shared.then(|| (Object::anonymous(), 0))
-    } else {
-        Some((file_object(task, fd, shared, prot)?, first))
-    };
+    let object =
+        if anonymous { shared.then(|| (Object::anonymous(), 0)) } else { Some((file_object(task, fd, shared, prot)?, first)) };
     let place = if flags & sys::MAP_FIXED_NOREPLACE != 0 {
         Placement::FixedIfFree(addr)
     } else if flags & sys::MAP_FIXED != 0 {
@@ -101,7 +112,7 @@ pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd:
     } else {
         Placement::Anywhere(addr)
     };
-    let sealable = shared && flags & sys::MAP_ANONYMOUS == 0;
+    let sealable = shared && !anonymous;
     let at = space.mmap(Mapping { place, len, prot, flags: area, object })?;
     if sealable && prot.contains(Prot::WRITE) {
         // A seal that came in between has either seen the mapping, or is seen here.
@@ -173,6 +184,9 @@ pub fn sys_madvise(task: &Task, addr: usize, len: usize, advice: u32) -> SysResu
         sys::MADV_DOFORK => space.madvise(addr, len, Advice::Flags(none, AreaFlags::DONTFORK))?,
         sys::MADV_WIPEONFORK => space.madvise(addr, len, Advice::Flags(AreaFlags::WIPEONFORK, none))?,
         sys::MADV_KEEPONFORK => space.madvise(addr, len, Advice::Flags(none, AreaFlags::WIPEONFORK))?,
+        sys::MADV_HUGEPAGE => space.madvise(addr, len, Advice::Flags(AreaFlags::LARGE, AreaFlags::NO_LARGE))?,
+        sys::MADV_NOHUGEPAGE => space.madvise(addr, len, Advice::Flags(AreaFlags::NO_LARGE, AreaFlags::LARGE))?,
+        sys::MADV_COLLAPSE => space.collapse(addr, len)?,
         sys::MADV_REMOVE => space.remove(addr, len)?,
         sys::MADV_POPULATE_READ => populate(&space, addr, len, Access::Read)?,
         sys::MADV_POPULATE_WRITE => populate(&space, addr, len, Access::Write)?,
@@ -181,8 +195,6 @@ pub fn sys_madvise(task: &Task, addr: usize, len: usize, advice: u32) -> SysResu
         | sys::MADV_RANDOM
         | sys::MADV_SEQUENTIAL
         | sys::MADV_WILLNEED
-        | sys::MADV_HUGEPAGE
-        | sys::MADV_NOHUGEPAGE
         | sys::MADV_DONTDUMP
         | sys::MADV_DODUMP
         | sys::MADV_COLD
@@ -244,7 +256,8 @@ fn lock_limit(task: &Task) -> usize {
 fn lock_range(addr: usize, len: usize) -> Result<(usize, usize), Errno> {
     let start = vm::page_down(addr);
     let len = (addr - start).checked_add(len).and_then(page_up).ok_or(Errno::EINVAL)?;
-    Ok((start, len))
+    // Nothing is mapped there.
+    if start.checked_add(len).ok_or(Errno::EINVAL)? > vm::USER_END { Err(Errno::ENOMEM) } else { Ok((start, len)) }
 }
 
 /// `mlock2(2)`: nothing is ever swapped, so it is enough that the pages are there.

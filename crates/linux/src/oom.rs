@@ -57,10 +57,11 @@ pub(crate) fn make_room(task: &Task) {
 fn choose(task: &Task) -> Option<u64> {
     let mut deadline = DEADLINE.lock();
     let now = now_ns();
-    if *deadline > now && CHOSEN.load(Ordering::SeqCst) != 0 {
+    let guard::mem::MemStats { total, free, .. } = guard::mem::stats();
+    // The one that was chosen may have ended since `task` found nothing, or is still about to.
+    if *deadline > now && (CHOSEN.load(Ordering::SeqCst) != 0 || free > total / 32) {
         return Some(*deadline);
     }
-    let total = guard::mem::stats().total;
     let candidates = processes::select(|_, _| true).into_iter().filter(|process| !process.is_ending());
     let heaviest = candidates.filter_map(|process| Some((weight(&process, total)?, process))).max_by_key(|(weight, _)| *weight);
     let (_, victim) = heaviest?;

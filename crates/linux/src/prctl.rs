@@ -47,8 +47,11 @@ pub fn sys_prctl(task: &Task, option: u32, arg: usize, arg3: usize, arg4: usize,
         pr::PR_SET_TSC if arg == pr::PR_TSC_ENABLE as usize => Ok(0),
         pr::PR_GET_SECCOMP => Ok(task.seccomp.lock().mode()),
         pr::PR_SET_SECCOMP => crate::seccomp::set_by_prctl(task, arg, arg3),
-        // What a page is made of is the kernel's choice anyway.
-        pr::PR_SET_THP_DISABLE | pr::PR_GET_THP_DISABLE => Ok(0),
+        pr::PR_SET_THP_DISABLE if rest_is_zero => {
+            task.process().memory()?.forbid_large_pages(arg != 0);
+            Ok(0)
+        }
+        pr::PR_GET_THP_DISABLE if arg == 0 && rest_is_zero => Ok(usize::from(!task.process().memory()?.may_have_large_pages())),
         // Among those that are not there: names of anonymous memory, which a kernel without that option refuses like this.
         _ => Err(Errno::EINVAL),
     }

@@ -92,6 +92,9 @@ pub fn sys_fallocate(task: &Task, fd: i32, mode: u32, offset: i64, len: i64) -> 
 
 /// `memfd_create(2)`
 pub fn sys_memfd_create(task: &Task, name: usize, flags: u32) -> SysResult {
+    if flags & sys::MFD_HUGETLB != 0 {
+        return Err(crate::mm::no_reserved_pages(flags));
+    }
     if flags & !(sys::MFD_CLOEXEC | sys::MFD_ALLOW_SEALING | sys::MFD_NOEXEC_SEAL | sys::MFD_EXEC) != 0 {
         return Err(Errno::EINVAL);
     }

@@ -1,15 +1,19 @@
 //! `/sys`: what C libraries and language run-times read to count CPUs, size caches and find out about huge pages.
 
 use crate::proc::place;
+use abi::errno::Errno;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt::Write;
+use core::sync::atomic::{AtomicU8, Ordering};
+use fs::Inode;
 use fs::pseudo::{self, Attr, PseudoFs, StaticDir};
 use guard::{cpu, mem};
 use raw_cpuid::{CacheType, CpuId};
+use vm::LargePages;
 
 const MAGIC: u64 = 0x6265_6572;
 
@@ -70,9 +74,10 @@ pub fn new() -> Arc<PseudoFs> {
         add("devices/system/clocksource/clocksource0/current_clocksource", "tsc\n".into());
         add("devices/system/clocksource/clocksource0/available_clocksource", "tsc\n".into());
         let huge = "kernel/mm/transparent_hugepage";
-        add(&format!("{huge}/enabled"), "always madvise [never]\n".into());
-        add(&format!("{huge}/defrag"), "always defer defer+madvise madvise [never]\n".into());
-        add(&format!("{huge}/shmem_enabled"), "always within_size advise [never] deny force\n".into());
+        place(&root, &format!("{huge}/enabled"), large_pages(dev));
+        place(&root, &format!("{huge}/defrag"), choice(dev, &DEFRAG, &["always", "defer", "defer+madvise", "madvise", "never"]));
+        // No file has any: of the choices there are on Linux, only those that say so can be made.
+        place(&root, &format!("{huge}/shmem_enabled"), choice(dev, &SHMEM, &["never", "deny"]));
         add(&format!("{huge}/use_zero_page"), "0\n".into());
         add(&format!("{huge}/hpage_pmd_size"), "2097152\n".into());
         for name in ["nr", "free", "resv", "surplus", "nr_overcommit"] {
@@ -84,6 +89,37 @@ pub fn new() -> Arc<PseudoFs> {
         }
         root
     })
+}
+
+/// Whether a fault may wait for memory to be put together for a large page. It never does.
+static DEFRAG: AtomicU8 = AtomicU8::new(3);
+static SHMEM: AtomicU8 = AtomicU8::new(0);
+
+/// The names of choices, the one that is made in brackets.
+fn choices(names: &[&str], made: usize) -> Vec<u8> {
+    let marked = names.iter().enumerate().map(|(n, name)| if n == made { format!("[{name}]") } else { (*name).into() });
+    let mut line = marked.collect::<Vec<String>>().join(" ");
+    line.push('\n');
+    line.into_bytes()
+}
+
+/// Which of the names was written.
+fn chosen(names: &[&str], text: &[u8]) -> Result<usize, Errno> {
+    names.iter().position(|name| name.as_bytes() == text.trim_ascii()).ok_or(Errno::EINVAL)
+}
+
+/// A file in which one of `names` is chosen.
+fn choice(dev: u64, made: &'static AtomicU8, names: &'static [&'static str]) -> Arc<dyn Inode> {
+    let show = || Ok(choices(names, made.load(Ordering::Relaxed).into()));
+    pseudo::writable_file(Attr::new(dev, 0o644), show, |text| chosen(names, text).map(|n| made.store(n as u8, Ordering::Relaxed)))
+}
+
+/// Who gets large pages.
+fn large_pages(dev: u64) -> Arc<dyn Inode> {
+    const NAMES: [&str; 3] = ["always", "madvise", "never"];
+    const ALL: [LargePages; 3] = [LargePages::Always, LargePages::Madvise, LargePages::Never];
+    let show = || Ok(choices(&NAMES, ALL.iter().position(|one| *one == vm::large_pages()).unwrap_or_default()));
+    pseudo::writable_file(Attr::new(dev, 0o644), show, |text| chosen(&NAMES, text).map(|n| vm::set_large_pages(ALL[n])))
 }
 
 /// One CPU: its place among the instance's, and its caches.

@@ -40,7 +40,7 @@ calls! {
     6 lstat(Str, Ptr) = [stat::sys_lstat];
     7 poll(Ptr, Num, Int) = [poll::sys_poll];
     8 lseek(Fd, Int, Num) = [file::sys_lseek];
-    9 mmap(Ptr, Num, Hex, Hex, Fd, Hex) = [mm::sys_mmap]; // partial: no MAP_HUGETLB; MAP_SYNC is ignored
+    9 mmap(Ptr, Num, Hex, Hex, Fd, Hex) = [mm::sys_mmap];
     10 mprotect(Ptr, Num, Hex) = [mm::sys_mprotect];
     11 munmap(Ptr, Num) = [mm::sys_munmap];
     12 brk(Ptr) = [mm::sys_brk];
@@ -59,7 +59,7 @@ calls! {
     25 mremap(Ptr, Num, Num, Hex, Ptr) = [mm::sys_mremap];
     26 msync(Ptr, Num, Hex) = [mm::sys_msync];
     27 mincore(Ptr, Num, Ptr) = [mm::sys_mincore];
-    28 madvise(Ptr, Num, Num) = [mm::sys_madvise]; // partial: no MADV_COLLAPSE, MADV_HWPOISON
+    28 madvise(Ptr, Num, Num) = [mm::sys_madvise];
     29 shmget(Int, Num, Oct) = [shm::sys_shmget]; // partial: no SHM_HUGETLB
     30 shmat(Int, Ptr, Oct) = [shm::sys_shmat];
     31 shmctl(Int, Num, Ptr) = [shm::sys_shmctl];
@@ -309,7 +309,7 @@ calls! {
     316 renameat2(Fd, Str, Fd, Str, Hex) = [path::sys_renameat2];
     317 seccomp(Num, Hex, Ptr) = [seccomp::sys_seccomp]; // partial: no SECCOMP_RET_USER_NOTIF
     318 getrandom(Ptr, Num, Hex) = [sys::sys_getrandom];
-    319 memfd_create(Str, Hex) = [storage::sys_memfd_create]; // partial: no MFD_HUGETLB
+    319 memfd_create(Str, Hex) = [storage::sys_memfd_create];
     322 execveat(Fd, Str, Ptr, Ptr, Hex) = [regs exec::sys_execveat];
     324 membarrier(Num, Hex, Int) = [membarrier::sys_membarrier];
     325 mlock2(Ptr, Num, Hex) = [mm::sys_mlock2];

@@ -39,6 +39,10 @@ bitflags::bitflags! {
         const LOCKED = 16;
         /// Stays as it is (`mseal(2)`).
         const SEALED = 32;
+        /// Large pages are wanted (`MADV_HUGEPAGE`).
+        const LARGE = 64;
+        /// Large pages are not wanted (`MADV_NOHUGEPAGE`).
+        const NO_LARGE = 128;
     }
 }
 

@@ -7,8 +7,8 @@ use abi::errno::Errno;
 
 use crate::area::{Area, AreaFlags, Prot, Source};
 use crate::object::Object;
-use crate::space::AddressSpace;
-use crate::{Insert, MapError, PAGE_SIZE, Page, Perm, USER_END, USER_START, page_down, zero};
+use crate::space::{AddressSpace, State};
+use crate::{Insert, MapError, PAGE_SIZE, Page, Perm, USER_END, USER_START, large, page_down, zero};
 
 /// How memory is touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,7 +94,7 @@ impl AddressSpace {
         loop {
             let state = self.look(&(va..va + PAGE_SIZE));
             let missing = match state.areas.find(va) {
-                Some((start, area)) => match self.resolve(area, va - start, va, access)? {
+                Some((start, area)) => match self.resolve(&state, area, va - start, va, access)? {
                     Outcome::Usable => return Ok(then()),
                     Outcome::Again => continue,
                     Outcome::Absent(source) => Some(source),
@@ -111,12 +111,15 @@ impl AddressSpace {
     }
 
     /// Brings in the page at `va`, `offset` bytes into its area, which stays as it is meanwhile.
-    fn resolve(&self, area: &Area, offset: usize, va: usize, access: Access) -> Result<Outcome, FaultError> {
+    fn resolve(&self, state: &State, area: &Area, offset: usize, va: usize, access: Access) -> Result<Outcome, FaultError> {
         if !access.allowed(area.prot) || access == Access::Poke && area.shared() && !area.prot.contains(Prot::WRITE) {
             return Err(FaultError::Forbidden);
         }
         let perm = |write: bool| Perm { write: write && area.prot.contains(Prot::WRITE), exec: area.prot.contains(Prot::EXEC) };
         let write = matches!(access, Access::Write | Access::Poke);
+        if write && self.wants_large(area) && self.bring_in_large(state, area, va - offset, va, perm(true)) {
+            return Ok(Outcome::Usable);
+        }
         let (mut resident, mut written) = (true, write);
         let make = || {
             if let Some(page) = self.parked.take(va) {
@@ -165,7 +168,7 @@ impl AddressSpace {
             Ok(Insert::Occupied(now)) if !write || now.write => Ok(Outcome::Usable),
             Ok(Insert::Occupied(_)) => {
                 area.copied.set();
-                self.make_writable(va, area.shared(), perm(true))
+                self.make_writable(va - offset, area, va, perm(true))
             }
             Err(Missing::Memory) => Err(FaultError::NoMemory),
             Err(Missing::Page(index)) => match &area.source {
@@ -196,10 +199,14 @@ impl AddressSpace {
         self.present(area.shared()).fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// Lets the program write to the page at `va`: to this one if nobody else has it, or to a copy.
-    fn make_writable(&self, va: usize, shared: bool, perm: Perm) -> Result<Outcome, FaultError> {
-        let Some((page, now, _)) = self.table.get(va) else { return Ok(Outcome::Again) };
+    /// Lets the program write to the page at `va`, in an area that begins at `start`: to this one if nobody else has it, or to a copy.
+    fn make_writable(&self, start: usize, area: &Area, va: usize, perm: Perm) -> Result<Outcome, FaultError> {
+        let shared = area.shared();
+        let Some((page, now, noted)) = self.table.get(va) else { return Ok(Outcome::Again) };
         if now.write {
+            return Ok(Outcome::Usable);
+        }
+        if noted.large && large::lies_in(start, area, va) && self.table.allow_large(va, &page, perm) {
             return Ok(Outcome::Usable);
         }
         // Two references: the table's and `page`. Others could come from this entry only, whose every user holds another one or

@@ -1,6 +1,6 @@
 //! Pages and page tables of unit tests: the guard's interface over ordinary memory, with no processor behind it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -55,11 +55,44 @@ pub(crate) struct Perm {
     pub(crate) exec: bool,
 }
 
+/// As `guard::mem::LargePage`.
+#[derive(Debug)]
+pub(crate) struct LargePage(Vec<Page>);
+
+impl LargePage {
+    pub(crate) const PAGES: usize = SPAN / PAGE_SIZE;
+
+    pub(crate) fn zeroed() -> Option<Self> {
+        (0..Self::PAGES).map(|_| Page::zeroed()).collect::<Option<_>>().map(Self)
+    }
+
+    pub(crate) fn fill(&self, n: usize, page: &Page) {
+        let bytes = page.0.lock().unwrap().clone();
+        self.0[n].write(0, &bytes);
+    }
+
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.0.iter().all(|page| page.refs() == 1)
+    }
+
+    pub(crate) fn into_pages(self, mut each: impl FnMut(usize, Page)) {
+        self.0.into_iter().enumerate().for_each(|(n, page)| each(n, page));
+    }
+}
+
+/// As `guard::paging::Unmapped`.
+#[derive(Debug)]
+pub(crate) enum Unmapped {
+    Page(Page),
+    Large(LargePage),
+}
+
 /// As `guard::paging::Flags`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flags {
     pub(crate) accessed: bool,
     pub(crate) dirty: bool,
+    pub(crate) large: bool,
 }
 
 /// As `guard::paging::MapError`.
@@ -79,8 +112,8 @@ pub(crate) struct Span<'a> {
     map: &'a mut BTreeMap<usize, (Page, Perm)>,
 }
 
-/// What one page table covers.
-const SPAN: usize = 2 << 20;
+/// What one page table covers, and a large page is: less than there is, so that tests come across it.
+const SPAN: usize = 8 * PAGE_SIZE;
 
 impl Span<'_> {
     pub(crate) fn put(&mut self, va: usize, perm: Perm, page: impl FnOnce() -> Page) -> bool {
@@ -92,9 +125,34 @@ impl Span<'_> {
     }
 }
 
+/// What is mapped where, and which spans are mapped as large pages.
+#[derive(Default)]
+struct Tables {
+    pages: BTreeMap<usize, (Page, Perm)>,
+    large: BTreeSet<usize>,
+}
+
+impl Tables {
+    /// Splits the large pages that lie partly in `range`.
+    fn split(&mut self, range: &Range<usize>) {
+        let whole = |at: usize| range.start <= at && at + SPAN <= range.end;
+        self.large.retain(|&at| whole(at) || at + SPAN <= range.start || range.end <= at);
+    }
+
+    fn in_large(&self, va: usize) -> bool {
+        self.large.contains(&(va & !(SPAN - 1)))
+    }
+
+    /// The entry at `va`, of a single page, if it maps `page` and cannot be written to.
+    fn holds(&mut self, va: usize, page: &Page) -> Option<&mut (Page, Perm)> {
+        self.large.remove(&(va & !(SPAN - 1)));
+        self.pages.get_mut(&va).filter(|entry| entry.0.frame() == page.frame() && !entry.1.write)
+    }
+}
+
 /// As `guard::paging::PageTable`.
 #[derive(Default)]
-pub(crate) struct PageTable(Mutex<BTreeMap<usize, (Page, Perm)>>);
+pub(crate) struct PageTable(Mutex<Tables>);
 
 impl PageTable {
     pub(crate) fn new() -> Option<Self> {
@@ -102,74 +160,111 @@ impl PageTable {
     }
 
     pub(crate) fn map(&self, va: usize, page: Page, perm: Perm) -> Result<Option<Page>, MapError> {
-        Ok(self.0.lock().unwrap().insert(va, (page, perm)).map(|(page, _)| page))
+        let mut tables = self.0.lock().unwrap();
+        tables.split(&(va..va + PAGE_SIZE));
+        Ok(tables.pages.insert(va, (page, perm)).map(|(page, _)| page))
+    }
+
+    pub(crate) fn is_vacant(&self, va: usize) -> bool {
+        let start = va & !(SPAN - 1);
+        self.0.lock().unwrap().pages.range(start..start + SPAN).next().is_none()
+    }
+
+    pub(crate) fn map_large(&self, va: usize, page: LargePage, perm: Perm) -> Result<(), LargePage> {
+        let mut tables = self.0.lock().unwrap();
+        if !va.is_multiple_of(SPAN) || tables.pages.range(va..va + SPAN).next().is_some() {
+            return Err(page);
+        }
+        tables.large.insert(va);
+        page.into_pages(|n, page| drop(tables.pages.insert(va + n * PAGE_SIZE, (page, perm))));
+        Ok(())
+    }
+
+    pub(crate) fn allow_large(&self, va: usize, page: &Page, perm: Perm) -> bool {
+        let mut tables = self.0.lock().unwrap();
+        let start = va & !(SPAN - 1);
+        if !tables.large.contains(&start) || tables.pages[&va].0.frame() != page.frame() {
+            return false;
+        }
+        let entries = tables.pages.range_mut(start..start + SPAN);
+        let mut sole = true;
+        let entries: Vec<_> = entries.inspect(|(at, entry)| sole &= entry.0.refs() == 1 + u32::from(**at == va)).collect();
+        if sole {
+            entries.into_iter().for_each(|(_, entry)| entry.1 = perm);
+        }
+        sole
     }
 
     pub(crate) fn insert_with<E>(&self, va: usize, make: impl FnOnce() -> Result<(Page, Perm), E>) -> Result<Insert, E> {
-        let mut map = self.0.lock().unwrap();
-        if let Some((_, perm)) = map.get(&va) {
+        let mut tables = self.0.lock().unwrap();
+        if let Some((_, perm)) = tables.pages.get(&va) {
             return Ok(Insert::Occupied(*perm));
         }
-        map.insert(va, make()?);
+        tables.pages.insert(va, make()?);
         Ok(Insert::Done)
     }
 
     pub(crate) fn fill(&self, va: usize, each: impl FnOnce(&mut Span<'_>)) {
         let start = va & !(SPAN - 1);
-        each(&mut Span { start, map: &mut self.0.lock().unwrap() });
+        each(&mut Span { start, map: &mut self.0.lock().unwrap().pages });
     }
 
     pub(crate) fn synchronize(&self) {}
 
     pub(crate) fn replace(&self, va: usize, old: &Page, new: Page, perm: Perm) -> bool {
-        match self.0.lock().unwrap().get_mut(&va) {
-            Some(entry) if entry.0.frame() == old.frame() && !entry.1.write => {
-                *entry = (new, perm);
-                true
-            }
-            _ => false,
-        }
+        self.0.lock().unwrap().holds(va, old).map(|entry| *entry = (new, perm)).is_some()
     }
 
     pub(crate) fn allow(&self, va: usize, page: &Page, perm: Perm) -> bool {
-        match self.0.lock().unwrap().get_mut(&va) {
-            Some(entry) if entry.0.frame() == page.frame() && !entry.1.write => {
-                entry.1 = perm;
-                true
-            }
-            _ => false,
-        }
+        self.0.lock().unwrap().holds(va, page).map(|entry| entry.1 = perm).is_some()
     }
 
-    pub(crate) fn unmap_range(&self, range: Range<usize>, each: &mut dyn FnMut(usize, Page)) {
-        let mut map = self.0.lock().unwrap();
-        let doomed: Vec<usize> = map.range(range).map(|(&va, _)| va).collect();
+    pub(crate) fn unmap_range(&self, range: Range<usize>, each: &mut dyn FnMut(usize, Unmapped)) {
+        let mut tables = self.0.lock().unwrap();
+        tables.split(&range);
+        let mut doomed: Vec<usize> = tables.pages.range(range).map(|(&va, _)| va).collect();
+        doomed.retain(|&va| !tables.in_large(va) || va.is_multiple_of(SPAN));
         for va in doomed {
-            let (page, _) = map.remove(&va).unwrap();
-            each(va, page);
+            let tables = &mut *tables;
+            let mut take = |va| tables.pages.remove(&va).unwrap().0;
+            if tables.large.remove(&va) {
+                each(va, Unmapped::Large(LargePage((va..va + SPAN).step_by(PAGE_SIZE).map(take).collect())));
+            } else {
+                each(va, Unmapped::Page(take(va)));
+            }
         }
     }
 
     pub(crate) fn protect(&self, range: Range<usize>, perm: Perm) {
-        self.0.lock().unwrap().range_mut(range).for_each(|(_, entry)| entry.1 = perm);
+        let mut tables = self.0.lock().unwrap();
+        tables.split(&range);
+        tables.pages.range_mut(range).for_each(|(_, entry)| entry.1 = perm);
     }
 
-    pub(crate) fn get(&self, va: usize) -> Option<(Page, Perm, ())> {
-        self.0.lock().unwrap().get(&va).map(|(page, perm)| (page.clone(), *perm, ()))
+    pub(crate) fn get(&self, va: usize) -> Option<(Page, Perm, Flags)> {
+        let tables = self.0.lock().unwrap();
+        let flags = Flags { accessed: true, dirty: true, large: tables.in_large(va) };
+        tables.pages.get(&va).map(|(page, perm)| (page.clone(), *perm, flags))
     }
 
     pub(crate) fn share_cow(&self, child: &Self, range: Range<usize>, mut each: impl FnMut(Frame)) -> Result<(), MapError> {
-        for (&va, (page, perm)) in self.0.lock().unwrap().range_mut(range) {
+        let mut tables = self.0.lock().unwrap();
+        let mut theirs = child.0.lock().unwrap();
+        tables.split(&range);
+        theirs.large.extend(tables.large.range(range.clone()));
+        for (&va, (page, perm)) in tables.pages.range_mut(range) {
             perm.write = false;
             each(page.frame());
-            child.0.lock().unwrap().insert(va, (page.clone(), *perm));
+            theirs.pages.insert(va, (page.clone(), *perm));
         }
         Ok(())
     }
 
     pub(crate) fn visit(&self, range: Range<usize>, mut each: impl FnMut(usize, &Page, Flags)) {
-        for (&va, (page, perm)) in self.0.lock().unwrap().range(range) {
-            each(va, &page.clone(), Flags { accessed: true, dirty: perm.write });
+        let mut tables = self.0.lock().unwrap();
+        tables.split(&range);
+        for (&va, (page, perm)) in tables.pages.range(range) {
+            each(va, &page.clone(), Flags { accessed: true, dirty: perm.write, large: tables.in_large(va) });
         }
     }
 

@@ -6,6 +6,7 @@
 //! | `claim` | range locks: who may change or fault what at the same time |
 //! | `space` | an address space: the areas, the page table, and the calls that change both |
 //! | `fault` | what happens when a program touches a page: demand paging, copy on write, stack growth |
+//! | `large` | pages of 2 MiB |
 //! | `advice` | what a program says about its memory: `madvise`, `mlock`, `mincore` |
 //! | `remap` | moving and growing what is mapped |
 //! | `seal` | what stays as it is |
@@ -31,6 +32,7 @@ mod few;
 #[cfg(not(target_os = "none"))]
 mod host;
 mod intervals;
+mod large;
 mod mappings;
 mod object;
 #[cfg(test)]
@@ -47,15 +49,16 @@ pub use guard::mem::Page;
 pub use host::Page;
 
 #[cfg(target_os = "none")]
-pub(crate) use guard::mem::Frame;
+pub(crate) use guard::mem::{Frame, LargePage};
 #[cfg(target_os = "none")]
-pub(crate) use guard::paging::{Insert, MapError, PageTable, Perm};
+pub(crate) use guard::paging::{Insert, MapError, PageTable, Perm, Unmapped};
 #[cfg(not(target_os = "none"))]
-pub(crate) use host::{Frame, Insert, MapError, PageTable, Perm};
+pub(crate) use host::{Frame, Insert, LargePage, MapError, PageTable, Perm, Unmapped};
 
 pub use advice::Advice;
 pub use area::{AreaFlags, Prot};
 pub use fault::{Access, FaultError};
+pub use large::{LargePages, counts as large_page_counts, set_setting as set_large_pages, setting as large_pages};
 pub use mappings::Mappings;
 pub use object::{Backing, Object, SharedMemory};
 pub use remap::Remap;

@@ -20,6 +20,7 @@ enum Op {
     Move { at: usize, pages: usize, to: usize },
     Write { at: usize, value: u8 },
     Read { at: usize },
+    Collapse { at: usize, pages: usize },
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
@@ -33,6 +34,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => (span(), 0..PAGES).prop_map(|((at, pages), to)| Op::Move { at, pages, to }),
         4 => (0..PAGES, any::<u8>()).prop_map(|(at, value)| Op::Write { at, value }),
         4 => (0..PAGES).prop_map(|at| Op::Read { at }),
+        1 => span().prop_map(|(at, pages)| Op::Collapse { at, pages }),
     ];
     prop::collection::vec(op, 1..60)
 }
@@ -41,12 +43,12 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 type Model = [Option<(Prot, u8)>; PAGES];
 
 /// Does one operation in the part that begins at `base`, and compares.
-fn step(space: &AddressSpace, base: usize, model: &mut Model, op: &Op) {
+fn step(space: &AddressSpace, base: usize, flags: AreaFlags, model: &mut Model, op: &Op) {
     let va = |page: usize| base + page * PAGE_SIZE;
     match *op {
         Op::Map { at, pages, fixed } => {
             let place = if fixed { Placement::Fixed(va(at)) } else { Placement::FixedIfFree(va(at)) };
-            let request = Mapping { place, len: pages * PAGE_SIZE, prot: RW, flags: AreaFlags::empty(), object: None };
+            let request = Mapping { place, len: pages * PAGE_SIZE, prot: RW, flags, object: None };
             let free = model[at..at + pages].iter().all(Option::is_none);
             assert_eq!(space.mmap(request).is_ok(), fixed || free);
             if fixed || free {
@@ -100,6 +102,8 @@ fn step(space: &AddressSpace, base: usize, model: &mut Model, op: &Op) {
             };
             assert_eq!(error, expected);
         }
+        // Whether it can or not, nothing is seen of it.
+        Op::Collapse { at, pages } => drop(space.collapse(va(at), pages * PAGE_SIZE)),
     }
 }
 
@@ -121,7 +125,8 @@ proptest! {
 
     /// Parts of one space that touch, one per thread, while another thread forks and looks at the children.
     #[test]
-    fn threads_do_not_disturb_each_other(lists in prop::collection::vec(ops(), 4)) {
+    fn threads_do_not_disturb_each_other(lists in prop::collection::vec(ops(), 4), large in any::<bool>()) {
+        let flags = if large { AreaFlags::LARGE } else { AreaFlags::empty() };
         let space = AddressSpace::new(1 << 40).unwrap();
         let over = AtomicBool::new(false);
         let base = |thread: usize| 0x2000_0000 + thread * PAGES * PAGE_SIZE;
@@ -142,7 +147,7 @@ proptest! {
                 scope.spawn(move || {
                     let mut model = [None; PAGES];
                     for op in ops.iter().cycle().take(ops.len() * 4) {
-                        step(space, base(thread), &mut model, op);
+                        step(space, base(thread), flags, &mut model, op);
                     }
                     model
                 })
@@ -165,7 +170,8 @@ fn faults_on_the_same_pages() {
     for round in 0..30 {
         let space = AddressSpace::new(1 << 40).unwrap();
         let place = Placement::Fixed(0x2000_0000);
-        let request = Mapping { place, len: PAGES * PAGE_SIZE, prot: RW, flags: AreaFlags::empty(), object: None };
+        let flags = if round % 2 == 0 { AreaFlags::LARGE } else { AreaFlags::empty() };
+        let request = Mapping { place, len: PAGES * PAGE_SIZE, prot: RW, flags, object: None };
         let at = space.mmap(request).unwrap();
         let family: Vec<Arc<AddressSpace>> = (0..round % 3).map(|_| space.fork().unwrap()).collect();
         std::thread::scope(|scope| {

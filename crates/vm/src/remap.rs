@@ -11,7 +11,7 @@ use crate::area::{Area, AreaFlags, Prot};
 use crate::claim::Claim;
 use crate::few::Few;
 use crate::space::{AddressSpace, Mapping, Placement, State};
-use crate::{PAGE_SIZE, Page, Perm, page_up, zero};
+use crate::{PAGE_SIZE, Page, Perm, Unmapped, page_up, zero};
 
 /// How `mremap` may go about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -158,22 +158,16 @@ impl AddressSpace {
             return;
         };
         let shared = area.shared();
-        let mut pages: Vec<(usize, Page)> = Vec::new();
-        self.table.unmap_range(moved.clone(), &mut |va, page| pages.push((va, page)));
+        let mut gone: Vec<(usize, Unmapped)> = Vec::new();
+        self.table.unmap_range(moved.clone(), &mut |va, page| gone.push((va, page)));
         self.drop_pages(moved.end..from.end, shared);
         for (va, page) in self.parked.take_range(&moved) {
             self.parked.insert(there(va), page);
         }
-        for (va, page) in pages {
-            let write = area.prot.contains(Prot::WRITE) && (shared || page.refs() == 1);
-            let perm = Perm { write, exec: area.prot.contains(Prot::EXEC) };
-            let spare = page.clone();
-            if self.table.map(there(va), page, perm).is_err() && !zero::is(&spare) {
-                self.present(shared).fetch_sub(1, Ordering::Relaxed);
-                if !shared {
-                    // No table: the page waits for the fault that asks for it.
-                    self.parked.insert(there(va), spare);
-                }
+        for (va, page) in gone {
+            match page {
+                Unmapped::Page(page) => self.put_back(&area, there(va), page),
+                Unmapped::Large(page) => self.put_large_back(&area, there(va), page),
             }
         }
         let replaced = target.finish(|state| {
@@ -184,5 +178,18 @@ impl AddressSpace {
         });
         let left = source.finish(|state| if keep { Few::default() } else { state.forget(from) });
         drop((replaced, left));
+    }
+    /// Maps a page that was taken out of the table, at `va`, which is claimed and empty.
+    pub(crate) fn put_back(&self, area: &Area, va: usize, page: Page) {
+        let write = area.prot.contains(Prot::WRITE) && (area.shared() || page.refs() == 1);
+        let perm = Perm { write, exec: area.prot.contains(Prot::EXEC) };
+        let spare = page.clone();
+        if self.table.map(va, page, perm).is_err() && !zero::is(&spare) {
+            self.present(area.shared()).fetch_sub(1, Ordering::Relaxed);
+            if !area.shared() {
+                // No table: the page waits for the fault that asks for it.
+                self.parked.insert(va, spare);
+            }
+        }
     }
 }

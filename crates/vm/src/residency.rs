@@ -24,6 +24,8 @@ pub struct Residency {
     pub referenced: usize,
     /// Not a file's.
     pub anonymous: usize,
+    /// In large pages.
+    pub large: usize,
     /// Of a mapping that is locked.
     pub locked: usize,
 }
@@ -38,6 +40,7 @@ impl Residency {
         self.private_dirty += other.private_dirty;
         self.referenced += other.referenced;
         self.anonymous += other.anonymous;
+        self.large += other.large;
         self.locked += other.locked;
     }
 }
@@ -77,6 +80,7 @@ impl AddressSpace {
             sum.shared_dirty += PAGE_SIZE * usize::from(shared && dirty);
             sum.private_dirty += PAGE_SIZE * usize::from(!shared && dirty);
             sum.anonymous += PAGE_SIZE * usize::from(!object || (!area.shared() && dirty));
+            sum.large += PAGE_SIZE * usize::from(noted.large);
             sum.locked += PAGE_SIZE * usize::from(area.flags.contains(AreaFlags::LOCKED));
         });
     }

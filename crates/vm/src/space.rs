@@ -14,8 +14,9 @@ use task::{Mutex, RwLock, WaitQueue, WriteGuard};
 use crate::area::{Area, AreaFlags, Areas, Prot, Source};
 use crate::claim::Claims;
 use crate::few::Few;
+use crate::large;
 use crate::object::{Backing, Object};
-use crate::{MapError, PAGE_SIZE, Page, PageTable, Perm, USER_END, USER_START, page_up, zero};
+use crate::{LargePage, MapError, PAGE_SIZE, Page, PageTable, Perm, USER_END, USER_START, Unmapped, page_up, zero};
 
 /// Where a new mapping goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +59,8 @@ pub struct AreaInfo {
     pub ino: u64,
     /// The file's name, `[heap]`, `[stack]` or nothing.
     pub name: Vec<u8>,
+    /// Whether faults bring in large pages there, as far as there are.
+    pub large: bool,
 }
 
 /// The size of an address space.
@@ -182,6 +185,11 @@ impl Parked {
         taken
     }
 
+    /// Whether there is any in `range`.
+    pub(crate) fn any_in(&self, range: &Range<usize>) -> bool {
+        !self.none() && self.pages.lock().range(range.clone()).next().is_some()
+    }
+
     pub(crate) fn contains(&self, va: usize) -> bool {
         !self.none() && self.pages.lock().contains_key(&va)
     }
@@ -213,6 +221,8 @@ pub struct AddressSpace {
     stack_limit: AtomicUsize,
     /// New mappings are locked (`mlockall(2)`).
     pub(crate) lock_future: AtomicBool,
+    /// There are to be no large pages (`PR_SET_THP_DISABLE`).
+    pub(crate) no_large: AtomicBool,
     /// What `membarrier(2)` was told to expect.
     barriers: AtomicU32,
 }
@@ -236,6 +246,7 @@ impl AddressSpace {
             size_limit: AtomicUsize::new(usize::MAX),
             stack_limit: AtomicUsize::new(8 << 20),
             lock_future: AtomicBool::new(false),
+            no_large: AtomicBool::new(false),
             barriers: AtomicU32::new(0),
         }))
     }
@@ -275,7 +286,10 @@ impl AddressSpace {
     /// # Errors
     /// `EINVAL`, `ENOMEM`, `EEXIST`, `EPERM` for the lowest addresses, `EACCES` for a shared mapping that may not be written to.
     pub fn mmap(&self, request: Mapping) -> Result<usize, Errno> {
-        let len = page_up(request.len).filter(|&len| len > 0 && len < USER_END).ok_or(Errno::EINVAL)?;
+        let len = page_up(request.len).filter(|&len| len < USER_END).ok_or(Errno::ENOMEM)?;
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
         let shared = request.flags.contains(AreaFlags::SHARED);
         if let Some((object, _)) = &request.object
             && shared
@@ -373,7 +387,12 @@ impl AddressSpace {
     /// Gives back the pages of `range`, a part of one area that the caller has claimed.
     pub(crate) fn drop_pages(&self, range: Range<usize>, shared: bool) {
         let mut pages = 0;
-        self.table.unmap_range(range.clone(), &mut |_, page| pages += usize::from(!zero::is(&page)));
+        self.table.unmap_range(range.clone(), &mut |_, gone| {
+            pages += match gone {
+                Unmapped::Page(page) => usize::from(!zero::is(&page)),
+                Unmapped::Large(_) => LargePage::PAGES,
+            }
+        });
         self.present(shared).fetch_sub(pages, Ordering::Relaxed);
         drop(self.parked.take_range(&range));
     }
@@ -448,13 +467,17 @@ impl AddressSpace {
     /// Takes the pages of a part of an area out of the table, and keeps what is only there.
     fn park_pages(&self, part: Range<usize>, shared: bool) {
         let mut pages = 0;
-        self.table.unmap_range(part, &mut |va, page| {
+        let mut park = |va, page: Page| {
             let zero = zero::is(&page);
             pages += usize::from(!zero);
             // The object still has a shared page, and zeros are found again.
             if !shared && !zero {
                 self.parked.insert(va, page);
             }
+        };
+        self.table.unmap_range(part, &mut |va, gone| match gone {
+            Unmapped::Page(page) => park(va, page),
+            Unmapped::Large(large) => large.into_pages(|n, page| park(va + n * PAGE_SIZE, page)),
         });
         self.present(shared).fetch_sub(pages, Ordering::Relaxed);
     }
@@ -505,6 +528,7 @@ impl AddressSpace {
     pub fn fork(&self) -> Result<Arc<Self>, Errno> {
         let child = Self::new(self.top).ok_or(Errno::ENOMEM)?;
         child.set_limits(self.size_limit.load(Ordering::Relaxed), self.stack_limit());
+        child.forbid_large_pages(!self.may_have_large_pages());
         // Nobody faults, and nobody is in the middle of a change.
         let state = self.change(&(0..usize::MAX));
         let mut copy = State { heap: state.heap.clone(), has_seals: state.has_seals, ..State::default() };
@@ -576,6 +600,7 @@ impl AddressSpace {
                 dev: source.map_or(0, |s| s.object.dev),
                 ino: source.map_or(0, |s| s.object.ino),
                 name,
+                large: self.wants_large(area) && large::has_room(start, area),
             }
         };
         state.areas.iter().map(describe).collect()

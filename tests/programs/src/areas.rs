@@ -206,6 +206,14 @@ fn no_huge_pages() -> Result<()> {
     if free {
         ensure!(error(map(512, READ_WRITE, flags, -1)) == Some(libc::ENOMEM), "a huge page where there are none");
     }
+    // SAFETY: a name with its end.
+    let file = unsafe { libc::memfd_create(c"huge".as_ptr(), libc::MFD_HUGETLB | 15 << libc::MFD_HUGE_SHIFT) };
+    ensure!(error(checked(file)) == Some(libc::EINVAL), "a file of huge pages of 32 KiB");
+    let too_much = error(map(usize::MAX / PAGE, READ_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1));
+    ensure!(too_much == Some(libc::ENOMEM), "more than all addresses: {too_much:?}");
+    // SAFETY: nothing is there.
+    let locked = error(checked(unsafe { libc::mlock(PAGE as *const c_void, usize::MAX / 4) }));
+    ensure!(locked == Some(libc::ENOMEM), "locking more than there is: {locked:?}");
     let odd = flags | 15 << libc::MAP_HUGE_SHIFT;
     ensure!(error(map(512, READ_WRITE, odd, -1)) == Some(libc::EINVAL), "huge pages of 32 KiB");
     Ok(())

@@ -189,6 +189,10 @@ fn map(length: usize) -> Result<*mut u8> {
         libc::mmap(ptr::null_mut(), length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
     };
     ensure!(at != libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
+    // Every second process asks for large pages.
+    let advice = if std::process::id().is_multiple_of(2) { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+    // SAFETY: says how it is to be filled.
+    checked(unsafe { libc::madvise(at, length, advice) })?;
     Ok(at.cast())
 }
 

@@ -20,6 +20,7 @@ mod handles;
 mod inet;
 mod ipc;
 mod jobs;
+mod large_pages;
 mod layout;
 mod leases;
 mod locks;
@@ -71,6 +72,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         coherence::CHECKS,
         mappings::CHECKS,
         areas::CHECKS,
+        large_pages::CHECKS,
         layout::CHECKS,
         sequences::CHECKS,
         files::CHECKS,

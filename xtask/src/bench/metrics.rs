@@ -99,6 +99,7 @@ const ALONE: &[Metric] = &[
     single("mmap-128m", 2500),
     single("fault-read", 500),
     Metric { clears: true, ..single("fault-write", 800) },
+    Metric { clears: true, ..single("fault-large", 0) },
     single("fault-file", 0),
     single("mprotect", 1500),
     single("signal", 2000),

@@ -21,7 +21,7 @@ use super::{TOTAL, direct, local, reclaim};
 pub(super) const GRANULE_ORDER: u8 = frames::AREA_ORDER;
 /// Order of the largest blocks: 1 GiB.
 pub(super) const MAX_ORDER: u8 = frames::MAX_ORDER;
-/// Pages are zeroed ahead only while more than this part of memory is free: one sixteenth.
+/// Pages are zeroed ahead, and large pages made, only while more than this part of memory is free: one sixteenth.
 const SCARCE_PART: u64 = 16;
 
 const _: () = assert!(frames::AREA_FRAMES == GRANULE_FRAMES);
@@ -131,6 +131,16 @@ impl Block {
             return Some(Self { first: Frame(first), order });
         }
         take(order, |frames| frames.alloc(local::cpu(), order))
+    }
+
+    /// Allocates a granule for a large page, its content undefined, if there is one at hand and memory is plenty without it: nobody is
+    /// asked to give anything back for it.
+    pub(super) fn of_large_page() -> Option<Self> {
+        let frames = allocator();
+        let rest = kernels_share() + TOTAL.load(Ordering::Relaxed) / SCARCE_PART;
+        let plenty = frames.free_frames() >= rest + GRANULE_FRAMES;
+        let first = plenty.then(|| frames.alloc_area(local::cpu())).flatten()?;
+        Some(Self { first: Frame(first), order: GRANULE_ORDER })
     }
 
     /// Allocates a block of whole granules that is meant for another instance: it does not count as used yet. Its content

@@ -7,7 +7,7 @@
 //! | `early` | frames before there is an allocator |
 //! | `alloc` | the frame allocator |
 //! | `local` | what each CPU keeps at hand |
-//! | `meta`, `page` | reference counts; pages of programs |
+//! | `meta`, `page`, `large` | reference counts; pages of programs, 512 of them in a row |
 //! | `heap` | the kernel heap |
 //! | `reclaim` | memory back from caches when it is short |
 //! | `grant` | memory on its way to another instance and back |
@@ -21,6 +21,7 @@ mod heap;
 #[cfg(not(target_os = "none"))]
 #[cfg_attr(not(test), allow(dead_code, reason = "set up by tests only"))]
 pub(crate) mod host;
+pub(crate) mod large;
 pub(crate) mod local;
 mod meta;
 pub(crate) mod page;
@@ -43,6 +44,7 @@ use phys::PhysAddr;
 pub use alloc::idle_step;
 pub use frame::Frame;
 pub use grant::{Scrub, Scrubbing};
+pub use large::LargePage;
 pub use page::Page;
 pub use reclaim::{calls as reclaim_calls, pressure, set_others_run, shrinkers};
 

@@ -6,19 +6,22 @@
 //! | `build` | the kernel half of an instance, built from outside |
 //! | `kernel` | the kernel half in use: stacks, device registers, granules of the direct map |
 //! | `user` | page tables of programs |
+//! | `large` | large pages in them |
 //! | `tlb`, `asid` | shootdown; what stays cached over a switch |
 
 mod asid;
 pub(crate) mod build;
 mod entry;
 pub(crate) mod kernel;
+mod large;
 mod table;
 pub(crate) mod tlb;
 mod user;
 
+pub use large::{large_pages, splits};
 pub(crate) use table::View;
 pub use tlb::shootdowns;
-pub use user::{Flags, Insert, PageTable, Perm, Span};
+pub use user::{Flags, Insert, PageTable, Perm, Span, Unmapped};
 
 /// Why a page could not be mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,4 +30,6 @@ pub enum MapError {
     NoMemory,
     /// Not the address of a user page, or not aligned.
     Address,
+    /// A large page is there, or something where one should go.
+    Occupied,
 }

@@ -14,9 +14,11 @@ use arrayvec::ArrayVec;
 use lfmutex::{Mutex, MutexGuard};
 
 use super::entry::{Entry, Flags as Bits};
+use super::large::Spares;
 use super::table::{ENTRIES, KERNEL_HALF, Table, View, index, span};
 use super::tlb::{self, Active};
 use super::{MapError, kernel};
+use crate::mem::LargePage;
 use crate::mem::alloc::Block;
 use crate::mem::frame::Frame;
 use crate::mem::page::Page;
@@ -32,7 +34,7 @@ pub struct Perm {
 }
 
 impl Perm {
-    fn bits(self) -> Bits {
+    pub(super) fn bits(self) -> Bits {
         let mut bits = Bits::PRESENT | Bits::USER;
         bits.set(Bits::WRITE, self.write);
         bits.set(Bits::NO_EXECUTE, !self.exec);
@@ -47,26 +49,42 @@ impl Perm {
 /// What the processor noted about a page since it was mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
-    /// It was used.
+    /// It was used; if it is part of a large page, some part of that was.
     pub accessed: bool,
-    /// It was written to.
+    /// It was written to, or some part of its large page.
     pub dirty: bool,
+    /// It is mapped as part of a large page.
+    pub large: bool,
 }
 
 impl Flags {
     fn of(bits: Bits) -> Self {
-        Self { accessed: bits.contains(Bits::ACCESSED), dirty: bits.contains(Bits::DIRTY) }
+        let has = |bit| bits.contains(bit);
+        Self { accessed: has(Bits::ACCESSED), dirty: has(Bits::DIRTY), large: has(Bits::LARGE) }
     }
 }
 
 /// Pages taken out of a table, or tables that became empty, until all CPUs have forgotten them.
 enum Removed {
     Page(usize, Frame),
+    Large(usize, Frame),
     Table(Frame),
 }
 
+/// What [`PageTable::unmap_range`] took out.
+#[derive(Debug)]
+pub enum Unmapped {
+    /// A page.
+    Page(Page),
+    /// A large page.
+    Large(LargePage),
+}
+
 /// What the processor notes in an entry.
-const NOTED: Bits = Bits::ACCESSED.union(Bits::DIRTY);
+pub(super) const NOTED: Bits = Bits::ACCESSED.union(Bits::DIRTY);
+
+/// What stays in an entry when the rights change.
+pub(super) const KEPT: Bits = NOTED.union(Bits::LARGE);
 
 /// How many removals share one shootdown.
 const BATCH: usize = 128;
@@ -116,7 +134,9 @@ pub struct PageTable {
     /// Which lock is whose: [`PageTable::edit`].
     edits: [Mutex<Recent>; SPAN_LOCKS],
     /// Boxed: CPUs hold its address while the table is active there.
-    active: Box<Active>,
+    pub(super) active: Box<Active>,
+    /// A page table for each large entry.
+    pub(super) spares: Spares,
 }
 
 impl PageTable {
@@ -127,11 +147,11 @@ impl PageTable {
         // SAFETY: a fresh frame that is a table from now on.
         kernel::link(unsafe { View::Direct.table(root) });
         let edits = [const { Mutex::new(None) }; SPAN_LOCKS];
-        Some(Self { root, edits, active: Box::new(Active::new(phys::of(root))) })
+        Some(Self { root, edits, active: Box::new(Active::new(phys::of(root))), spares: Spares::default() })
     }
 
     /// The right to change the page table that covers `va`, and the entry that leads to it.
-    fn edit(&self, va: usize) -> MutexGuard<'_, Recent> {
+    pub(super) fn edit(&self, va: usize) -> MutexGuard<'_, Recent> {
         self.edits[va / span(2) % SPAN_LOCKS].lock()
     }
 
@@ -144,6 +164,7 @@ impl PageTable {
         check(va)?;
         let before = {
             let mut edit = self.edit(va);
+            self.split_at(va);
             let table = self.page_table(&mut edit, va)?;
             let at = phys::of(page.into_frame());
             table.swap(index(va, 1), Entry::page(at, perm.bits()))
@@ -161,7 +182,10 @@ impl PageTable {
     pub fn insert_with<E: From<MapError>>(&self, va: usize, make: impl FnOnce() -> Result<(Page, Perm), E>) -> Result<Insert, E> {
         check(va)?;
         let mut edit = self.edit(va);
-        let table = self.page_table(&mut edit, va)?;
+        let table = match self.page_table(&mut edit, va) {
+            Ok(table) => table,
+            Err(error) => return self.large(va).map(|(_, entry)| Insert::Occupied(Perm::of(entry.flags()))).ok_or(error.into()),
+        };
         let slot = index(va, 1);
         let entry = table.get(slot);
         if entry.present() {
@@ -205,10 +229,11 @@ impl PageTable {
         true
     }
 
-    /// The entry for `va` and its table, if it maps `page` and does not let the program write; with the span locked.
+    /// The entry for `va` and its table, if it maps `page` and does not let the program write; with the span locked. A large page is
+    /// split.
     fn holds(&self, va: usize, page: &Page) -> Option<(&'static Table, Entry)> {
         check(va).ok()?;
-        let table = self.find(va)?;
+        let table = self.find_single(va)?;
         let entry = table.get(index(va, 1));
         let same = mapped(entry) == Some(page.frame()) && !entry.flags().contains(Bits::WRITE);
         same.then_some((table, entry))
@@ -219,14 +244,14 @@ impl PageTable {
         check(va).ok()?;
         let before = {
             let _edit = self.edit(va);
-            self.find(va)?.swap(index(va, 1), Entry::NONE)
+            self.find_single(va)?.swap(index(va, 1), Entry::NONE)
         };
         self.removed(va, before)
     }
 
     /// Unmaps all pages in `range` (page-aligned) and hands each to `each` with its address, ascending. When it gets a
     /// page, no CPU uses it any more. Addresses that are no user pages are passed over.
-    pub fn unmap_range(&self, range: Range<usize>, each: &mut dyn FnMut(usize, Page)) {
+    pub fn unmap_range(&self, range: Range<usize>, each: &mut dyn FnMut(usize, Unmapped)) {
         let Range { start: first, end } = user_pages(&range);
         let mut next = first;
         let mut batch = ArrayVec::<Removed, BATCH>::new();
@@ -240,7 +265,9 @@ impl PageTable {
             for removed in batch.drain(..) {
                 match removed {
                     // SAFETY: the entry held this reference and is gone.
-                    Removed::Page(va, frame) => each(va, unsafe { Page::from_frame(frame) }),
+                    Removed::Page(va, frame) => each(va, Unmapped::Page(unsafe { Page::from_frame(frame) })),
+                    // SAFETY: the entry held one reference to each frame and is gone.
+                    Removed::Large(va, first) => each(va, Unmapped::Large(unsafe { LargePage::from_frame(first) })),
                     // SAFETY: `page_table` made it from a block of order 0; no entry leads to it any more, and no CPU
                     // remembers one.
                     Removed::Table(frame) => drop(unsafe { Block::from_raw(frame, 0) }),
@@ -255,12 +282,25 @@ impl PageTable {
         let mut next = self.next_table(range.clone());
         while let Some(va) = next {
             let mut edit = self.edit(va);
-            let Ok((upper, lower)) = self.walk(va) else {
-                next = self.next_table(va..range.end);
-                continue;
-            };
             let table_start = va & !(span(2) - 1);
             let table_end = table_start + span(2);
+            if let Some((upper, entry)) = self.large(va) {
+                if va == table_start && table_end <= range.end {
+                    if batch.is_full() {
+                        return va;
+                    }
+                    upper.set(index(va, 2), Entry::NONE);
+                    batch.extend(mapped(entry).map(|first| Removed::Large(va, first)));
+                    drop(self.spares.take());
+                    next = self.next_table(table_end..range.end);
+                    continue;
+                }
+                self.split_at(va);
+            }
+            let Ok((upper, lower)) = self.walk(va) else {
+                next = self.next_table(table_end..range.end);
+                continue;
+            };
             for (slot, _) in lower.entries(index(va, 1)..index(table_end.min(range.end) - 1, 1) + 1) {
                 let page = table_start + slot * PAGE_SIZE;
                 // Room for a page, and for the table after the last one.
@@ -308,7 +348,7 @@ impl PageTable {
         let mut reduced = false;
         let Ok(()) = self.for_each_table(start..end, |_, table, slots| {
             for (slot, _) in table.entries(slots).filter(|(_, entry)| entry.present()) {
-                let before = table.update(slot, |entry| entry.with(entry.flags() & NOTED | perm.bits())).flags();
+                let before = table.update(slot, |entry| entry.with(entry.flags() & KEPT | perm.bits())).flags();
                 reduced |= before.contains(Bits::WRITE) && !perm.write;
                 reduced |= !before.contains(Bits::NO_EXECUTE) && !perm.exec;
             }
@@ -325,20 +365,22 @@ impl PageTable {
     pub fn get(&self, va: usize) -> Option<(Page, Perm, Flags)> {
         check(va).ok()?;
         let _edit = self.edit(va);
-        let entry = self.find(va)?.get(index(va, 1));
-        let frame = mapped(entry)?;
+        let (entry, frame) = match self.find(va) {
+            Some(table) => Some(table.get(index(va, 1))).and_then(|entry| Some((entry, mapped(entry)?)))?,
+            None => self.large(va).and_then(|(_, entry)| Some((entry, mapped(entry)?.add(index(va, 1) as u64))))?,
+        };
         // SAFETY: the entry holds a reference, and stays while the span is locked.
         let page = unsafe { Page::share_frame(frame) };
         let bits = entry.flags();
         Some((page, Perm::of(bits), Flags::of(bits)))
     }
 
-    /// For fork: every page mapped in `range` (page-aligned) is mapped read-only in both tables, so that the next write in
+    /// For fork: every page mapped in `range` (page-aligned) is mapped read-only in both tables, large ones as such, so that the next write in
     /// either faults. Where the child has a page already it keeps that one. The child is another table than this one. `each` is told
     /// the frames that the child got.
     ///
     /// # Errors
-    /// [`MapError::NoMemory`] if there is no frame for a table of the child's; some pages are shared by then, and that is
+    /// [`MapError::NoMemory`] if there is no frame for a table of the child's, [`MapError::Occupied`] if it has something where a large page goes; some pages are shared by then, and that is
     /// harmless: drop the child.
     pub fn share_cow(&self, child: &Self, range: Range<usize>, mut each: impl FnMut(Frame)) -> Result<(), MapError> {
         let Range { start, end } = user_pages(&range);
@@ -347,6 +389,10 @@ impl PageTable {
             // The child's after the parent's: nobody takes two spans of one pair of tables the other way round.
             let mut edit_child = child.edit(va);
             let mut lower = None;
+            if let Some((_, entry)) = self.large(va) {
+                reduced |= entry.flags().contains(Bits::WRITE);
+                return self.share_large(child, va, &mut each);
+            }
             for (slot, _) in table.entries(slots).filter(|(_, entry)| entry.present()) {
                 let lower = match lower {
                     Some(lower) => lower,
@@ -381,11 +427,13 @@ impl PageTable {
         let Range { start, end } = user_pages(&range);
         let Ok(()) = self.for_each_table(start..end, |va, table, slots| {
             for (slot, entry) in table.entries(slots) {
-                if let Some(frame) = mapped(entry) {
+                let large = entry.flags().contains(Bits::LARGE);
+                let (at, pages) = if large { (va, ENTRIES) } else { ((va & !(span(2) - 1)) + slot * PAGE_SIZE, 1) };
+                let Some(first) = mapped(entry) else { continue };
+                for n in 0..pages {
                     // SAFETY: the entry holds a reference, and stays while the span is locked.
-                    let page = unsafe { Page::share_frame(frame) };
-                    let at = (va & !(span(2) - 1)) + slot * PAGE_SIZE;
-                    each(at, &page, Flags::of(entry.flags()));
+                    let page = unsafe { Page::share_frame(first.add(n as u64)) };
+                    each(at + n * PAGE_SIZE, &page, Flags::of(entry.flags()));
                 }
             }
             Ok::<(), Infallible>(())
@@ -424,7 +472,7 @@ impl PageTable {
     }
 
     /// The level-2 table that covers `va`, or how many bytes around `va` have none.
-    fn directory(&self, va: usize) -> Result<&'static Table, usize> {
+    pub(super) fn directory(&self, va: usize) -> Result<&'static Table, usize> {
         let upper = self.root_table().get(index(va, 4)).table().map(table).ok_or(span(4))?;
         upper.get(index(va, 3)).table().map(table).ok_or(span(3))
     }
@@ -440,6 +488,14 @@ impl PageTable {
         self.walk(va).ok().map(|(_, table)| table)
     }
 
+    /// The same after a large page there was split; with the span locked.
+    fn find_single(&self, va: usize) -> Option<&'static Table> {
+        self.find(va).or_else(|| {
+            self.split_at(va);
+            self.find(va)
+        })
+    }
+
     /// The page table that covers `va`, made if need be; with the span locked.
     #[inline]
     fn page_table(&self, recent: &mut Recent, va: usize) -> Result<&'static Table, MapError> {
@@ -452,18 +508,17 @@ impl PageTable {
 
     /// As [`Self::page_table`], from the root.
     fn make_page_table(&self, va: usize) -> Result<&'static Table, MapError> {
-        let mut lower = self.root_table();
-        for level in [4, 3, 2] {
-            lower = match lower.get(index(va, level)).table() {
-                Some(next) => table(next),
-                None => new_table(lower, index(va, level))?,
-            };
-        }
-        Ok(lower)
+        below(self.make_directory(va)?, index(va, 2))
+    }
+
+    /// The level-2 table that covers `va`, made if need be.
+    pub(super) fn make_directory(&self, va: usize) -> Result<&'static Table, MapError> {
+        below(below(self.root_table(), index(va, 4))?, index(va, 3))
     }
 
     /// Calls `each` with every page table that covers some of `range`, the address of its first page within, and the slots
-    /// of `range` in it, until it fails. Each is locked meanwhile.
+    /// of `range` in it, until it fails. Each is locked meanwhile. A large page in the range is one slot of the table above; one that is only
+    /// partly in the range is split.
     fn for_each_table<E>(
         &self,
         range: Range<usize>,
@@ -474,6 +529,13 @@ impl PageTable {
             let end = (va | (span(2) - 1)) + 1;
             {
                 let _edit = self.edit(va);
+                if let Some((upper, _)) = self.large(va) {
+                    if va == end - span(2) && end <= range.end {
+                        each(va, upper, index(va, 2)..index(va, 2) + 1)?;
+                    } else {
+                        self.split_at(va);
+                    }
+                }
                 if let Some(table) = self.find(va) {
                     each(va, table, index(va, 1)..index(end.min(range.end) - 1, 1) + 1)?;
                 }
@@ -484,8 +546,13 @@ impl PageTable {
     }
 }
 
+/// The table that `slot` of `upper` leads to, made if need be.
+fn below(upper: &Table, slot: usize) -> Result<&'static Table, MapError> {
+    upper.get(slot).table().map_or_else(|| new_table(upper, slot), |next| Ok(table(next)))
+}
+
 /// A table of the user half, by its address from the entry above it.
-fn table(at: PhysAddr) -> &'static Table {
+pub(super) fn table(at: PhysAddr) -> &'static Table {
     let frame = phys::frame_at(at).expect("user table outside the instance's memory");
     // SAFETY: `page_table` put only tables there, and they live until the entry is cleared with their span locked.
     unsafe { View::Direct.table(frame) }
@@ -494,6 +561,10 @@ fn table(at: PhysAddr) -> &'static Table {
 /// Makes the table that `slot` of `upper` leads to, or finds the one that another thread has made meanwhile for another span.
 #[cold]
 fn new_table(upper: &Table, slot: usize) -> Result<&'static Table, MapError> {
+    if upper.get(slot).present() {
+        // A large page.
+        return Err(MapError::Occupied);
+    }
     let fresh = Block::zeroed(0).ok_or(MapError::NoMemory)?.into_raw();
     let at = phys::of(fresh);
     match upper.fill(slot, Entry::user_table(at)) {
@@ -501,13 +572,13 @@ fn new_table(upper: &Table, slot: usize) -> Result<&'static Table, MapError> {
         Err(other) => {
             // SAFETY: taken apart above, and no entry leads to it.
             drop(unsafe { Block::from_raw(fresh, 0) });
-            other.table().map(table).ok_or(MapError::Address)
+            other.table().map(table).ok_or(MapError::Occupied)
         }
     }
 }
 
-/// The frame of the page that an entry of level 1 maps.
-fn mapped(entry: Entry) -> Option<Frame> {
+/// The frame of the page that an entry maps, the first one of a large page.
+pub(super) fn mapped(entry: Entry) -> Option<Frame> {
     if entry.present() { phys::frame_at(entry.address()) } else { None }
 }
 
@@ -537,6 +608,10 @@ impl Drop for PageTable {
 /// Frees what an entry of a dead table leads to: a table of `level`, or a page if it is 0.
 fn free_below(entry: Entry, level: usize) {
     let Some(frame) = mapped(entry) else { return };
+    if entry.flags().contains(Bits::LARGE) {
+        // SAFETY: the entry held one reference to each frame, and is never looked at again.
+        return drop(unsafe { LargePage::from_frame(frame) });
+    }
     if level == 0 {
         // SAFETY: the entry held this reference, and is never looked at again.
         drop(unsafe { Page::from_frame(frame) });
@@ -555,175 +630,4 @@ impl fmt::Debug for PageTable {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::mem::host;
-
-    const RW: Perm = Perm { write: true, exec: false };
-    const RX: Perm = Perm { write: false, exec: true };
-    const VA: usize = 0x7fff_0000_0000;
-
-    fn page(mark: u8) -> Page {
-        host::set_up();
-        let page = Page::zeroed().unwrap();
-        page.write(0, &[mark]);
-        page
-    }
-
-    fn mark(page: &Page) -> u8 {
-        let mut byte = [0];
-        page.read(0, &mut byte);
-        byte[0]
-    }
-
-    fn empty() -> PageTable {
-        host::set_up();
-        PageTable::new().unwrap()
-    }
-
-    #[test]
-    fn an_entry_holds_one_reference() {
-        let table = empty();
-        let first = page(1);
-        assert!(table.map(VA, first.clone(), RW).unwrap().is_none());
-        assert_eq!(first.refs(), 2);
-        let (again, perm, flags) = table.get(VA).unwrap();
-        assert_eq!((again.frame(), perm, flags), (first.frame(), RW, Flags::default()));
-        assert_eq!(first.refs(), 3);
-        drop(again);
-        let old = table.map(VA, page(2), RX).unwrap().unwrap();
-        assert_eq!((old.frame(), old.refs()), (first.frame(), 2));
-        let second = table.unmap(VA).unwrap();
-        assert_eq!((mark(&second), second.refs()), (2, 1));
-        assert!(table.unmap(VA).is_none() && table.get(VA).is_none());
-    }
-
-    #[test]
-    fn faults_of_several_threads_agree_on_one_page() {
-        let table = empty();
-        let fresh = |byte| move || Ok::<_, MapError>((page(byte), RW));
-        assert_eq!(table.insert_with(VA, fresh(1)), Ok(Insert::Done));
-        assert_eq!(table.insert_with(VA, fresh(2)), Ok(Insert::Occupied(RW)));
-        assert!(table.insert_with(VA + PAGE_SIZE, || Err(MapError::NoMemory)).is_err());
-        assert!(table.get(VA + PAGE_SIZE).is_none());
-        let (mine, ..) = table.get(VA).unwrap();
-        // Another thread may write to it by now: a copy made meanwhile is out of date.
-        assert!(!table.replace(VA, &mine, page(3), RW) && !table.allow(VA, &mine, RX));
-        table.protect(VA..VA + PAGE_SIZE, Perm::default());
-        assert!(!table.allow(VA, &page(1), RW));
-        assert!(table.allow(VA, &mine, RW) && table.get(VA).unwrap().1 == RW);
-        table.protect(VA..VA + PAGE_SIZE, Perm::default());
-        assert!(table.replace(VA, &mine, page(3), RW) && !table.replace(VA, &mine, page(4), RW));
-        assert_eq!((mark(&table.get(VA).unwrap().0), mine.refs()), (3, 1));
-    }
-
-    #[test]
-    fn only_empty_entries_of_one_span_are_filled() {
-        let table = empty();
-        let put = |va: usize| {
-            let mut done = false;
-            table.fill(VA, |span| done = span.put(va, RX, || page(2)));
-            done
-        };
-        assert!(!put(VA + PAGE_SIZE), "there is no table yet");
-        table.map(VA, page(1), RW).unwrap();
-        assert!(put(VA + PAGE_SIZE) && !put(VA) && !put(VA + PAGE_SIZE));
-        assert!(!put(VA + 1) && !put(VA - PAGE_SIZE) && !put(VA + span(2)) && !put(usize::MAX - 0xfff));
-        assert_eq!(table.get(VA + PAGE_SIZE).unwrap().1, RX);
-    }
-
-    #[test]
-    fn spans_are_changed_by_several_threads() {
-        let table = empty();
-        std::thread::scope(|scope| {
-            for thread in 0..4 {
-                let table = &table;
-                scope.spawn(move || {
-                    for round in 0..200 {
-                        let va = VA + (thread * 5 + round % 5) * span(2) + round * PAGE_SIZE;
-                        assert_eq!(table.insert_with(va, || Ok::<_, MapError>((page(thread as u8), RW))), Ok(Insert::Done));
-                        let mut marks = Vec::new();
-                        let start = va & !(span(2) - 1);
-                        table.unmap_range(start..start + span(2), &mut |_, page| marks.push(mark(&page)));
-                        assert_eq!(marks, [thread as u8]);
-                    }
-                });
-            }
-        });
-    }
-
-    #[test]
-    fn only_whole_user_pages_are_mapped() {
-        let table = empty();
-        for va in [0, USER_START - PAGE_SIZE, VA + 1, USER_END, usize::MAX & !0xfff, abi::layout::DIRECT] {
-            assert_eq!(table.map(va, page(1), RW).unwrap_err(), MapError::Address, "{va:#x}");
-            assert!(table.get(va).is_none() && table.unmap(va).is_none());
-        }
-        assert!(table.map(USER_START, page(1), RW).is_ok());
-        assert!(table.map(USER_END - PAGE_SIZE, page(1), RW).is_ok());
-    }
-
-    #[test]
-    fn a_range_is_taken_apart_page_by_page() {
-        let table = empty();
-        let pages = 700;
-        let start = VA - 100 * PAGE_SIZE;
-        for n in 0..pages {
-            table.map(start + n * PAGE_SIZE, page(n as u8), RW).unwrap();
-        }
-        let mut seen = 0;
-        table.unmap_range(start + PAGE_SIZE..start + (pages - 1) * PAGE_SIZE, &mut |va, page| {
-            seen += 1;
-            assert_eq!((va, mark(&page), page.refs()), (start + seen * PAGE_SIZE, seen as u8, 1));
-        });
-        assert_eq!(seen, pages - 2);
-        assert!(table.get(start).is_some() && table.get(start + (pages - 1) * PAGE_SIZE).is_some());
-        // The table in the middle was asked for as a whole and is gone; the next map makes a new one.
-        assert!(table.walk(VA + 4096).is_err());
-        table.map(VA, page(9), RW).unwrap();
-        table.unmap_range(0..usize::MAX, &mut |_, _| seen += 1);
-        assert_eq!(seen, pages + 1);
-    }
-
-    #[test]
-    fn rights_change_and_pages_stay() {
-        let table = empty();
-        table.map(VA, page(1), RW).unwrap();
-        table.map(VA + 2 * PAGE_SIZE, page(3), RW).unwrap();
-        table.protect(VA..VA + 2 * PAGE_SIZE, RX);
-        assert_eq!(table.get(VA).unwrap().1, RX);
-        assert_eq!(table.get(VA + 2 * PAGE_SIZE).unwrap().1, RW);
-        assert_eq!(mark(&table.get(VA).unwrap().0), 1);
-    }
-
-    #[test]
-    fn fork_shares_read_only() {
-        let (parent, child) = (empty(), empty());
-        parent.map(VA, page(1), RW).unwrap();
-        parent.map(VA + PAGE_SIZE, page(2), RX).unwrap();
-        child.map(VA + PAGE_SIZE, page(7), RW).unwrap();
-        let mut given = 0;
-        parent.share_cow(&child, VA - (4 << 20)..VA + (4 << 20), |_| given += 1).unwrap();
-        assert_eq!(given, 1);
-        let (shared, perm, _) = child.get(VA).unwrap();
-        assert_eq!((mark(&shared), shared.refs(), perm), (1, 3, Perm::default()));
-        assert_eq!(parent.get(VA).unwrap().1, Perm::default());
-        assert_eq!(mark(&child.get(VA + PAGE_SIZE).unwrap().0), 7);
-        drop(child);
-        assert_eq!(shared.refs(), 2);
-        drop(parent);
-        assert_eq!(shared.refs(), 1);
-    }
-
-    #[test]
-    fn active_until_dropped() {
-        let (first, second) = (empty(), empty());
-        first.activate();
-        first.activate();
-        second.activate();
-        first.deactivate();
-        drop(second);
-        first.activate();
-        drop(first);
-    }
-}
+mod tests;

@@ -114,12 +114,20 @@ fn meminfo() -> String {
         ("SReclaimable", 0),
         ("CommitLimit", total),
         ("Committed_AS", kib(stats.user)),
+        ("AnonHugePages", guard::paging::large_pages() * 2048),
+        ("ShmemHugePages", 0),
+        ("ShmemPmdMapped", 0),
+        ("FileHugePages", 0),
+        ("FilePmdMapped", 0),
     ];
     let mut text = rows.iter().fold(String::new(), |mut text, (name, value)| {
         let _ = writeln!(text, "{:<16}{value:>8} kB", format!("{name}:"));
         text
     });
-    text.push_str("HugePages_Total:       0\nHugePages_Free:        0\nHugepagesize:       2048 kB\n");
+    for name in ["Total", "Free", "Rsvd", "Surp"] {
+        let _ = writeln!(text, "HugePages_{name}: {:>7}", 0);
+    }
+    text.push_str("Hugepagesize:       2048 kB\nHugetlb:               0 kB\n");
     text
 }
 
@@ -211,7 +219,13 @@ fn devices() -> String {
 
 fn vmstat() -> String {
     let stats = mem::stats();
-    format!("nr_free_pages {}\nnr_anon_pages {}\npgpgin 0\npgpgout 0\npswpin 0\npswpout 0\n", stats.free, stats.user)
+    let [faulted, fell_back, collapsed] = vm::large_page_counts();
+    let (mapped, splits) = (guard::paging::large_pages(), guard::paging::splits());
+    format!(
+        "nr_free_pages {}\nnr_anon_pages {}\nnr_anon_transparent_hugepages {mapped}\npgpgin 0\npgpgout 0\npswpin 0\npswpout 0\n\
+         thp_fault_alloc {faulted}\nthp_fault_fallback {fell_back}\nthp_collapse_alloc {collapsed}\nthp_split_pmd {splits}\n",
+        stats.free, stats.user
+    )
 }
 
 /// The drivers of terminals, by which `ps` names those of processes.

@@ -55,7 +55,7 @@ fn amounts(sum: &Residency) -> String {
         ("Referenced", sum.referenced),
         ("Anonymous", sum.anonymous),
         ("LazyFree", 0),
-        ("AnonHugePages", 0),
+        ("AnonHugePages", sum.large),
         ("ShmemPmdMapped", 0),
         ("FilePmdMapped", 0),
         ("Shared_Hugetlb", 0),
@@ -87,7 +87,7 @@ pub(super) fn smaps(process: &Process) -> String {
         push(&mut text, ("KernelPageSize", PAGE_SIZE));
         push(&mut text, ("MMUPageSize", PAGE_SIZE));
         text.push_str(&amounts(sum));
-        text.push_str("THPeligible:           0\n");
+        let _ = writeln!(text, "THPeligible:    {:>8}", u8::from(area.large));
         text
     })
 }
@@ -109,10 +109,8 @@ fn stats(process: &Process) -> Stats {
 
 /// The lines of `status` about memory; none for a process that has ended.
 pub(super) fn status(process: &Process) -> String {
-    if process.space().is_none() {
-        return String::new();
-    }
-    let stats = stats(process);
+    let Some(space) = process.space() else { return String::new() };
+    let stats = space.stats();
     let rows = [
         ("VmPeak", stats.size),
         ("VmSize", stats.size),
@@ -131,10 +129,12 @@ pub(super) fn status(process: &Process) -> String {
         ("VmPTE", (stats.resident / 512).next_multiple_of(PAGE_SIZE)),
         ("VmSwap", 0),
     ];
-    rows.iter().fold(String::new(), |mut text, (name, bytes)| {
+    let mut text = rows.iter().fold(String::new(), |mut text, (name, bytes)| {
         let _ = writeln!(text, "{name}:\t{:>8} kB", bytes >> 10);
         text
-    })
+    });
+    let _ = writeln!(text, "THP_enabled:\t{}", u8::from(space.may_have_large_pages()));
+    text
 }
 
 /// `statm`

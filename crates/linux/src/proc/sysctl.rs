@@ -46,7 +46,6 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("fs/protected_hardlinks", "0\n"),
         ("fs/protected_symlinks", "0\n"),
         ("kernel/pty/max", "4096\n"),
-        ("vm/nr_hugepages", "0\n"),
         ("fs/lease-break-time", "45\n"),
         ("fs/leases-enable", "1\n"),
         ("fs/dir-notify-enable", "1\n"),
@@ -118,6 +117,13 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     );
     place(dir, "kernel/hostname", hostname);
     place(dir, "kernel/randomize_va_space", choice(dev, &RANDOMIZE, b'2'));
+    // As on a Linux that cannot set any aside: it takes the number, and has fewer.
+    for name in ["nr_hugepages", "nr_overcommit_hugepages"] {
+        let accept = |text: &[u8]| core::str::from_utf8(text).ok().and_then(|t| t.trim().parse::<u64>().ok()).map(drop);
+        let file =
+            pseudo::writable_file(Attr::new(dev, 0o644), || Ok(b"0\n".to_vec()), move |text| accept(text).ok_or(Errno::EINVAL));
+        place(dir, &format!("vm/{name}"), file);
+    }
     // Nobody counts what was promised, so there is no strict mode.
     place(dir, "vm/overcommit_memory", choice(dev, &OVERCOMMIT, b'1'));
     let uuid = |random: [u8; 16]| {
