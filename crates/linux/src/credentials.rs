@@ -322,10 +322,10 @@ impl Credentials {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn user(id: u32) -> Credentials {
+    pub(crate) fn user(id: u32) -> Credentials {
         let root = Credentials::root();
         let group = root.group.set_all(true, id).unwrap();
         Credentials { group, ..root.with_user(root.user.set_all(true, id).unwrap()) }

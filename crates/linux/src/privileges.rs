@@ -104,12 +104,7 @@ impl Credentials {
 mod tests {
     use super::*;
     use crate::credentials::NO_SETUID_FIXUP;
-
-    fn user(id: u32) -> Credentials {
-        let root = Credentials::root();
-        let group = root.group.set_all(true, id).unwrap();
-        Credentials { group, ..root.with_user(root.user.set_all(true, id).unwrap()) }
-    }
+    use crate::credentials::tests::user;
 
     const BIND: CapSet = 1 << sys::CAP_NET_BIND_SERVICE;
     const RAW: CapSet = 1 << sys::CAP_NET_RAW;

@@ -82,6 +82,7 @@ impl AddressSpace {
     }
 
     /// Brings in the large page around `va`, in an area from `start` on, if that is possible without effort; whether it did.
+    #[cold]
     pub(crate) fn bring_in_large(&self, state: &State, area: &Area, start: usize, va: usize, perm: Perm) -> bool {
         let range = around(va);
         // What others claim they may be about to unmap.

@@ -91,6 +91,17 @@ impl Backing for SharedMemory {
         self.pages.lock().get(&index).cloned()
     }
 
+    // Page by page that are there: of a segment of a TiB that is hardly used, to ask for each index took longer than anybody waits.
+    fn each_cached(&self, range: Range<u64>, each: &mut dyn FnMut(u64, &Page)) {
+        let mut from = range.start;
+        loop {
+            let next = self.pages.lock().range(from..range.end.max(from)).next().map(|(index, page)| (*index, page.clone()));
+            let Some((index, page)) = next else { return };
+            each(index, &page);
+            from = index + 1;
+        }
+    }
+
     fn punch(&self, range: Range<u64>) -> Result<(), Errno> {
         let gone = {
             let mut pages = self.pages.lock();
@@ -105,5 +116,24 @@ impl Backing for SharedMemory {
 
     fn mappings(&self) -> Option<&Mappings> {
         Some(&self.mappings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn what_is_there_of_a_huge_segment_is_found_at_once() {
+        let memory = SharedMemory::default();
+        for index in [7, 1 << 40] {
+            memory.page(index).unwrap();
+        }
+        let mut found = Vec::new();
+        memory.each_cached(0..u64::MAX, &mut |index, _| found.push(index));
+        assert_eq!(found, [7, 1 << 40]);
+        memory.each_cached(8..8, &mut |index, _| panic!("page {index} is not in an empty range"));
     }
 }

@@ -27,7 +27,7 @@ pub fn life(setting: &Setting) -> Result<Vec<Check>> {
     let mut steps: Vec<_> = [
         ("run gives the program's output", "skerry run -- echo hello from inside", "hello from inside"),
         ("run gives its exit status", "skerry run -- sh -c 'exit 42'; echo $?", "42"),
-        ("run gives the status of a killed program", "skerry run --name k -- sh -c 'echo ready; exec sleep 100' >out & until grep -qs ready out; do :; done; skerry kill k >/dev/null; wait $!; echo $?", "137"),
+        ("run gives the status of a killed program", "skerry run --name k -- sh -c 'echo ready; exec sleep 100' >out & until grep -qs ready out; do sleep 0.1; done; skerry kill k >/dev/null; wait $!; echo $?", "137"),
         ("standard input goes in and its end too", "seq 1 5000 | skerry run -- sh -c 'wc -l; echo done'", "5000\ndone"),
         ("standard error stays apart", "skerry run -- sh -c 'echo out; echo err >&2' 2>/dev/null; skerry run -- sh -c 'echo out; echo err >&2' 2>&1 >/dev/null", "out\nerr"),
         ("a megabyte comes out whole", "skerry run -- sh -c 'seq 1 160000' | md5sum; seq 1 160000 | md5sum | sed s/-//", ""),
@@ -39,8 +39,8 @@ pub fn life(setting: &Setting) -> Result<Vec<Check>> {
         ("create and start are two steps", "skerry create --name two --cpus 1 -- echo two steps >/dev/null; skerry ls | grep -c two; skerry start two >/dev/null; skerry wait two; skerry logs two; skerry rm two >/dev/null; skerry ls | grep -c two || :", "1\n0\ntwo steps\n0"),
         ("logs -f follows until the end", "skerry run -d --name f -- sh -c 'for i in 1 2 3; do echo $i; sleep 1; done' >/dev/null; skerry logs -f f; skerry rm f >/dev/null", "1\n2\n3"),
         ("attach connects to a running one", "skerry run -d --name a -- sh -c 'read line; echo got $line' >/dev/null; echo word | skerry attach a; skerry rm --force a >/dev/null 2>&1 || :", "got word"),
-        ("stop asks, and the program may answer", "skerry run -d --name s -- sh -c 'trap \"echo asked; exit 9\" TERM; echo ready; while :; do sleep 1; done' >/dev/null; until skerry logs s | grep -q ready; do :; done; skerry stop s >/dev/null; skerry logs s; skerry rm s >/dev/null", "ready\nasked"),
-        ("Ctrl-C reaches the program", "skerry run --name c -- sh -c 'trap \"exit 7\" INT; echo ready; while :; do sleep 1; done' >out & until grep -qs ready out; do :; done; kill -INT $!; wait $!; echo $?", "7"),
+        ("stop asks, and the program may answer", "skerry run -d --name s -- sh -c 'trap \"echo asked; exit 9\" TERM; echo ready; while :; do sleep 1; done' >/dev/null; until skerry logs s | grep -q ready; do sleep 0.1; done; skerry stop s >/dev/null; skerry logs s; skerry rm s >/dev/null", "ready\nasked"),
+        ("Ctrl-C reaches the program", "skerry run --name c -- sh -c 'trap \"exit 7\" INT; echo ready; while :; do sleep 1; done' >out & until grep -qs ready out; do sleep 0.1; done; kill -INT $!; wait $!; echo $?", "7"),
         ("--rm leaves nothing behind", "skerry run --rm --name gone -- true; skerry ls | grep -c gone || :", "0"),
     ]
     .into_iter()
@@ -77,7 +77,7 @@ pub fn life(setting: &Setting) -> Result<Vec<Check>> {
         }),
     ));
     steps.push(Step::new("a taken name is refused", "skerry run -d --name one -- sleep 50 >/dev/null; skerry run --name one -- true 2>&1 | grep -c one; skerry stop --force one >/dev/null; skerry rm one >/dev/null", Text("1")));
-    steps.push(Step::new("a killed tool leaves what ls explains and rm clears", "skerry run --name orphan -- sh -c 'echo ready; exec sleep 1000' >out & until grep -qs ready out; do :; done; kill -9 $!; wait $! 2>/dev/null; echo '== ls'; skerry ls --json; echo '== after'; skerry rm --force orphan >/dev/null; skerry ls --json; echo '== resources'; skerry resources --json", Accepted(|printed| {
+    steps.push(Step::new("a killed tool leaves what ls explains and rm clears", "skerry run --name orphan -- sh -c 'echo ready; exec sleep 1000' >out & until grep -qs ready out; do sleep 0.1; done; kill -9 $!; wait $! 2>/dev/null; echo '== ls'; skerry ls --json; echo '== after'; skerry rm --force orphan >/dev/null; skerry ls --json; echo '== resources'; skerry resources --json", Accepted(|printed| {
         json::instance(part(printed, "ls")?, "orphan")?;
         ensure!(part(printed, "after")? == "[]", "it is still there: {printed}");
         let resources = json::resources(part(printed, "resources")?)?;
@@ -125,13 +125,13 @@ skerry run -d --name neighbour --cpus 1 --mem 96M -- sh -c '
     done' >/dev/null
 # The last of the lines that are whole; 0 before the first.
 rounds() { skerry logs neighbour | awk '$3 == "done" {n = $2} END {print n + 0}'; }
-until [ $(rounds) -gt 0 ]; do :; done
+until [ $(rounds) -gt 0 ]; do sleep 0.1; done
 before=$(rounds)
 "#;
 
 /// What follows the fault: the neighbour has gone on, the supervisor works, everything but the neighbour's is back.
 const AFTERWARDS: &str = r#"
-until [ $(rounds) -gt $before ]; do :; done
+until [ $(rounds) -gt $before ]; do sleep 0.1; done
 after=$(rounds)
 echo "== rounds"; echo "$before $after"
 skerry logs neighbour | grep -c wrong
@@ -238,7 +238,7 @@ pub fn four(setting: &Setting) -> Result<Vec<Check>> {
 for i in 1 2 3 4; do
     skerry run -d --name i$i --cpus $((1 + (i > 1))) --mem 128M -- sh -c "seq 1 20000 | sha256sum; seq 1 $((i * 100)) | wc -l; exec sleep 1000" >/dev/null
 done
-for i in 1 2 3 4; do until [ $(skerry logs i$i | wc -l) = 2 ]; do :; done; done
+for i in 1 2 3 4; do until [ $(skerry logs i$i | wc -l) = 2 ]; do sleep 0.1; done; done
 echo "== ls"; skerry ls --json
 echo "== resources"; skerry resources --json
 for i in 1 2 3 4; do echo "== out$i"; skerry logs i$i; skerry rm --force i$i >/dev/null; done
