@@ -160,6 +160,7 @@ fn round(arguments: &Arguments, kernel: &Kernel, metrics: &[&'static Metric], fi
                 continue;
             }
             How::Boot => whole::boot_time(kernel, setup),
+            How::BootShell => whole::boot_time(kernel, micro::Setup { packages: true, ..setup }),
             How::ImageSize if first => whole::image_size(kernel),
             How::LeastMemory if first => whole::least_memory(kernel),
             How::IdleWakeUps if first => whole::idle_wake_ups(kernel),

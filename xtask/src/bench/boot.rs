@@ -6,8 +6,8 @@ use anyhow::{Context, Result, ensure};
 use object::read::elf::{ElfFile64, ProgramHeader};
 
 use super::{Arguments, System, Table};
-use crate::build;
 use crate::vm::{Kernel, Machine};
+use crate::{build, rootfs};
 
 /// Measures boots of both kernels, one after the other in turn.
 pub fn measure(arguments: &Arguments, systems: &[System], table: &mut Table) -> Result<()> {
@@ -17,7 +17,7 @@ pub fn measure(arguments: &Arguments, systems: &[System], table: &mut Table) -> 
         let mut samples: Vec<Vec<Boot>> = systems.iter().map(|_| Vec::new()).collect();
         for _ in 0..runs {
             for (system, samples) in systems.iter().zip(&mut samples) {
-                samples.push(boot(&system.kernel, cpus, icount)?);
+                samples.push(boot(&system.kernel, cpus, icount, &[])?);
             }
         }
         let (unit, scale) = match (cpus, icount) {
@@ -64,13 +64,16 @@ pub struct Boot {
     from_entry: Option<u64>,
 }
 
-/// Boots once, with a first process that tells the clocks.
-pub fn boot(kernel: &Kernel, cpus: u32, icount: bool) -> Result<Boot> {
+/// Boots once, with a first process that tells the clocks, and these packages as its file system.
+pub fn boot(kernel: &Kernel, cpus: u32, icount: bool, packages: &[&str]) -> Result<Boot> {
     let mut machine =
         Machine { kernel: kernel.clone(), append: "quiet".into(), log: super::scratch("log"), ..Machine::default() };
     (machine.hardware.cpus, machine.hardware.icount) = (cpus, icount);
     let program = build::bench_programs()?.program("first-instruction");
-    let log = machine.run_without_agent(&program, |_| Ok(()))?;
+    let log = machine.run_without_agent(&program, |archive| match packages {
+        [] => Ok(()),
+        _ => archive.tar(&rootfs::cached(&[packages])?),
+    })?;
     let line = log.lines().find_map(|line| line.split_once("first-instruction: ")).context("the first process told nothing")?.1;
     let words: Vec<_> = line.split_whitespace().collect();
     ensure!(words.len() == 4, "the first process told {line:?}");

@@ -24,6 +24,8 @@ pub enum How {
     Workload,
     /// From power-on to the first instruction of the first process, all in.
     Boot,
+    /// From power-on until the first process has run `bash -c true`, with bash's packages as the file system.
+    BootShell,
     /// What a loader reads.
     ImageSize,
     /// The smallest memory of a machine that reaches the first process.
@@ -36,7 +38,7 @@ impl How {
     /// The unit of its figures.
     pub fn unit(self, icount: bool) -> &'static str {
         match self {
-            How::Program(_) | How::Workload | How::Boot => {
+            How::Program(_) | How::Workload | How::Boot | How::BootShell => {
                 if icount {
                     "instructions"
                 } else {
@@ -130,6 +132,7 @@ const ALONE: &[Metric] = &[
     machine("work-sqlite", How::Workload, None),
     machine("work-redis", How::Workload, None),
     machine("boot-first-process", How::Boot, Some(30e6)),
+    machine("boot-bash", How::BootShell, None),
     machine("image-size", How::ImageSize, None),
     machine("least-memory", How::LeastMemory, None),
     machine("idle-wake-ups", How::IdleWakeUps, Some(0.0)),
