@@ -94,6 +94,7 @@ fn inherited(task: &Task, request: &Request) -> Inherited {
         seccomp: task.seccomp.lock().clone(),
         memory_policy: *task.memory_policy.lock(),
         io_priority: task.io_priority.load(Ordering::Relaxed),
+        settings: task.settings.lock().inherited(),
     }
 }
 

@@ -11,7 +11,7 @@ use guard::user::{Answer, QuickCall, UserRegs};
 
 use crate::table::{CALLS, MISSING};
 use crate::uaccess::Argument;
-use crate::{SysResult, Task, ptrace, seccomp, trace};
+use crate::{SysResult, Task, ptrace, seccomp, trace, user_dispatch};
 
 /// What an argument is, for tracing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,8 +52,8 @@ pub struct Call {
     pub(crate) handler: Handler,
 }
 
-/// Calls so short that measuring them would cost more than it tells: their time counts as the program's. `read` and `write` measure
-/// themselves when there is much to do.
+/// Calls so short that measuring each would cost more than it tells: one of many is, and stands for the others (`run`). `read` and
+/// `write` measure themselves when there is much to do.
 const BRIEF: &[&str] = &[
     "getpid",
     "gettid",
@@ -207,10 +207,20 @@ pub(crate) const fn number(regs: &UserRegs) -> u32 {
     regs.orig_rax as u32
 }
 
+/// Whether a call has a function that may be brief: then measuring those that are chosen by chance tells the time of all.
+pub(crate) fn is_sampled(regs: &UserRegs) -> bool {
+    matches!(CALLS.get(number(regs) as usize), Some(Some(Call { handler: Handler::Quick(_), .. })))
+}
+
 /// Runs the rest of a system call whose quick part left its word in `rax`. The result is not yet in the registers.
 pub(crate) fn finish(task: &Task, regs: &mut UserRegs) -> SysResult {
     if regs.rax != NOT_RUN {
         return Err(Errno::from_raw(-(regs.rax as i32)));
+    }
+    if task.filtered.load(Ordering::Relaxed)
+        && let Some(result) = user_dispatch::check(task, regs)
+    {
+        return result;
     }
     if task.is_ptraced() { ptrace::system_call(task, regs, long_way) } else { long_way(task, regs) }
 }

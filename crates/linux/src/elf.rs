@@ -78,6 +78,16 @@ impl Program {
         let first = self.segments.first().map_or(0, |s| s.pages().start);
         first..self.segments.last().map_or(0, |s| s.pages().end)
     }
+
+    /// From where to where its code is, and its data, as `/proc` tells it: the highest segment is where data begin.
+    #[must_use]
+    pub fn code_and_data(&self) -> [Range<usize>; 2] {
+        let code = || self.segments.iter().filter(|s| s.prot.contains(Prot::EXEC)).map(|s| &s.file);
+        let all = || self.segments.iter().map(|s| &s.file);
+        let first = |starts: Option<usize>| starts.unwrap_or(0);
+        let (code_start, code_end) = (first(code().map(|f| f.start).min()), first(code().map(|f| f.end).max()));
+        [code_start..code_end, first(all().map(|f| f.start).max())..first(all().map(|f| f.end).max())]
+    }
 }
 
 /// Reads the file header.

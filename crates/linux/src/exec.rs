@@ -132,6 +132,11 @@ impl Program {
         let running = Arc::new(Running::begin(file.path())?);
         Ok(Self { file, running })
     }
+
+    /// The file, as what a process runs.
+    pub(crate) fn into_running(self) -> Arc<Running> {
+        self.running
+    }
 }
 
 /// Opens a file to run it.
@@ -340,7 +345,9 @@ pub(crate) fn load(task: &Task, program: Program, name: &[u8], mut args: Vec<Vec
 
     let more = cred.caps.permitted & !task.cred().caps.permitted != 0;
     let dumpable = readable && !more && cred.user.effective == cred.user.real && cred.group.effective == cred.group.real;
-    let (image, sp) = (Image { executable: Some(running), args: image.args, env: image.env, aux: image.aux.into() }, image.sp);
+    let [code, data] = program.code_and_data().map(|part| base + part.start..base + part.end);
+    let (args, env, aux) = (image.args, image.env, image.aux.into());
+    let (image, sp) = (Image { executable: Some(running), args, env, aux, code, data, stack: image.sp as usize }, image.sp);
     Ok(Loaded { space, image, entry, sp, name: shown, cred, dumpable, secure })
 }
 
@@ -352,6 +359,7 @@ pub(crate) fn take_over(task: &Task, loaded: Loaded) {
     task.locks_released.store(false, Ordering::SeqCst);
     task.clear_tid.store(0, Ordering::Relaxed);
     rseq::forget(task);
+    crate::user_dispatch::forget(task);
     task.thread().set_user(Some(loaded.space.clone()));
     process.replace_space(loaded.space);
     *process.image.lock() = loaded.image;

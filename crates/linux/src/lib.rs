@@ -20,7 +20,7 @@
 //! | `rseq` | sequences of instructions that begin again when interrupted; `section` describes one |
 //! | `time`, `itimer`, `timerfd`, `usage` | clocks, sleeping, timers, what was used |
 //! | `sched`, `sys`, `limits` | processors, the machine, what a process may use of it |
-//! | `cred`, `capability`, `prctl` | users, capabilities, settings of a process; `credentials` and `privileges` have the rules |
+//! | `cred`, `capability`, `prctl`, `prctl_mm`, `layout`, `user_dispatch` | users, capabilities, settings of a process; `credentials` and `privileges` have the rules |
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
@@ -29,6 +29,7 @@ extern crate alloc;
 // What needs no kernel below it; tested on the host.
 pub mod credentials;
 pub mod elf;
+pub mod layout;
 pub mod privileges;
 pub mod registers;
 pub mod section;
@@ -112,6 +113,8 @@ pub mod poll;
 #[cfg(target_os = "none")]
 pub mod prctl;
 #[cfg(target_os = "none")]
+mod prctl_mm;
+#[cfg(target_os = "none")]
 pub mod proc;
 #[cfg(target_os = "none")]
 pub mod process;
@@ -179,6 +182,8 @@ pub mod trace;
 pub mod uaccess;
 #[cfg(target_os = "none")]
 pub mod usage;
+#[cfg(target_os = "none")]
+mod user_dispatch;
 #[cfg(target_os = "none")]
 mod vdso;
 #[cfg(target_os = "none")]

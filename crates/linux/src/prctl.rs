@@ -1,15 +1,52 @@
-//! Settings of a process or thread: `prctl(2)`.
+//! Settings of a process or thread: `prctl(2)`. Those of what there is not (other processors, groups of hyperthreads, counters of
+//! events) are `EINVAL`, as in a kernel that was built without them.
 
 use abi::errno::Errno;
+use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
+use linux_raw_sys::general as sys;
 use linux_raw_sys::prctl as pr;
 
 use crate::credentials::{Credentials, KEEP_CAPS};
 use crate::uaccess::{self, UserPtr};
-use crate::{SysResult, Task, capability, process_table as processes};
+use crate::{SysResult, Task, capability, prctl_mm, process_table as processes, user_dispatch};
 
 /// The length of a thread's name with its NUL.
 const COMM: usize = 16;
+/// The most bytes of a name of memory, with its NUL.
+const MEMORY_NAME: usize = 80;
+
+/// What only `prctl(2)` and `/proc` know of a thread; nothing but the answers depends on it.
+#[derive(Clone, Copy)]
+pub(crate) struct Settings {
+    /// By how much the end of a sleep may be late so that several end together, in nanoseconds.
+    pub(crate) timer_slack: usize,
+    /// The one it had at its beginning.
+    default_slack: usize,
+    /// `PR_MCE_KILL`: what happens when memory fails.
+    machine_checks: u32,
+    /// `PR_SET_IO_FLUSHER`
+    flushes: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let slack = 50_000;
+        Self { timer_slack: slack, default_slack: slack, machine_checks: pr::PR_MCE_KILL_DEFAULT, flushes: false }
+    }
+}
+
+impl Settings {
+    /// Those of a new thread.
+    pub(crate) fn inherited(self) -> Self {
+        Self { default_slack: self.timer_slack, ..self }
+    }
+
+    /// 0 is the one it had at its beginning.
+    pub(crate) fn set_timer_slack(&mut self, slack: usize) {
+        self.timer_slack = if slack == 0 { self.default_slack } else { slack };
+    }
+}
 
 /// `prctl(2)`
 pub fn sys_prctl(task: &Task, option: u32, arg: usize, arg3: usize, arg4: usize, arg5: usize) -> SysResult {
@@ -31,11 +68,22 @@ pub fn sys_prctl(task: &Task, option: u32, arg: usize, arg3: usize, arg4: usize,
         | pr::PR_GET_DUMPABLE
         | pr::PR_SET_CHILD_SUBREAPER
         | pr::PR_GET_CHILD_SUBREAPER => process(task, option, arg),
-        pr::PR_GET_TIMERSLACK => Ok(task.timer_slack.load(Ordering::Relaxed)),
+        pr::PR_GET_TIMERSLACK => Ok(task.settings.lock().timer_slack),
         pr::PR_SET_TIMERSLACK => {
-            task.timer_slack.store(if arg == 0 { crate::task::TIMER_SLACK } else { arg }, Ordering::Relaxed);
+            task.settings.lock().set_timer_slack(arg);
             Ok(0)
         }
+        // Times are measured, which is at least as good as what this is about.
+        pr::PR_GET_TIMING => Ok(pr::PR_TIMING_STATISTICAL as usize),
+        pr::PR_SET_TIMING if arg == pr::PR_TIMING_STATISTICAL as usize => Ok(0),
+        pr::PR_MCE_KILL if arg4 == 0 && arg5 == 0 => set_machine_checks(task, arg, arg3),
+        pr::PR_MCE_KILL_GET if arg == 0 && rest_is_zero => Ok(task.settings.lock().machine_checks as usize),
+        pr::PR_SET_IO_FLUSHER | pr::PR_GET_IO_FLUSHER => flushes(task, option, arg, rest_is_zero),
+        pr::PR_GET_SPECULATION_CTRL if rest_is_zero => speculation(arg),
+        pr::PR_SET_SPECULATION_CTRL if arg4 == 0 && arg5 == 0 => set_speculation(arg, arg3),
+        pr::PR_SET_MM => prctl_mm::set(task, arg as u32, arg3, arg4, arg5),
+        pr::PR_SET_VMA if arg == pr::PR_SET_VMA_ANON_NAME as usize => name_memory(task, arg3, arg4, arg5),
+        pr::PR_SET_SYSCALL_USER_DISPATCH => user_dispatch::set(task, arg, arg3, arg4, arg5),
         pr::PR_GET_TID_ADDRESS => {
             UserPtr::<u64>::new(arg).write(&(task.clear_tid.load(Ordering::Relaxed) as u64))?;
             Ok(0)
@@ -52,7 +100,6 @@ pub fn sys_prctl(task: &Task, option: u32, arg: usize, arg3: usize, arg4: usize,
             Ok(0)
         }
         pr::PR_GET_THP_DISABLE if arg == 0 && rest_is_zero => Ok(usize::from(!task.process().memory()?.may_have_large_pages())),
-        // Among those that are not there: names of anonymous memory, which a kernel without that option refuses like this.
         _ => Err(Errno::EINVAL),
     }
 }
@@ -70,6 +117,74 @@ fn name(task: &Task, option: u32, at: usize) -> SysResult {
         uaccess::write_bytes(at, &bytes)?;
     }
     Ok(0)
+}
+
+fn set_machine_checks(task: &Task, operation: usize, kind: usize) -> SysResult {
+    let (operation, kind) = (u32::try_from(operation), u32::try_from(kind));
+    let new = match (operation, kind) {
+        (Ok(pr::PR_MCE_KILL_CLEAR), Ok(0)) => pr::PR_MCE_KILL_DEFAULT,
+        (Ok(pr::PR_MCE_KILL_SET), Ok(kind @ (pr::PR_MCE_KILL_EARLY | pr::PR_MCE_KILL_LATE | pr::PR_MCE_KILL_DEFAULT))) => kind,
+        _ => return Err(Errno::EINVAL),
+    };
+    task.settings.lock().machine_checks = new;
+    Ok(0)
+}
+
+fn flushes(task: &Task, option: u32, arg: usize, rest_is_zero: bool) -> SysResult {
+    if !task.cred().capable(sys::CAP_SYS_RESOURCE) {
+        return Err(Errno::EPERM);
+    }
+    let mut settings = task.settings.lock();
+    match (option, arg) {
+        _ if !rest_is_zero => return Err(Errno::EINVAL),
+        (pr::PR_GET_IO_FLUSHER, 0) => return Ok(usize::from(settings.flushes)),
+        (pr::PR_SET_IO_FLUSHER, 0 | 1) => settings.flushes = arg == 1,
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(0)
+}
+
+const STORE_BYPASS: usize = pr::PR_SPEC_STORE_BYPASS as usize;
+const INDIRECT_BRANCH: usize = pr::PR_SPEC_INDIRECT_BRANCH as usize;
+const CACHE_FLUSH: usize = pr::PR_SPEC_L1D_FLUSH as usize;
+
+/// Nothing is done against what processors speculate, and no thread can ask for it: as with `mitigations=off`.
+fn speculation(what: usize) -> SysResult {
+    match what {
+        STORE_BYPASS | INDIRECT_BRANCH => Ok(pr::PR_SPEC_ENABLE as usize),
+        CACHE_FLUSH => Ok(pr::PR_SPEC_FORCE_DISABLE as usize),
+        _ => Err(Errno::ENODEV),
+    }
+}
+
+fn set_speculation(what: usize, how: usize) -> SysResult {
+    match (what, how as u32) {
+        (STORE_BYPASS, _) => Err(Errno::ENXIO),
+        (INDIRECT_BRANCH, pr::PR_SPEC_ENABLE) => Ok(0),
+        (INDIRECT_BRANCH, pr::PR_SPEC_DISABLE | pr::PR_SPEC_FORCE_DISABLE) | (CACHE_FLUSH, _) => Err(Errno::EPERM),
+        (INDIRECT_BRANCH, _) => Err(Errno::ERANGE),
+        _ => Err(Errno::ENODEV),
+    }
+}
+
+/// Gives anonymous memory a name for `/proc/<pid>/maps`.
+fn name_memory(task: &Task, addr: usize, len: usize, name: usize) -> SysResult {
+    let name: Option<Arc<[u8]>> = match name {
+        0 => None,
+        at => {
+            let name = uaccess::read_cstr(at, MEMORY_NAME);
+            let name = name.map_err(|e| if e == Errno::ENAMETOOLONG { Errno::EINVAL } else { e })?;
+            if !name.iter().all(|b| (0x20..0x7f).contains(b) && !br"\`$[]".contains(b)) {
+                return Err(Errno::EINVAL);
+            }
+            Some(name.into())
+        }
+    };
+    let space = task.process().memory()?;
+    if len == 0 && addr.is_multiple_of(vm::PAGE_SIZE) {
+        return Ok(0);
+    }
+    space.set_name(addr, len, name.as_ref()).map(|()| 0)
 }
 
 /// Secure bits, one or all.

@@ -48,6 +48,10 @@ pub(crate) struct Image {
     pub(crate) env: Range<usize>,
     /// Its auxiliary vector.
     pub(crate) aux: Arc<[u8]>,
+    /// Where its code and its data are, the first byte and the one behind the last, and where its stack began: for who asks only.
+    pub(crate) code: Range<usize>,
+    pub(crate) data: Range<usize>,
+    pub(crate) stack: usize,
 }
 
 /// A process.

@@ -1,9 +1,11 @@
 //! The life of a thread in user mode: in, and out again for system calls, faults and signals.
 
 use alloc::sync::Arc;
+use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
 use guard::fpu::UserFpu;
+use guard::timer;
 use guard::trace::{Kind, Note, event};
 use guard::user::{self, Quick, Trap, UserRegs};
 use linux_raw_sys::general as sys;
@@ -21,6 +23,14 @@ const EXEC: u64 = 16;
 /// The vector of page faults.
 const PAGE_FAULT: u64 = 14;
 
+/// Of so many calls that are too short for it one is measured, and stands for all.
+const SAMPLED_CALLS: u64 = 4096;
+
+/// How many calls come before the next such: by chance, lest it is always the same one of a loop.
+fn until_sample() -> u32 {
+    (timer::tsc_about() >> 2) as u32 % (2 * SAMPLED_CALLS as u32)
+}
+
 /// Runs a task in the calling kernel thread until it ends. Its address space and the registers are set up.
 pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
     let thread = task.thread().clone();
@@ -28,7 +38,7 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
     thread.interrupt();
     rseq::begin(task);
     let mut interrupted = None;
-    let mut quick = Quick { calls: &[], context: &**task, stop: thread.attention() };
+    let mut quick = Quick { calls: &[], context: &**task, stop: thread.attention(), left: Cell::new(until_sample()) };
     loop {
         if interrupted.is_some() || thread.interrupted() {
             if signal::attend(task, &mut regs, interrupted.take()) {
@@ -49,7 +59,13 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
         }
         match user::enter(&mut regs, &quick) {
             Trap::Syscall => {
-                let result = task.measured(|| dispatch::finish(task, &mut regs));
+                let result = if quick.left.get() == u32::MAX {
+                    let calls = if dispatch::is_sampled(&regs) { SAMPLED_CALLS } else { 1 };
+                    quick.left.set(until_sample());
+                    task.sampled(calls, || dispatch::finish(task, &mut regs))
+                } else {
+                    task.measured(|| dispatch::finish(task, &mut regs))
+                };
                 regs.rax = match result {
                     Ok(value) => value as u64,
                     Err(e) => {

@@ -32,7 +32,7 @@ const ERRNO: u32 = 0x0005_0000;
 const TRACE: u32 = 0x7ff0_0000;
 const LOG: u32 = 0x7ffc_0000;
 const ALLOW: u32 = 0x7fff_0000;
-const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+pub(crate) const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 const SYS_SECCOMP: i32 = 1;
 /// The most instructions of all of a thread's filters, with a few for each filter.
 const MOST_INSTRUCTIONS: usize = 32_768;

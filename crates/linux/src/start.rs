@@ -98,6 +98,7 @@ pub fn spawn_init(program: &Program, context: Arc<FsContext>, stdio: [Arc<File>;
         seccomp: Default::default(),
         memory_policy: Default::default(),
         io_priority: 0,
+        settings: Default::default(),
     };
     let task = Task::new(pid, process.clone(), inherited);
 

@@ -129,7 +129,7 @@ calls! {
     95 umask(Oct) = [path::sys_umask];
     96 gettimeofday(Ptr, Ptr) = [time::sys_gettimeofday];
     97 getrlimit(Num, Ptr) = [limits::sys_getrlimit];
-    98 getrusage(Int, Ptr) = [usage::sys_getrusage]; // partial: brief calls count as user time; the most memory is what was seen at munmap, getrusage, execve and the end
+    98 getrusage(Int, Ptr) = [usage::sys_getrusage];
     99 sysinfo(Ptr) = [sys::sys_sysinfo];
     100 times(Ptr) = [usage::sys_times];
     101 ptrace(Num, Int, Ptr, Ptr) = [ptrace::sys_ptrace]; // partial: no debug registers, no PTRACE_O_SUSPEND_SECCOMP, no requests about filters, rseq and user dispatch
@@ -184,7 +184,7 @@ calls! {
     151 mlockall(Hex) = [mm::sys_mlockall];
     152 munlockall() = [mm::sys_munlockall];
     153 vhangup() = [sys::sys_vhangup];
-    157 prctl(Num, Ptr, Ptr, Ptr, Ptr) = [prctl::sys_prctl]; // partial: no PR_SET_MM, PR_SET_VMA, PR_SCHED_CORE, machine checks, speculation
+    157 prctl(Num, Ptr, Ptr, Ptr, Ptr) = [prctl::sys_prctl]; // partial: no PR_TSC_SIGSEGV
     158 arch_prctl(Hex, Ptr) = [sys::sys_arch_prctl];
     159 adjtimex(Ptr) = [timex::sys_adjtimex]; // partial: the clock is the supervisor's: it can only be read
     160 setrlimit(Num, Ptr) = [limits::sys_setrlimit];

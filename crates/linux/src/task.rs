@@ -17,6 +17,7 @@ use crate::cred::{Credentials, Identity};
 use crate::fdtable::FdTable;
 use crate::futex::Waiter;
 use crate::mempolicy::MemoryPolicy;
+use crate::prctl::Settings;
 use crate::process::Process;
 use crate::ptrace::Trace;
 use crate::rseq::Registration;
@@ -26,6 +27,8 @@ use crate::sigframe::{AltStack, LastFault};
 use crate::siginfo::{SigSet, UNBLOCKABLE};
 use crate::sigstate::Pending;
 use crate::uaccess::UserPtr;
+use crate::usage::Times;
+use crate::user_dispatch::UserDispatch;
 
 /// What a thread has of its own about signals.
 pub(crate) struct TaskSignals {
@@ -79,9 +82,6 @@ impl Completion {
     }
 }
 
-/// By how much the end of a sleep may be late so that several end together, in nanoseconds; remembered only.
-pub(crate) const TIMER_SLACK: usize = 50_000;
-
 /// A thread of a program.
 pub struct Task {
     tid: AtomicI32,
@@ -110,10 +110,14 @@ pub struct Task {
     pub(crate) rseq: Mutex<Registration>,
     /// Page faults of its program.
     pub(crate) faults: AtomicU64,
-    /// `PR_SET_TIMERSLACK`.
-    pub(crate) timer_slack: AtomicUsize,
-    /// What it may call, and whether that is less than everything.
+    /// What it was told of its processor time.
+    pub(crate) told_times: Mutex<Times>,
+    /// `prctl(2)`.
+    pub(crate) settings: Mutex<Settings>,
+    /// What it may call, and what of that its program does itself.
     pub(crate) seccomp: Mutex<Seccomp>,
+    pub(crate) user_dispatch: Mutex<Option<UserDispatch>>,
+    /// One of these two is there.
     pub(crate) filtered: AtomicBool,
     /// Where its memory should come from.
     pub(crate) memory_policy: Mutex<MemoryPolicy>,
@@ -144,6 +148,7 @@ pub(crate) struct Inherited {
     pub(crate) seccomp: Seccomp,
     pub(crate) memory_policy: MemoryPolicy,
     pub(crate) io_priority: u32,
+    pub(crate) settings: Settings,
 }
 
 impl Task {
@@ -174,7 +179,9 @@ impl Task {
             restart: Mutex::new(None),
             rseq: Mutex::default(),
             faults: AtomicU64::new(0),
-            timer_slack: AtomicUsize::new(TIMER_SLACK),
+            told_times: Mutex::default(),
+            settings: Mutex::new(from.settings),
+            user_dispatch: Mutex::default(),
             filtered: AtomicBool::new(from.seccomp.mode() != 0),
             seccomp: Mutex::new(from.seccomp),
             memory_policy: Mutex::new(from.memory_policy),
@@ -226,6 +233,15 @@ impl Task {
         thread.begin_kernel_work();
         let result = work();
         thread.end_kernel_work();
+        result
+    }
+
+    /// As [`Self::measured`], for one of `calls` calls most of which are not measured, or measure themselves.
+    pub(crate) fn sampled<R>(&self, calls: u64, work: impl FnOnce() -> R) -> R {
+        let thread = self.thread();
+        thread.begin_kernel_work();
+        let result = work();
+        thread.end_sampled_work(calls);
         result
     }
 

@@ -21,7 +21,7 @@ const TICKS: u64 = 100;
 pub(crate) struct Usage {
     /// Processor time in user mode, nanoseconds.
     pub(crate) user_ns: u64,
-    /// In the kernel: what is long enough to be measured.
+    /// In the kernel. Brief calls are in it by samples (`run`), so that it is right in the long run.
     pub(crate) system_ns: u64,
     /// The most memory that was seen to be present, bytes.
     pub(crate) max_resident: u64,
@@ -48,16 +48,32 @@ impl Usage {
     }
 }
 
+/// Times in user mode and in the kernel that a thread was told.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Times {
+    user_ns: u64,
+    system_ns: u64,
+}
+
+impl Times {
+    /// Splits the processor time into the kernel's, as it was measured, and the rest. A sample that counts for many calls can be more
+    /// than there is, or than came since: neither part ever becomes less than it was.
+    fn next(self, total_ns: u64, kernel_ns: u64) -> Self {
+        let total_ns = total_ns.max(self.user_ns + self.system_ns);
+        let system_ns = kernel_ns.clamp(self.system_ns, total_ns - self.user_ns);
+        Self { user_ns: total_ns - system_ns, system_ns }
+    }
+}
+
 impl Task {
     /// What this thread has used.
     pub(crate) fn usage(&self) -> Usage {
         let Some(thread) = self.started() else { return Usage::default() };
-        let total_ns = thread.cpu_time_ns();
-        // Read one after the other, they need not fit.
-        let system_ns = thread.kernel_time_ns().min(total_ns);
+        let mut told = self.told_times.lock();
+        *told = told.next(thread.cpu_time_ns(), thread.kernel_time_ns());
         Usage {
-            user_ns: total_ns - system_ns,
-            system_ns,
+            user_ns: told.user_ns,
+            system_ns: told.system_ns,
             max_resident: 0,
             faults: self.faults.load(Ordering::Relaxed),
             switches: thread.switches(),

@@ -1,5 +1,6 @@
 //! What a program says about its memory: advice, locks, questions.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -57,6 +58,24 @@ impl AddressSpace {
             }
         }
         if whole { Ok(()) } else { Err(Errno::ENOMEM) }
+    }
+
+    /// Gives the anonymous memory in a range a name, or (`None`) takes it away.
+    ///
+    /// # Errors
+    /// `ENOMEM` if something there is not mapped (the rest is done), `EBADF` for what is not anonymous (what comes before is done), `EINVAL`.
+    pub fn set_name(&self, addr: usize, len: usize, name: Option<&Arc<[u8]>>) -> Result<(), Errno> {
+        let range = Self::range(addr, len)?;
+        let mut state = self.change(&range);
+        let whole = state.areas.covers(range.clone());
+        let end = state.areas.within(range.clone()).find(|(_, area)| area.source.is_some()).map(|(part, _)| part.start);
+        let named = range.start..end.unwrap_or(range.end);
+        state.areas.update(named, |area| area.name = name.cloned());
+        match end {
+            Some(_) => Err(Errno::EBADF),
+            None if whole => Ok(()),
+            None => Err(Errno::ENOMEM),
+        }
     }
 
     /// Has the objects of shared mappings forget what they have in a range (`MADV_REMOVE`).

@@ -91,12 +91,14 @@ pub(crate) struct Area {
     pub(crate) copied: Touched,
     /// `None`: anonymous memory.
     pub(crate) source: Option<Source>,
+    /// What the program calls it (`PR_SET_VMA`); of anonymous memory only.
+    pub(crate) name: Option<Arc<[u8]>>,
 }
 
 impl Area {
     /// Memory that nobody has touched.
     pub(crate) fn new(end: usize, prot: Prot, flags: AreaFlags, source: Option<Source>) -> Self {
-        Self { end, prot, flags, touched: Touched::default(), copied: Touched::default(), source }
+        Self { end, prot, flags, touched: Touched::default(), copied: Touched::default(), source, name: None }
     }
 
     #[inline]
@@ -130,7 +132,7 @@ impl Area {
             (Some(a), Some(b)) => Arc::ptr_eq(&a.object, &b.object) && a.first + (len / PAGE_SIZE) as u64 == b.first,
             _ => false,
         };
-        source && self.prot == next.prot && self.flags == next.flags
+        source && self.prot == next.prot && self.flags == next.flags && self.name == next.name
     }
 }
 

@@ -62,7 +62,7 @@ pub use large::{LargePages, counts as large_page_counts, set_setting as set_larg
 pub use mappings::Mappings;
 pub use object::{Backing, Object, SharedMemory};
 pub use remap::Remap;
-pub use residency::Residency;
+pub use residency::{Kinds, Residency};
 pub use space::{AddressSpace, AreaInfo, FutexKey, Mapping, Placement, Stats};
 
 pub use abi::layout::{PAGE_SIZE, USER_END, USER_START};

@@ -62,6 +62,11 @@ impl Object {
         Arc::new(Self { backing, writable, name, dev, ino })
     }
 
+    /// Whether it is a file with a name, and not shared memory.
+    pub(crate) fn is_file(&self) -> bool {
+        self.dev != 0 && !self.name.starts_with(b"/memfd:")
+    }
+
     /// Memory without a name that children share (`MAP_SHARED | MAP_ANONYMOUS`).
     #[must_use]
     pub fn anonymous() -> Arc<Self> {

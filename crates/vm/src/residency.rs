@@ -45,7 +45,80 @@ impl Residency {
     }
 }
 
+/// Bytes that are in memory, by what they are: no page counts twice.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Kinds {
+    /// The program's own: without a name, or what it has made of a file's for itself.
+    pub anonymous: usize,
+    /// Of files.
+    pub file: usize,
+    /// Of memory that is shared and no file's.
+    pub shared: usize,
+}
+
+/// What kind the pages of an area are that are its object's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// Mapped privately: what is in memory may also be a copy.
+    Private,
+    File,
+    Memory,
+}
+
+impl Kind {
+    /// `None`: all pages are anonymous.
+    fn of(area: &Area) -> Option<Self> {
+        let source = area.source.as_ref()?;
+        Some(match (area.shared(), source.object.is_file()) {
+            (false, _) => Self::Private,
+            (true, true) => Self::File,
+            (true, false) => Self::Memory,
+        })
+    }
+}
+
 impl AddressSpace {
+    /// What is in memory, by kind. The number of all pages is known; looked at are only those of files that are mapped privately, and, if
+    /// there are both kinds, of the smaller one of those that are shared.
+    #[must_use]
+    pub fn resident_kinds(&self) -> Kinds {
+        let areas: Vec<(Range<usize>, Kind)> = {
+            let state = self.state.read();
+            let touched = state.areas.iter().filter(|(_, area)| area.touched.get());
+            touched.filter_map(|(start, area)| Some((start..area.end, Kind::of(area)?))).collect()
+        };
+        let size = |kind: Kind| areas.iter().filter(|(_, other)| *other == kind).map(|(range, _)| range.len()).sum::<usize>();
+        let present = |kind: Kind| {
+            let ranges = areas.iter().filter(|(_, other)| *other == kind).map(|(range, _)| range);
+            ranges.map(|range| self.of_objects(range)).sum::<usize>()
+        };
+        let [private, shared] = self.resident_parts();
+        let files_privately = present(Kind::Private).min(private);
+        let files_shared = match (size(Kind::File), size(Kind::Memory)) {
+            (0, _) => 0,
+            (_, 0) => shared,
+            (files, memory) if files <= memory => present(Kind::File).min(shared),
+            _ => shared.saturating_sub(present(Kind::Memory)),
+        };
+        Kinds { anonymous: private - files_privately, file: files_privately + files_shared, shared: shared - files_shared }
+    }
+
+    /// Bytes in a range that are pages of the objects mapped there.
+    fn of_objects(&self, range: &Range<usize>) -> usize {
+        let mut bytes = 0;
+        let state = self.look(range);
+        for (part, area) in state.areas.within(range.clone()).filter(|(_, area)| area.touched.get()) {
+            let (Some(source), Some((start, _))) = (&area.source, state.areas.find(part.start)) else { continue };
+            let copies = !area.shared() && area.copied.get();
+            self.table.visit(part, |va, page, _| {
+                let index = source.first + ((va - start) / PAGE_SIZE) as u64;
+                let own = || source.object.backing.cached(index).is_some_and(|own| own.frame() == page.frame());
+                bytes += PAGE_SIZE * usize::from(!copies || own());
+            });
+        }
+        bytes
+    }
+
     /// All areas, ascending, with what of them is in memory.
     #[must_use]
     pub fn residency(&self) -> Vec<(AreaInfo, Residency)> {
@@ -83,5 +156,63 @@ impl AddressSpace {
             sum.large += PAGE_SIZE * usize::from(noted.large);
             sum.locked += PAGE_SIZE * usize::from(area.flags.contains(AreaFlags::LOCKED));
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{Advice, Mapping, Object, Placement, Prot};
+
+    const AT: usize = 0x1000_0000;
+
+    fn map(space: &AddressSpace, at: usize, flags: AreaFlags, object: Option<&Arc<Object>>) {
+        let request = Mapping {
+            place: Placement::Fixed(at),
+            len: 8 * PAGE_SIZE,
+            prot: Prot::READ | Prot::WRITE,
+            flags,
+            object: object.map(|object| (object.clone(), 0)),
+        };
+        space.mmap(request).unwrap();
+    }
+
+    fn pages(space: &AddressSpace) -> [usize; 3] {
+        let kinds = space.resident_kinds();
+        assert_eq!(kinds.anonymous + kinds.file + kinds.shared, space.resident());
+        [kinds.anonymous, kinds.file, kinds.shared].map(|bytes| bytes / PAGE_SIZE)
+    }
+
+    #[test]
+    fn pages_are_of_one_kind() {
+        let backing = Object::anonymous();
+        (0..3).for_each(|index| drop(backing.backing.page(index).unwrap()));
+        let file = Object::file(backing.backing.clone(), true, b"/file".to_vec(), 5, 7);
+        let space = AddressSpace::new(1 << 40).unwrap();
+        map(&space, AT, AreaFlags::empty(), Some(&file));
+        let mut byte = [0];
+        space.read(AT, &mut byte).unwrap();
+        // What the file has at hand comes along.
+        assert_eq!(pages(&space), [0, 3, 0]);
+        space.write(AT + PAGE_SIZE, b"x").unwrap();
+        assert_eq!(pages(&space), [1, 2, 0]);
+        map(&space, 2 * AT, AreaFlags::empty(), None);
+        space.read(2 * AT, &mut byte).unwrap();
+        space.write(2 * AT + PAGE_SIZE, b"x").unwrap();
+        assert_eq!(pages(&space), [2, 2, 0]);
+        map(&space, 3 * AT, AreaFlags::SHARED, Some(&Object::anonymous()));
+        space.write(3 * AT, b"x").unwrap();
+        assert_eq!(pages(&space), [2, 2, 1]);
+        map(&space, 4 * AT, AreaFlags::SHARED, Some(&file));
+        space.write(4 * AT, b"x").unwrap();
+        assert_eq!(pages(&space), [2, 5, 1]);
+        let child = space.fork().unwrap();
+        child.read(AT, &mut byte).unwrap();
+        assert_eq!(pages(&child)[0], 2);
+        space.madvise(AT, 8 * PAGE_SIZE, Advice::Drop(false)).unwrap();
+        space.munmap(3 * AT, PAGE_SIZE).unwrap();
+        assert_eq!(pages(&space), [1, 3, 0]);
     }
 }

@@ -57,7 +57,7 @@ pub struct AreaInfo {
     pub dev: u64,
     /// The file's number.
     pub ino: u64,
-    /// The file's name, `[heap]`, `[stack]` or nothing.
+    /// The file's name, `[heap]`, `[stack]`, `[anon:NAME]` or nothing.
     pub name: Vec<u8>,
     /// Whether faults bring in large pages there, as far as there are.
     pub large: bool,
@@ -68,10 +68,10 @@ pub struct AreaInfo {
 pub struct Stats {
     /// Bytes mapped.
     pub size: usize,
+    /// The most there were.
+    pub peak: usize,
     /// Bytes of pages present.
     pub resident: usize,
-    /// The part of `resident` that belongs to shared mappings.
-    pub shared: usize,
     /// Bytes of private writable memory.
     pub data: usize,
     /// Bytes of stacks.
@@ -117,6 +117,8 @@ pub(crate) struct State {
     pub(crate) heap: Range<usize>,
     /// Bytes mapped.
     pub(crate) size: usize,
+    /// The most there were before something was unmapped.
+    peak: usize,
     /// Some area is or was sealed.
     pub(crate) has_seals: bool,
 }
@@ -126,6 +128,7 @@ impl State {
     /// file may be among them.
     pub(crate) fn forget(&mut self, range: Range<usize>) -> Few<(usize, Area)> {
         let gone = self.areas.remove(range);
+        self.peak = self.peak.max(self.size);
         self.size -= gone.iter().map(|(start, area)| area.end - start).sum::<usize>();
         gone
     }
@@ -484,7 +487,18 @@ impl AddressSpace {
 
     /// Sets where the heap begins; it is empty then.
     pub fn set_heap(&self, start: usize) {
-        self.state.write().heap = start..start;
+        self.set_heap_bounds(start..start);
+    }
+
+    /// Says from where to where the heap is (`PR_SET_MM`); nothing is mapped by that.
+    pub fn set_heap_bounds(&self, heap: Range<usize>) {
+        self.state.write().heap = heap;
+    }
+
+    /// From where to where the heap is.
+    #[must_use]
+    pub fn heap(&self) -> Range<usize> {
+        self.state.read().heap.clone()
     }
 
     /// Moves the end of the heap to `end`, if that is possible; returns where it is (`brk(2)`).
@@ -563,11 +577,10 @@ impl AddressSpace {
     pub fn stats(&self) -> Stats {
         let state = self.state.read();
         let sum = |which: &dyn Fn(&Area) -> bool| state.areas.iter().filter(|(_, a)| which(a)).map(|(s, a)| a.end - s).sum();
-        let shared = self.shared_pages.load(Ordering::Relaxed) * PAGE_SIZE;
         Stats {
             size: state.size,
-            resident: self.private_pages.load(Ordering::Relaxed) * PAGE_SIZE + shared,
-            shared,
+            peak: state.peak.max(state.size),
+            resident: self.resident(),
             data: sum(&|a| !a.shared() && a.prot.contains(Prot::WRITE) && !a.flags.contains(AreaFlags::GROWSDOWN)),
             stack: sum(&|a| a.flags.contains(AreaFlags::GROWSDOWN)),
             text: sum(&|a| a.prot.contains(Prot::EXEC) && !a.prot.contains(Prot::WRITE)),
@@ -577,7 +590,14 @@ impl AddressSpace {
 
     /// Bytes that are present.
     pub fn resident(&self) -> usize {
-        (self.private_pages.load(Ordering::Relaxed) + self.shared_pages.load(Ordering::Relaxed)) * PAGE_SIZE
+        let [private, shared] = self.resident_parts();
+        private + shared
+    }
+
+    /// Those in private areas and those in shared ones.
+    #[must_use]
+    pub fn resident_parts(&self) -> [usize; 2] {
+        [&self.private_pages, &self.shared_pages].map(|pages| pages.load(Ordering::Relaxed) * PAGE_SIZE)
     }
 
     /// All areas, ascending, for `/proc/<pid>/maps`.
@@ -590,7 +610,7 @@ impl AddressSpace {
                 Some(source) => source.object.name.clone(),
                 None if area.flags.contains(AreaFlags::GROWSDOWN) => b"[stack]".to_vec(),
                 None if start < state.heap.end && area.end > state.heap.start => b"[heap]".to_vec(),
-                None => Vec::new(),
+                None => area.name.as_ref().map(|name| [b"[anon:", &**name, b"]"].concat()).unwrap_or_default(),
             };
             AreaInfo {
                 range: start..area.end,

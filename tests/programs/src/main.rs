@@ -37,6 +37,7 @@ mod running;
 mod scheduling;
 mod seccomp;
 mod sequences;
+mod settings;
 mod signals;
 mod sockets;
 mod spaces;
@@ -49,6 +50,7 @@ mod topology;
 mod tracing;
 mod trees;
 mod urgent;
+mod used;
 mod vectors;
 mod watching;
 mod xattrs;
@@ -91,6 +93,8 @@ fn checks() -> Vec<(&'static str, Check)> {
         credentials::CHECKS,
         filecaps::CHECKS,
         seccomp::CHECKS,
+        settings::CHECKS,
+        used::CHECKS,
         tracing::CHECKS,
         time::CHECKS,
         vectors::CHECKS,

@@ -13,6 +13,7 @@
 //! instructions of the kernel.
 
 use core::arch::{asm, naked_asm};
+use core::cell::Cell;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -149,6 +150,8 @@ pub struct Quick<'a, C> {
     /// If it is not 0 the program does not go on, and [`Trap::Interrupt`] is the answer. A flag that is set before an
     /// interrupt to this CPU ends the program's run, so none is lost between looking and leaving.
     pub stop: &'a AtomicU8,
+    /// How many calls get their function; the one after those gets `Answer::full(0)`, and then there are 2^32 again.
+    pub left: Cell<u32>,
 }
 
 /// Flags a program may set: CF, PF, AF, ZF, SF, TF, DF, OF, RF, AC, ID.
@@ -207,7 +210,8 @@ pub fn enter<C>(regs: &mut UserRegs, quick: &Quick<'_, C>) -> Trap {
     // registers are exclusively borrowed until the program is back, but for the shared borrow that the quick function gets;
     // RIP is below the canonical limit, and flags and selectors are good ones, so neither IRETQ nor SYSRET can fault in the
     // kernel. The function gets the context of its own type.
-    let RawTrap { vector, code } = unsafe { run(regs, sysret, quick) };
+    let RawTrap { vector, code, left } = unsafe { run(regs, sysret, quick) };
+    quick.left.set(left);
     if vector == SYSCALL {
         // As the instruction left them.
         (regs.rcx, regs.r11) = (regs.rip, regs.rflags);
@@ -232,12 +236,15 @@ pub fn enter<C>(regs: &mut UserRegs, quick: &Quick<'_, C>) -> Trap {
 struct RawTrap {
     vector: u64,
     code: u64,
+    left: u32,
 }
 
 /// What `run` leaves on the stack for the system call entry, from the stored stack pointer up: the return address, then
 /// these, RBP and RBX. Eight words keep the stack aligned for the call.
 const STACK_CALLS: usize = 8;
 const STACK_COUNT: usize = 16;
+/// The upper half of that word: how many calls are left.
+const STACK_LEFT: usize = 20;
 const STACK_CONTEXT: usize = 24;
 const STACK_STOP: usize = 32;
 const STACK_REGS: usize = 40;
@@ -249,7 +256,7 @@ const STACK_REGS: usize = 40;
 /// Interrupts off, the CPU set up, `regs.rip` and flags checked; `sysret` only if RCX and R11 equal RIP and RFLAGS.
 #[inline(always)]
 unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, quick: &Quick<'_, C>) -> RawTrap {
-    let (vector, code);
+    let (vector, code, count): (u64, u64, u64);
     // SAFETY: the caller vouches for the registers. RBX and RBP are saved on the stack, all others are declared as lost, and
     // the stack pointer comes back as it was: the entries from ring 3 load it from where it is stored here, and
     // return to the address on top of it, with the vector in RAX and the error code in RDX. The stack is aligned for a call,
@@ -297,6 +304,7 @@ unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, quick: &Quick<'_, C>) -> Raw
             "swapgs",
             "iretq",
             "3:",
+            "mov r9, [rsp + 8]",
             "add rsp, 40",
             "pop rbp",
             "pop rbx",
@@ -328,7 +336,7 @@ unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, quick: &Quick<'_, C>) -> Raw
             inout("rdx") quick.calls.as_ptr() => code,
             inout("rcx") core::ptr::from_ref(quick.context) => _,
             inout("r8") core::ptr::from_ref(quick.stop) => _,
-            inout("r9") quick.calls.len() => _,
+            inout("r9") quick.calls.len() as u64 | u64::from(quick.left.get()) << 32 => count,
             out("r10") _,
             out("r11") _,
             out("r12") _,
@@ -337,7 +345,7 @@ unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, quick: &Quick<'_, C>) -> Raw
             out("r15") _,
         );
     }
-    RawTrap { vector, code }
+    RawTrap { vector, code, left: (count >> 32) as u32 }
 }
 
 /// Where SYSCALL goes: saves what a function may change into the `UserRegs` of the running `enter`, which the stack pointer
@@ -366,8 +374,10 @@ unsafe extern "sysv64" fn syscall_entry() {
         "sti",
         // Of the number only the lower half counts, as on Linux.
         "mov eax, eax",
-        "cmp rax, [rsp + {count}]",
+        "cmp eax, [rsp + {count}]",
         "jae 3f",
+        "sub dword ptr [rsp + {left}], 1",
+        "jc 3f",
         "mov rdi, [rsp + {context}]",
         "mov rcx, [rsp + {calls}]",
         "call [rcx + 8 * rax]",
@@ -412,6 +422,7 @@ unsafe extern "sysv64" fn syscall_entry() {
         slow = const FLAGS_SLOW,
         calls = const STACK_CALLS,
         count = const STACK_COUNT,
+        left = const STACK_LEFT,
         context = const STACK_CONTEXT,
         stop = const STACK_STOP,
         regs = const STACK_REGS,

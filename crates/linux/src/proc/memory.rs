@@ -103,28 +103,25 @@ pub(super) fn smaps_rollup(process: &Process) -> String {
     format!("{:08x}-{:08x} ---p 00000000 00:00 0 {:>33}[rollup]\n{}", first.range.start, last.range.end, "", amounts(&all))
 }
 
-fn stats(process: &Process) -> Stats {
-    process.space().map(|space| space.stats()).unwrap_or_default()
-}
-
 /// The lines of `status` about memory; none for a process that has ended.
 pub(super) fn status(process: &Process) -> String {
     let Some(space) = process.space() else { return String::new() };
-    let stats = space.stats();
+    let (stats, kinds) = (space.stats(), space.resident_kinds());
+    let program = program(process);
     let rows = [
-        ("VmPeak", stats.size),
+        ("VmPeak", stats.peak),
         ("VmSize", stats.size),
         ("VmLck", stats.locked),
         ("VmPin", 0),
-        ("VmHWM", stats.resident),
+        ("VmHWM", process.note_resident() as usize),
         ("VmRSS", stats.resident),
-        ("RssAnon", stats.resident - stats.shared),
-        ("RssFile", 0),
-        ("RssShmem", stats.shared),
+        ("RssAnon", kinds.anonymous),
+        ("RssFile", kinds.file),
+        ("RssShmem", kinds.shared),
         ("VmData", stats.data),
         ("VmStk", stats.stack),
-        ("VmExe", stats.text),
-        ("VmLib", 0),
+        ("VmExe", program),
+        ("VmLib", stats.text.saturating_sub(program)),
         // A table for every 2 MiB in use, if they are in use as a whole.
         ("VmPTE", (stats.resident / 512).next_multiple_of(PAGE_SIZE)),
         ("VmSwap", 0),
@@ -133,14 +130,23 @@ pub(super) fn status(process: &Process) -> String {
         let _ = writeln!(text, "{name}:\t{:>8} kB", bytes >> 10);
         text
     });
+    let _ = writeln!(text, "HugetlbPages:\t{:>8} kB\nCoreDumping:\t0", 0);
     let _ = writeln!(text, "THP_enabled:\t{}", u8::from(space.may_have_large_pages()));
     text
 }
 
+/// Bytes of the program's own code.
+fn program(process: &Process) -> usize {
+    let code = process.image.lock().code.clone();
+    vm::page_up(code.end).unwrap_or(0).saturating_sub(vm::page_down(code.start))
+}
+
 /// `statm`
 pub(super) fn statm(process: &Process) -> String {
-    let stats = stats(process);
-    let pages = |bytes: usize| bytes / PAGE_SIZE;
-    let Stats { size, resident, shared, data, stack, text, .. } = stats;
-    format!("{} {} {} {} 0 {} 0\n", pages(size), pages(resident), pages(shared), pages(text), pages(data + stack))
+    let Some(space) = process.space() else { return "0 0 0 0 0 0 0\n".into() };
+    let (stats, kinds) = (space.stats(), space.resident_kinds());
+    let Stats { size, resident, data, stack, .. } = stats;
+    let [size, resident, shared, text, data] =
+        [size, resident, kinds.file + kinds.shared, program(process), data + stack].map(|bytes| bytes / PAGE_SIZE);
+    format!("{size} {resident} {shared} {text} 0 {data} 0\n")
 }

@@ -14,7 +14,6 @@ mod sysctl;
 
 pub(crate) use pressure::file as resource_pressure;
 pub(crate) use process::of_directory;
-pub(crate) use snapshot::Snapshot;
 pub(crate) use sysctl::place;
 
 use crate::process_table as processes;

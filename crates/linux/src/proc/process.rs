@@ -1,12 +1,12 @@
 //! The files of one process: `/proc/<pid>`, `/proc/<pid>/task/<tid>`.
 
 use super::mem::MemFile;
-use super::{PID_SHIFT, Snapshot, machine::NS_PER_TICK, memory, number};
+use super::{PID_SHIFT, machine::NS_PER_TICK, memory, number};
 use crate::fdtable::FdTable;
-use crate::oom;
 use crate::process::Process;
 use crate::process_table as processes;
 use crate::schedule::Schedule;
+use crate::{oom, peer, prctl_mm};
 use abi::errno::Errno;
 use alloc::format;
 use alloc::string::String;
@@ -17,7 +17,7 @@ use core::sync::atomic::Ordering;
 use fs::mount::{self, MS_NODEV, MS_NOEXEC, MS_NOSUID};
 use fs::pseudo::{self, Attr, DynamicDir, Listed, StaticDir};
 use fs::{FileType, Inode, Link, Path, Result};
-use linux_raw_sys::general::CAP_SYS_RESOURCE;
+use linux_raw_sys::general::{CAP_SYS_NICE, CAP_SYS_RESOURCE};
 
 /// A file of the directory: its name, kind and permissions. Its place in the table is part of its number.
 const FILES: &[(&str, FileType, u32)] = &[
@@ -53,6 +53,7 @@ const FILES: &[(&str, FileType, u32)] = &[
     ("statm", FileType::Regular, 0o444),
     ("status", FileType::Regular, 0o444),
     ("syscall", FileType::Regular, 0o400),
+    ("timerslack_ns", FileType::Regular, 0o666),
     ("uid_map", FileType::Regular, 0o444),
     ("wchan", FileType::Regular, 0o444),
     ("task", FileType::Directory, 0o555),
@@ -125,13 +126,13 @@ impl DynamicDir for ProcessDir {
                 move || text(name, pid, tid),
                 move |new| find(pid).map(|p| p.set_name(new.trim_ascii_end())),
             ),
-            "oom_score_adj" => pseudo::writable_file(
+            "oom_score_adj" => {
+                pseudo::writable_file(attr, move || text(name, pid, tid), move |text| set_oom_adjustment(pid, parsed(text)?))
+            }
+            "timerslack_ns" => pseudo::writable_file(
                 attr,
-                move || text(name, pid, tid),
-                move |text| {
-                    let number = core::str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok());
-                    set_oom_adjustment(pid, number.ok_or(Errno::EINVAL)?)
-                },
+                move || timer_slack(pid, tid, None),
+                move |text| timer_slack(pid, tid, Some(parsed(text)?)).map(drop),
             ),
             // Accepted and without effect: there is no core dump.
             "coredump_filter" => pseudo::writable_file(attr, move || text(name, pid, tid), |_| Ok(())),
@@ -265,7 +266,7 @@ impl DynamicDir for FdDir {
 fn text(name: &str, pid: i32, tid: Option<i32>) -> Result<Vec<u8>> {
     let process = find(pid)?;
     let text = match name {
-        "auxv" => return Ok(process.image.lock().aux.to_vec()),
+        "auxv" => return Ok(auxiliary(&process)),
         "cgroup" => "0::/\n".into(),
         "cmdline" => return Ok(process.arguments()),
         "comm" => format!("{}\n", process.snapshot().name),
@@ -287,13 +288,40 @@ fn text(name: &str, pid: i32, tid: Option<i32>) -> Result<Vec<u8>> {
         "personality" => format!("{:08x}\n", process.persona.load(Ordering::Relaxed)),
         "syscall" => "running\n".into(),
         "stack" => stack(&process, tid),
-        "stat" => stat(&process.snapshot_of(tid.unwrap_or(pid)), tid),
+        "stat" => stat(&process, tid),
         "statm" => memory::statm(&process),
         "status" => status(&process, tid),
         "wchan" => waits_in(&process, tid),
         _ => return Err(Errno::ENOENT),
     };
     Ok(text.into_bytes())
+}
+
+/// The auxiliary vector, up to the entry that ends it.
+fn auxiliary(process: &Process) -> Vec<u8> {
+    let all = process.image.lock().aux.clone();
+    let end = all.chunks_exact(16).position(|entry| entry[..8] == [0; 8]).map_or(all.len(), |last| 16 * (last + 1));
+    all[..end].to_vec()
+}
+
+/// A number that was written to a file.
+fn parsed<T: core::str::FromStr>(text: &[u8]) -> Result<T> {
+    core::str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok()).ok_or(Errno::EINVAL)
+}
+
+/// Tells by how much a thread's sleeps may be late, after it was set. Others need to be allowed to change its priority for both.
+fn timer_slack(pid: i32, tid: Option<i32>, new: Option<usize>) -> Result<Vec<u8>> {
+    let tid = tid.unwrap_or(pid);
+    let task = find(pid)?.find_task(|task| task.tid() == tid).ok_or(Errno::ESRCH)?;
+    let caller = crate::current_task().ok_or(Errno::ESRCH)?;
+    if !Arc::ptr_eq(&caller, &task) && !caller.cred().capable(CAP_SYS_NICE) {
+        return Err(Errno::EPERM);
+    }
+    let mut settings = task.settings.lock();
+    if let Some(new) = new {
+        settings.set_timer_slack(new);
+    }
+    Ok(format!("{}\n", settings.timer_slack).into_bytes())
 }
 
 /// Only who may use more of the machine than others makes a process less likely to be chosen.
@@ -338,12 +366,27 @@ fn waits_in(process: &Process, tid: Option<i32>) -> String {
 
 const PAGE: u64 = 4096;
 
-fn stat(s: &Snapshot, tid: Option<i32>) -> String {
+/// Where the parts of its memory are: code (with where the stack begins), and data with heap, arguments and environment. Nothing that
+/// tells somebody who may not look into the process.
+fn places(process: &Arc<Process>) -> [String; 2] {
+    let Ok(l) = prctl_mm::layout_of(process) else { return ["0 0 0".into(), "0 0 0 0 0 0 0".into()] };
+    if crate::current_task().is_none_or(|caller| peer::check(&caller, process).is_err()) {
+        return ["1 1 0".into(), "0 0 0 0 0 0 0".into()];
+    }
+    [
+        format!("{} {} {}", l.start_code, l.end_code, l.start_stack),
+        format!("{} {} {} {} {} {} {}", l.start_data, l.end_data, l.start_brk, l.arg_start, l.arg_end, l.env_start, l.env_end),
+    ]
+}
+
+fn stat(process: &Arc<Process>, tid: Option<i32>) -> String {
+    let s = process.snapshot_of(tid.unwrap_or(process.pid()));
     let [pid, parent, group, session] = s.ids;
     let terminal = fs::tty::controlling(session as u32);
     let tty = terminal.as_ref().map_or(0, |t| t.id().encode());
     let foreground = terminal.and_then(|t| t.foreground()).map_or(-1, |g| g as i32);
     let (own, children) = (&s.usage, &s.children_usage);
+    let [code, data] = places(process);
     let [size, resident] = s.memory;
     let [pending, blocked, ignored, caught] = s.signals;
     let Schedule { policy, priority: rt, nice, .. } = s.schedule;
@@ -351,7 +394,7 @@ fn stat(s: &Snapshot, tid: Option<i32>) -> String {
     let priority = if rt == 0 { 20 + nice } else { -1 - rt.cast_signed() };
     format!(
         "{} ({}) {} {parent} {group} {session} {tty} {foreground} 0 {} {} 0 0 {} {} {} {} {priority} {nice} {} 0 {} {size} {} \
-         18446744073709551615 0 0 0 0 0 {pending} {blocked} {ignored} {caught} 0 0 0 17 {} {rt} {policy} 0 0 0 0 0 0 0 0 0 0 0\n",
+         18446744073709551615 {code} 0 0 {pending} {blocked} {ignored} {caught} 0 0 0 17 {} {rt} {policy} 0 0 0 {data} 0\n",
         tid.unwrap_or(pid),
         s.name,
         s.state,

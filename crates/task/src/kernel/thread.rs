@@ -241,6 +241,16 @@ impl Thread {
         self.count_kernel_work(IN_USER);
     }
 
+    /// It ends here, and stands for `calls` like it of which the others were not measured; not if the end of a part of it has been told.
+    pub fn end_sampled_work(&self, calls: u64) {
+        let before = self.kernel_ns.load(Ordering::Relaxed);
+        if self.entered.load(Ordering::Relaxed) != IN_USER {
+            self.end_kernel_work();
+            let one = self.kernel_ns.load(Ordering::Relaxed) - before;
+            add(&self.kernel_ns, one * (calls - 1));
+        }
+    }
+
     /// Adds what the kernel did since `entered`, if it was at work, and puts another word there. In this order: nobody sees both.
     #[inline(always)]
     fn count_kernel_work(&self, next: u64) {
