@@ -15,8 +15,9 @@ use linux_raw_sys::general as sys;
 use vm::FutexKey;
 
 use crate::task::Restart;
-use crate::time::{TimeSpec, deadline_after, deadline_at};
+use crate::time::{TimeSpec, deadline_after};
 use crate::uaccess::UserPtr;
+use crate::wallclock::Until;
 use crate::{SysResult, Task, futex_pi as pi};
 
 const BUCKETS: usize = 256;
@@ -224,6 +225,21 @@ pub(crate) fn wait(task: &Task, addr: usize, private: bool, expected: u32, deadl
         *task.restart.lock() = Some(Restart::Futex { addr, private, expected, deadline, bits });
     }
     result
+}
+
+/// As [`wait`], until an absolute time. Begun anew it ends at the same time, so that needs no block to restart from.
+pub(crate) fn wait_until(
+    task: &Task,
+    addr: usize,
+    private: bool,
+    expected: u32,
+    until: Option<Until<'_>>,
+    bits: u32,
+) -> SysResult {
+    wait(task, addr, private, expected, until.as_ref().map(Until::ns), bits).map_err(|error| match error {
+        Errno::ERESTART_RESTARTBLOCK => Errno::ERESTARTNOHAND,
+        other => other,
+    })
 }
 
 /// Sleeps until somebody has taken the waiter out of its bucket and woken it, or takes it out for another reason.
@@ -453,20 +469,21 @@ fn operate(task: &Task, addr: usize, operation: u32, value: u32, timeout: usize,
     let realtime = operation & sys::FUTEX_CLOCK_REALTIME != 0;
     let counts = || (count(value), count(timeout as u32));
     let time = || UserPtr::<TimeSpec>::new(timeout).read_optional();
-    let absolute = |realtime: bool| time()?.map(|time| deadline_at(time, realtime)).transpose();
+    let until = |realtime: bool| time()?.map(|time| Until::new(task, time, realtime)).transpose();
+    let ns = |until: &Option<Until<'_>>| until.as_ref().map(Until::ns);
     let relative = || time()?.map(deadline_after).transpose();
     match operation & sys::FUTEX_CMD_MASK.cast_unsigned() {
         sys::FUTEX_WAIT => wait(task, addr, private, value, relative()?, u32::MAX),
-        sys::FUTEX_WAIT_BITSET => wait(task, addr, private, value, absolute(realtime)?, value3),
+        sys::FUTEX_WAIT_BITSET => wait_until(task, addr, private, value, until(realtime)?, value3),
         sys::FUTEX_WAKE => wake(task, addr, private, count(value), u32::MAX),
         sys::FUTEX_WAKE_BITSET => wake(task, addr, private, count(value), value3),
         sys::FUTEX_REQUEUE => requeue(task, (addr, addr2), private, counts(), None),
         sys::FUTEX_CMP_REQUEUE => requeue(task, (addr, addr2), private, counts(), Some(value3)),
-        sys::FUTEX_LOCK_PI => pi::lock(task, addr, private, absolute(true)?, true),
-        sys::FUTEX_LOCK_PI2 => pi::lock(task, addr, private, absolute(realtime)?, true),
+        sys::FUTEX_LOCK_PI => pi::lock(task, addr, private, ns(&until(true)?), true),
+        sys::FUTEX_LOCK_PI2 => pi::lock(task, addr, private, ns(&until(realtime)?), true),
         sys::FUTEX_TRYLOCK_PI => pi::lock(task, addr, private, None, false),
         sys::FUTEX_UNLOCK_PI => pi::unlock(task, addr, private),
-        sys::FUTEX_WAIT_REQUEUE_PI => pi::wait_requeue(task, (addr, addr2), private, value, absolute(realtime)?),
+        sys::FUTEX_WAIT_REQUEUE_PI => pi::wait_requeue(task, (addr, addr2), private, value, ns(&until(realtime)?)),
         sys::FUTEX_CMP_REQUEUE_PI if value == 1 => pi::requeue(task, (addr, addr2), private, counts().1, value3),
         sys::FUTEX_CMP_REQUEUE_PI => Err(Errno::EINVAL),
         sys::FUTEX_WAKE_OP => wake_op(task, (addr, addr2), private, counts(), value3),

@@ -6,9 +6,10 @@ use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::futex::{self, Deadline};
-use crate::time::{TimeSpec, deadline_at};
+use crate::futex;
+use crate::time::TimeSpec;
 use crate::uaccess::UserPtr;
+use crate::wallclock::Until;
 use crate::{SysResult, Task};
 
 /// The size of a futex in its flags: 32 bits, the only one.
@@ -40,11 +41,11 @@ fn word(value: u64) -> Result<u32, Errno> {
 }
 
 /// An absolute time of one of two clocks.
-fn deadline(timeout: UserPtr<TimeSpec>, clock: i32) -> Result<Deadline, Errno> {
+fn until(task: &Task, timeout: UserPtr<TimeSpec>, clock: i32) -> Result<Option<Until<'_>>, Errno> {
     let Some(time) = timeout.read_optional()? else { return Ok(None) };
     match clock.cast_unsigned() {
-        sys::CLOCK_MONOTONIC => deadline_at(time, false).map(Some),
-        sys::CLOCK_REALTIME => deadline_at(time, true).map(Some),
+        sys::CLOCK_MONOTONIC => Until::new(task, time, false).map(Some),
+        sys::CLOCK_REALTIME => Until::new(task, time, true).map(Some),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -70,7 +71,8 @@ pub fn sys_futex_waitv(
     if flags != 0 || count == 0 || count > sys::FUTEX_WAITV_MAX || entries.is_null() {
         return Err(Errno::EINVAL);
     }
-    let deadline = deadline(timeout, clock)?;
+    let until = until(task, timeout, clock)?;
+    let deadline = until.as_ref().map(Until::ns);
     let mut waiters = Vec::new();
     let result = (0..count as usize).try_for_each(|i| {
         let (addr, private, value) = read_entry(entries.add(i))?;
@@ -114,7 +116,7 @@ pub fn sys_futex_wait(
     clock: i32,
 ) -> SysResult {
     let private = is_private(flags)?;
-    futex::wait(task, addr, private, word(value)?, deadline(timeout, clock)?, word(mask)?)
+    futex::wait_until(task, addr, private, word(value)?, until(task, timeout, clock)?, word(mask)?)
 }
 
 /// `futex_wake(2)`

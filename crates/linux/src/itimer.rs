@@ -5,6 +5,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use ::task::{Mutex, now_ns};
@@ -14,10 +15,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::Process;
 use crate::siginfo::{COUNT, SigInfo};
-use crate::time::{CpuClock, NS_PER_SEC, TimeSpec, TimeVal, deadline_at};
+use crate::time::{CpuClock, NS_PER_SEC, TimeSpec, TimeVal};
 use crate::timerfd::Expirations;
 use crate::timers::{self, Alarm, Ticket};
 use crate::uaccess::UserPtr;
+use crate::wallclock::{Still, hold, monotonic_of};
 use crate::{SysResult, Task, process_table, signal};
 
 /// The timers of a process.
@@ -69,6 +71,19 @@ struct Setting {
     /// By the timer's clock.
     deadline_ns: u64,
     interval_ns: u64,
+    /// The deadline was a time of the wall clock, and the timer is one of [`BY_WALL_CLOCK`].
+    by_wall_clock: bool,
+}
+
+/// The timers whose deadlines are times of the wall clock, by their addresses.
+static BY_WALL_CLOCK: Mutex<BTreeMap<usize, Weak<Timer>>> = Mutex::new(BTreeMap::new());
+
+/// The wall clock was set this much forward: what was to be at one of its times is still at that.
+pub(crate) fn wall_clock_was_set(forward_ns: i64) {
+    let timers: Vec<_> = BY_WALL_CLOCK.lock().values().filter_map(Weak::upgrade).collect();
+    for timer in timers {
+        timer.wall_clock_was_set(forward_ns);
+    }
 }
 
 /// The shortest time between two looks at processor time, and the longest.
@@ -120,11 +135,45 @@ impl Timer {
         if let Some(ticket) = old.ticket {
             timers::cancel(ticket);
         }
+        if old.by_wall_clock {
+            BY_WALL_CLOCK.lock().remove(&self.address());
+        }
         if let Some(deadline_ns) = deadline_ns {
             self.pause_ns.store(0, Ordering::Relaxed);
-            *setting = Setting { ticket: self.alarm(deadline_ns, now), deadline_ns, interval_ns };
+            *setting = Setting { ticket: self.alarm(deadline_ns, now), deadline_ns, interval_ns, by_wall_clock: false };
         }
         (left, old.interval_ns)
+    }
+
+    /// Sets it as a program wishes.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is no time.
+    pub(crate) fn set_to(&self, _still: &Still, wish: &ITimerSpec, absolute: bool) -> Result<(u64, u64), Errno> {
+        let (deadline, interval) = self.deadline_of(wish, absolute)?;
+        let before = self.set(deadline, interval);
+        if absolute && self.realtime {
+            let mut setting = self.setting.lock();
+            setting.by_wall_clock = true;
+            BY_WALL_CLOCK.lock().insert(self.address(), self.me.clone());
+        }
+        Ok(before)
+    }
+
+    fn address(&self) -> usize {
+        core::ptr::from_ref(self).addr()
+    }
+
+    fn wall_clock_was_set(&self, forward_ns: i64) {
+        let mut setting = self.setting.lock();
+        if let Some(ticket) = setting.ticket.take() {
+            timers::cancel(ticket);
+            setting.deadline_ns = setting.deadline_ns.saturating_add_signed(forward_ns.saturating_neg());
+            setting.ticket = self.alarm(setting.deadline_ns, now_ns());
+        }
+        if let Notify::Count(expirations) = &self.notify {
+            expirations.wall_clock_was_set();
+        }
     }
 
     /// Has the timer looked at when the clock, which shows `now`, can have reached a time.
@@ -152,11 +201,11 @@ impl Timer {
     }
 
     /// When a setting makes it fire first (`None`: not at all), and its interval.
-    pub(crate) fn deadline_of(&self, new: &ITimerSpec, absolute: bool) -> Result<(Option<u64>, u64), Errno> {
+    fn deadline_of(&self, new: &ITimerSpec, absolute: bool) -> Result<(Option<u64>, u64), Errno> {
         let (value, interval) = (new.value.to_ns()?, new.interval.to_ns()?);
         let deadline = match value {
             0 => None,
-            _ if absolute => Some(deadline_at(new.value, self.realtime)?),
+            _ if absolute => Some(monotonic_of(new.value, self.realtime)?),
             value => Some(self.clock.now().saturating_add(value)),
         };
         Ok((deadline, interval))
@@ -183,6 +232,14 @@ impl Timer {
                     }
                 }
             }
+        }
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        if self.setting.get_mut().by_wall_clock {
+            BY_WALL_CLOCK.lock().remove(&self.address());
         }
     }
 }
@@ -415,6 +472,12 @@ pub struct ITimerSpec {
 }
 
 impl ITimerSpec {
+    /// # Errors
+    /// `EINVAL` for what is no time.
+    pub(crate) fn check(&self) -> Result<(), Errno> {
+        self.value.to_ns().and(self.interval.to_ns()).map(drop)
+    }
+
     pub(crate) fn from_ns((left, interval): (u64, u64)) -> Self {
         Self { interval: TimeSpec::from_ns(interval), value: TimeSpec::from_ns(left) }
     }
@@ -423,8 +486,8 @@ impl ITimerSpec {
 /// `timer_settime(2)`
 pub fn sys_timer_settime(task: &Task, id: i32, flags: u32, new: UserPtr<ITimerSpec>, old: UserPtr<ITimerSpec>) -> SysResult {
     let timer = created(task, id)?;
-    let (deadline, interval) = timer.deadline_of(&new.read()?, flags & sys::TIMER_ABSTIME != 0)?;
-    let before = timer.set(deadline, interval);
+    let new = new.read()?;
+    let before = timer.set_to(&hold(), &new, flags & sys::TIMER_ABSTIME != 0)?;
     old.write_optional(&ITimerSpec::from_ns(before))?;
     Ok(0)
 }

@@ -18,7 +18,7 @@
 //! | `signal`, `kill`, `sigwait`, `signalfd` | signals; `sigstate` is what there is of them; `sigframe` is what a handler finds on its stack |
 //! | `futex`, `futex_pi`, `futex2` | sleeping on words of memory |
 //! | `rseq` | sequences of instructions that begin again when interrupted; `section` describes one |
-//! | `time`, `itimer`, `timerfd`, `usage` | clocks, sleeping, timers, what was used |
+//! | `time`, `wallclock`, `itimer`, `timerfd`, `usage` | clocks, sleeping, timers, what was used |
 //! | `sched`, `sys`, `limits` | processors, the machine, what a process may use of it |
 //! | `cred`, `capability`, `prctl`, `prctl_mm`, `layout`, `user_dispatch` | users, capabilities, settings of a process; `credentials` and `privileges` have the rules |
 #![cfg_attr(target_os = "none", no_std)]
@@ -188,6 +188,8 @@ mod user_dispatch;
 mod vdso;
 #[cfg(target_os = "none")]
 pub mod wait;
+#[cfg(target_os = "none")]
+pub mod wallclock;
 #[cfg(target_os = "none")]
 pub mod xattr;
 

@@ -18,8 +18,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::itimer::SigEvent;
 use crate::limits::MSGQUEUE;
 use crate::siginfo::{COUNT, SigInfo};
-use crate::time::{TimeSpec, deadline_at};
+use crate::time::TimeSpec;
 use crate::uaccess::{self, UserPtr};
+use crate::wallclock::Until;
 use crate::{SysResult, Task, mqueuefs, process_table, signal};
 
 /// What a queue has if nothing is said, and the most that a caller without `CAP_SYS_RESOURCE` may ask for.
@@ -276,22 +277,23 @@ fn open_queue(task: &Task, fd: i32, may: impl Fn(OpenFlags) -> bool) -> Result<(
 }
 
 /// An absolute time of the wall clock.
-fn deadline(timeout: UserPtr<TimeSpec>) -> Result<Option<u64>, Errno> {
-    timeout.read_optional()?.map(|time| deadline_at(time, true)).transpose()
+fn until(task: &Task, timeout: UserPtr<TimeSpec>) -> Result<Option<Until<'_>>, Errno> {
+    timeout.read_optional()?.map(|time| Until::new(task, time, true)).transpose()
 }
 
 /// Does `attempt` until it gives a result.
 fn wait<R>(
+    task: &Task,
     queue: &WaitQueue,
     nonblocking: bool,
     timeout: UserPtr<TimeSpec>,
     mut attempt: impl FnMut() -> Option<R>,
 ) -> Result<R, Errno> {
-    let deadline = deadline(timeout)?;
+    let until = until(task, timeout)?;
     match attempt() {
         Some(result) => Ok(result),
         None if nonblocking => Err(Errno::EAGAIN),
-        None => queue.wait_interruptible(deadline, attempt).map_err(|error| match error {
+        None => queue.wait_interruptible(until.as_ref().map(Until::ns), attempt).map_err(|error| match error {
             WaitError::Interrupted => Errno::ERESTARTSYS,
             WaitError::TimedOut => Errno::ETIMEDOUT,
         }),
@@ -320,7 +322,7 @@ pub fn sys_mq_timedsend(task: &Task, fd: i32, from: usize, len: usize, priority:
         let tells = state.count == 1 && state.receivers == 0;
         Some(if tells { state.notice.take() } else { None })
     };
-    let notice = wait(&queue.drained, nonblocking, timeout, attempt)?;
+    let notice = wait(task, &queue.drained, nonblocking, timeout, attempt)?;
     queue.filled.wake_one();
     queue.source.notify();
     if let Some(Notice { pid, signal: Some((signo, value)) }) = notice
@@ -355,7 +357,7 @@ pub fn sys_mq_timedreceive(
         Some(found)
     };
     queue.state.lock().receivers += 1;
-    let received = wait(&queue.filled, nonblocking, timeout, attempt);
+    let received = wait(task, &queue.filled, nonblocking, timeout, attempt);
     queue.state.lock().receivers -= 1;
     let (found, bytes) = received?;
     queue.drained.wake_one();

@@ -9,7 +9,7 @@ use crate::{
     capability, clone, cred, dirent, exec, exit, fcntl, file, futex, futex2, handle, inotify, ioctl, ioprio, itimer, kill,
     limits, membarrier, mempolicy, mm, mount, mqueue, msg, path, peer, pidfd, pids, pipe, poll, prctl, ptrace, rseq, sched,
     seccomp, sem, shm, signal, signalfd, sigwait, socket, sockmsg, sockopt, splice, stat, storage, sys, time, timerfd, timex,
-    usage, wait, xattr,
+    usage, wait, wallclock, xattr,
 };
 
 macro_rules! calls {
@@ -186,11 +186,11 @@ calls! {
     153 vhangup() = [sys::sys_vhangup];
     157 prctl(Num, Ptr, Ptr, Ptr, Ptr) = [prctl::sys_prctl]; // partial: no PR_TSC_SIGSEGV
     158 arch_prctl(Hex, Ptr) = [sys::sys_arch_prctl];
-    159 adjtimex(Ptr) = [timex::sys_adjtimex]; // partial: the clock is the supervisor's: it can only be read
+    159 adjtimex(Ptr) = [timex::sys_adjtimex]; // partial: the clock can be read and moved (ADJ_SETOFFSET), not made faster or slower
     160 setrlimit(Num, Ptr) = [limits::sys_setrlimit];
     161 chroot(Str) = [path::sys_chroot];
-    162 sync() = [storage::sys_sync]; // stub: all files are in memory
-    164 settimeofday(Ptr, Ptr) = [time::sys_settimeofday]; // partial: EPERM: the clock is the supervisor's
+    162 sync() = [storage::sys_sync];
+    164 settimeofday(Ptr, Ptr) = [wallclock::sys_settimeofday];
     165 mount(Str, Str, Str, Hex, Ptr) = [mount::sys_mount]; // partial: proc, sysfs, tmpfs, cgroup2, devtmpfs, devpts, bind and remount; no propagation
     166 umount2(Str, Hex) = [mount::sys_umount2]; // partial: no MNT_EXPIRE
     169 reboot(Hex, Hex, Hex, Ptr) = [sys::sys_reboot]; // partial: power off, restart and Ctrl-Alt-Del
@@ -227,7 +227,7 @@ calls! {
     224 timer_gettime(Int, Ptr) = [itimer::sys_timer_gettime];
     225 timer_getoverrun(Int) = [itimer::sys_timer_getoverrun];
     226 timer_delete(Int) = [itimer::sys_timer_delete];
-    227 clock_settime(Int, Ptr) = [time::sys_clock_settime]; // partial: EPERM: the clock is the supervisor's
+    227 clock_settime(Int, Ptr) = [wallclock::sys_clock_settime];
     228 clock_gettime(Int, Ptr) = [time::sys_clock_gettime];
     229 clock_getres(Int, Ptr) = [time::sys_clock_getres];
     230 clock_nanosleep(Int, Hex, Ptr, Ptr) = [time::sys_clock_nanosleep];
@@ -297,8 +297,8 @@ calls! {
     302 prlimit64(Int, Num, Ptr, Ptr) = [limits::sys_prlimit64];
     303 name_to_handle_at(Fd, Str, Ptr, Ptr, Hex) = [handle::sys_name_to_handle_at];
     304 open_by_handle_at(Fd, Ptr, Hex) = [handle::sys_open_by_handle_at]; // partial: a directory is found without its parents
-    305 clock_adjtime(Int, Ptr) = [timex::sys_clock_adjtime]; // partial: the clock is the supervisor's: it can only be read
-    306 syncfs(Fd) = [storage::sys_syncfs]; // stub: all files are in memory
+    305 clock_adjtime(Int, Ptr) = [timex::sys_clock_adjtime]; // partial: the clock can be read and moved (ADJ_SETOFFSET), not made faster or slower
+    306 syncfs(Fd) = [storage::sys_syncfs];
     307 sendmmsg(Fd, Ptr, Num, Hex) = [sockmsg::sys_sendmmsg];
     309 getcpu(Ptr, Ptr, Ptr) = [sched::sys_getcpu];
     310 process_vm_readv(Int, Ptr, Num, Ptr, Num, Hex) = [peer::sys_process_vm_readv];

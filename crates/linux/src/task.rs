@@ -106,6 +106,8 @@ pub struct Task {
     /// Who waits for this thread to leave its parent's memory (`vfork(2)`).
     pub(crate) vfork: Mutex<Option<Arc<Completion>>>,
     pub(crate) restart: Mutex<Option<Restart>>,
+    /// It is in a call that ends at a time of the wall clock.
+    pub(crate) waits_for_wall_clock: AtomicBool,
     /// `rseq(2)`.
     pub(crate) rseq: Mutex<Registration>,
     /// Page faults of its program.
@@ -177,6 +179,7 @@ impl Task {
             robust: AtomicUsize::new(0),
             vfork: Mutex::new(None),
             restart: Mutex::new(None),
+            waits_for_wall_clock: AtomicBool::new(false),
             rseq: Mutex::default(),
             faults: AtomicU64::new(0),
             told_times: Mutex::default(),

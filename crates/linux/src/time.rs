@@ -11,6 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::process::Process;
 use crate::task::Restart;
 use crate::uaccess::UserPtr;
+use crate::wallclock::{self, Until};
 use crate::{SysResult, Task, process_table};
 
 pub(crate) const NS_PER_SEC: u64 = 1_000_000_000;
@@ -80,20 +81,6 @@ impl TimeVal {
 /// `EINVAL`.
 pub(crate) fn deadline_after(span: TimeSpec) -> Result<u64, Errno> {
     Ok(now_ns().saturating_add(span.to_ns()?))
-}
-
-/// The monotonic time of an absolute time of the monotonic clock or the wall clock.
-///
-/// # Errors
-/// `EINVAL`.
-pub(crate) fn deadline_at(time: TimeSpec, realtime: bool) -> Result<u64, Errno> {
-    let ns = time.to_ns()?;
-    if !realtime {
-        return Ok(ns);
-    }
-    // Both clocks run at the same rate, so their distance stays.
-    let behind = timer::wall_ns().saturating_sub(now_ns());
-    Ok(ns.saturating_sub(behind))
 }
 
 /// A clock that shows how much processor time was used.
@@ -192,23 +179,13 @@ pub fn sys_clock_getres(task: &Task, clock: i32, resolution: UserPtr<TimeSpec>) 
     Ok(0)
 }
 
-/// `clock_settime(2)`: the time is the machine's, and no instance sets it.
-pub fn sys_clock_settime(task: &Task, clock: i32, time: UserPtr<TimeSpec>) -> SysResult {
-    read_clock(task, clock)?;
-    time.read()?.to_ns()?;
-    Err(Errno::EPERM)
-}
-
 /// `gettimeofday(2)`
 pub fn sys_gettimeofday(_: &Task, time: UserPtr<TimeVal>, zone: UserPtr<[i32; 2]>) -> SysResult {
     time.write_optional(&TimeVal::from_ns(timer::wall_ns()))?;
-    zone.write_optional(&[0, 0])?;
+    if !zone.is_null() {
+        zone.write(&wallclock::zone())?;
+    }
     Ok(0)
-}
-
-/// `settimeofday(2)`
-pub fn sys_settimeofday(_: &Task, _time: UserPtr<TimeVal>, _zone: UserPtr<[i32; 2]>) -> SysResult {
-    Err(Errno::EPERM)
 }
 
 /// `time(2)`
@@ -275,7 +252,8 @@ pub fn sys_clock_nanosleep(task: &Task, clock: i32, flags: u32, time: UserPtr<Ti
     if flags & sys::TIMER_ABSTIME == 0 {
         return sleep_span(task, deadline_after(time)?, rest);
     }
-    if sleep(deadline_at(time, realtime)?) { Ok(0) } else { Err(Errno::ERESTARTNOHAND) }
+    let until = Until::new(task, time, realtime)?;
+    if sleep(until.ns()) { Ok(0) } else { Err(Errno::ERESTARTNOHAND) }
 }
 
 /// `restart_syscall(2)`: a wait with a deadline goes on.

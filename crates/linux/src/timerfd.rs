@@ -1,7 +1,7 @@
 //! Timers that are read: `timerfd_create(2)`.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::errno::Errno;
 use fs::poll::{Events, PollTable, Source};
@@ -10,12 +10,16 @@ use linux_raw_sys::general as sys;
 
 use crate::itimer::{ITimerSpec, Timer, clock_is_real};
 use crate::uaccess::UserPtr;
+use crate::wallclock::hold;
 use crate::{SysResult, Task};
 
 /// How often a timer has fired since somebody read it.
 #[derive(Default)]
 pub(crate) struct Expirations {
     count: AtomicU64,
+    /// Setting the wall clock ends a wait (`TFD_TIMER_CANCEL_ON_SET`), and has done so.
+    cancellable: AtomicBool,
+    cancelled: AtomicBool,
     readable: Source,
 }
 
@@ -24,6 +28,19 @@ impl Expirations {
     pub(crate) fn add(&self, times: u64) {
         self.count.fetch_add(times, Ordering::AcqRel);
         self.readable.notify();
+    }
+
+    /// The wall clock was set.
+    pub(crate) fn wall_clock_was_set(&self) {
+        if self.cancellable.load(Ordering::Acquire) {
+            self.cancelled.store(true, Ordering::Release);
+            self.readable.notify();
+        }
+    }
+
+    /// Whether that happened since it was asked last.
+    fn take_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire) && self.cancelled.swap(false, Ordering::AcqRel)
     }
 }
 
@@ -37,13 +54,14 @@ impl FileOps for TimerFd {
     fn read(&self, file: &File, buf: &mut [u8]) -> fs::Result<usize> {
         let to = buf.first_chunk_mut::<8>().ok_or(Errno::EINVAL)?;
         let attempt = || match self.expirations.count.swap(0, Ordering::AcqRel) {
+            _ if self.expirations.take_cancelled() => Some(Err(Errno::ECANCELED)),
             0 => None,
-            count => Some(count),
+            count => Some(Ok(count)),
         };
         let count = match attempt() {
-            Some(count) => count,
+            Some(count) => count?,
             None if file.nonblocking() => return Err(Errno::EAGAIN),
-            None => self.expirations.readable.wait(attempt)?,
+            None => self.expirations.readable.wait(attempt)??,
         };
         *to = count.to_ne_bytes();
         Ok(8)
@@ -53,7 +71,9 @@ impl FileOps for TimerFd {
         if let Some(table) = table {
             table.watch(&self.expirations.readable);
         }
-        if self.expirations.count.load(Ordering::Acquire) > 0 { Events::READABLE } else { Events::empty() }
+        let expirations = &self.expirations;
+        let something = expirations.count.load(Ordering::Acquire) > 0 || expirations.cancelled.load(Ordering::Acquire);
+        if something { Events::READABLE } else { Events::empty() }
     }
 }
 
@@ -76,7 +96,7 @@ pub fn sys_timerfd_create(task: &Task, clock: i32, flags: u32) -> SysResult {
     task.files().install(file, flags & sys::TFD_CLOEXEC != 0)
 }
 
-/// `timerfd_settime(2)`. With `TFD_TIMER_CANCEL_ON_SET` there is nothing to do: the clock is the supervisor's, and is set at boot only.
+/// `timerfd_settime(2)`
 pub fn sys_timerfd_settime(task: &Task, fd: i32, flags: u32, new: UserPtr<ITimerSpec>, old: UserPtr<ITimerSpec>) -> SysResult {
     if flags & !(sys::TFD_TIMER_ABSTIME | sys::TFD_TIMER_CANCEL_ON_SET) != 0 {
         return Err(Errno::EINVAL);
@@ -84,12 +104,16 @@ pub fn sys_timerfd_settime(task: &Task, fd: i32, flags: u32, new: UserPtr<ITimer
     let file = task.file_io(fd)?;
     let timer = file.ops_as::<TimerFd>().ok_or(Errno::EINVAL)?;
     let new = new.read()?;
-    let (deadline, interval) = timer.timer.deadline_of(&new, flags & sys::TFD_TIMER_ABSTIME != 0)?;
+    new.check()?;
+    let still = hold();
     let before = timer.timer.set(None, 0);
-    timer.expirations.count.store(0, Ordering::Release);
-    timer.timer.set(deadline, interval);
+    let expirations = &timer.expirations;
+    expirations.count.store(0, Ordering::Release);
+    expirations.cancellable.store(flags == sys::TFD_TIMER_ABSTIME | sys::TFD_TIMER_CANCEL_ON_SET, Ordering::Release);
+    timer.timer.set_to(&still, &new, flags & sys::TFD_TIMER_ABSTIME != 0)?;
+    drop(still);
     old.write_optional(&ITimerSpec::from_ns(before))?;
-    Ok(0)
+    if expirations.take_cancelled() { Err(Errno::ECANCELED) } else { Ok(0) }
 }
 
 /// `timerfd_gettime(2)`

@@ -1,13 +1,13 @@
-//! The clock's discipline: `adjtimex(2)`, `clock_adjtime(2)`. The clock is the supervisor's; it can be looked at.
+//! The clock's discipline: `adjtimex(2)`, `clock_adjtime(2)`. The clock can be looked at and moved; nothing makes it faster or slower.
 
 use abi::errno::Errno;
 use guard::timer;
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use crate::time::TimeVal;
+use crate::time::{NS_PER_SEC, TimeVal};
 use crate::uaccess::UserPtr;
-use crate::{SysResult, Task};
+use crate::{SysResult, Task, wallclock};
 
 /// `struct timex`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -31,8 +31,23 @@ pub struct Timex {
 
 const _: () = assert!(size_of::<Timex>() == 208);
 
+impl Timex {
+    /// How far `time` is to move the clock, in nanoseconds.
+    fn distance(&self) -> Result<i64, Errno> {
+        let (parts, length) = if self.modes & NANO == 0 { (1_000_000, 1000) } else { (1_000_000_000, 1) };
+        if !(0..parts).contains(&self.time.usec) {
+            return Err(Errno::EINVAL);
+        }
+        let seconds = self.time.sec.checked_mul(NS_PER_SEC.cast_signed());
+        seconds.and_then(|seconds| seconds.checked_add(self.time.usec * length)).ok_or(Errno::EINVAL)
+    }
+}
+
 /// Asks for what is left of `adjtime(3)`.
 const OFFSET_SS_READ: u32 = 0xa001;
+/// Adds `time` to the clock, which has nanoseconds rather than microseconds with the second one.
+const SETOFFSET: u32 = 0x100;
+const NANO: u32 = 0x2000;
 const STA_UNSYNC: i32 = 0x40;
 /// What the call returns of a clock that nobody disciplines.
 const TIME_ERROR: usize = 5;
@@ -40,9 +55,12 @@ const TIME_ERROR: usize = 5;
 const UNKNOWN_ERROR: i64 = 16_000_000;
 
 /// `adjtimex(2)`
-pub fn sys_adjtimex(_: &Task, state: UserPtr<Timex>) -> SysResult {
-    let modes = state.read()?.modes;
-    if modes != 0 && modes != OFFSET_SS_READ {
+pub fn sys_adjtimex(task: &Task, state: UserPtr<Timex>) -> SysResult {
+    let asked = state.read()?;
+    let modes = asked.modes;
+    if modes & !NANO == SETOFFSET {
+        wallclock::step(task, asked.distance()?)?;
+    } else if modes != 0 && modes != OFFSET_SS_READ {
         return Err(Errno::EPERM);
     }
     let mut now = Timex::new_zeroed();

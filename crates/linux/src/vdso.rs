@@ -2,6 +2,8 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::mem::offset_of;
+use core::sync::atomic::{Ordering, fence};
 
 use ::task::Once;
 use abi::errno::Errno;
@@ -33,13 +35,32 @@ impl Backing for Fixed {
     }
 }
 
+/// The page of data.
+static DATA: Once<Arc<Fixed>> = Once::new();
+
+/// Tells programs what the wall clock shows now. Only whoever holds the clock calls it.
+pub(crate) fn wall_clock_was_set() {
+    let Some(page) = DATA.get().and_then(|data| data.0.first()) else { return };
+    let sequence = |number: u32| {
+        page.write(offset_of!(Data, sequence), number.as_bytes());
+        fence(Ordering::SeqCst);
+    };
+    let mut before = 0u32;
+    page.read(offset_of!(Data, sequence), before.as_mut_bytes());
+    sequence(before.wrapping_add(1));
+    page.write(offset_of!(Data, wall), guard::timer::wall_base_ns().as_bytes());
+    fence(Ordering::SeqCst);
+    sequence(before.wrapping_add(2));
+}
+
 /// What is mapped: the data, and the object.
 fn objects() -> Option<&'static [Arc<Object>; 2]> {
     static OBJECTS: Once<[Arc<Object>; 2]> = Once::new();
     if OBJECTS.get().is_none() {
         let data: Data = guard::timer::for_programs();
-        let object = |bytes: &[u8], name: &[u8]| Some(Object::file(Arc::new(Fixed::new(bytes)?), false, name.to_vec(), 0, 0));
-        let both = [object(data.as_bytes(), b"[vvar]")?, object(IMAGE, b"[vdso]")?];
+        let (data, image) = (Arc::new(Fixed::new(data.as_bytes())?), Arc::new(Fixed::new(IMAGE)?));
+        let object = |pages: &Arc<Fixed>, name: &[u8]| Object::file(pages.clone(), false, name.to_vec(), 0, 0);
+        let both = [object(DATA.call_once(|| data), b"[vvar]"), object(&image, b"[vdso]")];
         OBJECTS.call_once(|| both);
     }
     OBJECTS.get()

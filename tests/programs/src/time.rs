@@ -1,5 +1,6 @@
 //! Clocks and sleeping.
 
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -19,6 +20,8 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("time-user-and-system", user_and_system_time),
     ("time-limit-of-the-processor", limit_of_processor_time),
     ("limits-are-kept", limits_are_kept),
+    ("time-clock-is-set", clock_is_set),
+    ("time-clock-is-not-for-all", clock_is_not_for_all),
 ];
 
 fn never_goes_back() -> Result<()> {
@@ -299,6 +302,123 @@ fn limits_are_kept() -> Result<()> {
                 "{sent} signals were queued"
             );
         }
+        Ok(())
+    })
+}
+
+/// The wall clock, moved for as long as this lives.
+struct Moved {
+    forward: Duration,
+}
+
+impl Moved {
+    fn forward(forward: Duration) -> Result<Self> {
+        set_clock(clock_time(libc::CLOCK_REALTIME)? + forward)?;
+        Ok(Self { forward })
+    }
+}
+
+impl Drop for Moved {
+    fn drop(&mut self) {
+        let back = clock_time(libc::CLOCK_REALTIME).map(|now| now - self.forward);
+        back.and_then(|back| Ok(set_clock(back)?)).expect("the clock can be set back");
+    }
+}
+
+fn timespec(time: Duration) -> libc::timespec {
+    libc::timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
+}
+
+fn set_clock(time: Duration) -> std::io::Result<()> {
+    // SAFETY: the structure is valid.
+    crate::checked(unsafe { libc::clock_settime(libc::CLOCK_REALTIME, &timespec(time)) }).map(drop)
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A timer that is read, set to an hour from now.
+fn timer_in_an_hour(flags: i32) -> Result<OwnedFd> {
+    // SAFETY: no pointers; the descriptor is new.
+    let timer = unsafe {
+        let fd = crate::checked(libc::timerfd_create(libc::CLOCK_REALTIME, libc::TFD_NONBLOCK))?;
+        OwnedFd::from_raw_fd(fd)
+    };
+    let nothing = timespec(Duration::ZERO);
+    let new = libc::itimerspec { it_interval: nothing, it_value: timespec(clock_time(libc::CLOCK_REALTIME)? + HOUR) };
+    // SAFETY: the structure is valid.
+    crate::checked(unsafe {
+        libc::timerfd_settime(timer.as_raw_fd(), libc::TFD_TIMER_ABSTIME | flags, &new, std::ptr::null_mut())
+    })?;
+    Ok(timer)
+}
+
+/// What reading the timer gives at once.
+fn expirations(timer: &OwnedFd) -> Result<u64, i32> {
+    let mut count = 0u64;
+    // SAFETY: eight bytes.
+    let read = unsafe { libc::read(timer.as_raw_fd(), (&raw mut count).cast(), 8) };
+    if read == 8 { Ok(count) } else { Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)) }
+}
+
+fn clock_is_set() -> Result<()> {
+    let end = timespec(clock_time(libc::CLOCK_REALTIME)? + HOUR);
+    let sleeper = thread::spawn(move || {
+        // SAFETY: the structure is valid.
+        unsafe { libc::clock_nanosleep(libc::CLOCK_REALTIME, libc::TIMER_ABSTIME, &end, std::ptr::null_mut()) }
+    });
+    let waiter = thread::spawn(move || {
+        let word = AtomicU32::new(0);
+        let operation = libc::FUTEX_WAIT_BITSET | libc::FUTEX_CLOCK_REALTIME;
+        // SAFETY: the word and the time live until the call is over.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                word.as_ptr(),
+                operation,
+                0,
+                &end,
+                std::ptr::null::<u32>(),
+                libc::FUTEX_BITSET_MATCH_ANY,
+            )
+        };
+        (result, std::io::Error::last_os_error().raw_os_error())
+    });
+    let (due, later) = (timer_in_an_hour(0)?, timer_in_an_hour(libc::TFD_TIMER_CANCEL_ON_SET)?);
+    ensure!(expirations(&due) == Err(libc::EAGAIN), "an hour has passed");
+    let start = (clock_time(libc::CLOCK_REALTIME)?, clock_time(libc::CLOCK_MONOTONIC)?);
+    let moved = Moved::forward(2 * HOUR)?;
+    let passed = (clock_time(libc::CLOCK_REALTIME)? - start.0, clock_time(libc::CLOCK_MONOTONIC)? - start.1);
+    ensure!(passed.0 >= 2 * HOUR && passed.1 < HOUR, "the clocks went on by {passed:?}");
+    let mut day = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    // SAFETY: the structure is valid; the call itself, without the vDSO.
+    crate::checked(unsafe { libc::syscall(libc::SYS_gettimeofday, &mut day, std::ptr::null::<u8>()) as i32 })?;
+    ensure!(day.tv_sec as u64 >= (start.0 + 2 * HOUR).as_secs(), "the kernel's clock shows {} s", day.tv_sec);
+    let slept = sleeper.join().expect("the thread ended well");
+    ensure!(slept == 0, "clock_nanosleep: {slept}");
+    let waited = waiter.join().expect("the thread ended well");
+    ensure!(waited == (-1, Some(libc::ETIMEDOUT)), "futex: {waited:?}");
+    let mut ready = libc::pollfd { fd: due.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure.
+    crate::checked(unsafe { libc::poll(&mut ready, 1, -1) })?;
+    ensure!(expirations(&due) == Ok(1), "the timer did not fire");
+    ensure!(expirations(&later) == Err(libc::ECANCELED), "the timer was not cancelled");
+    let ahead = timer_in_an_hour(0)?;
+    drop(moved);
+    ensure!(expirations(&ahead) == Err(libc::EAGAIN), "set back, the timer fired");
+    let zone = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: valid structures; the monotonic clock is nobody's to set.
+    let refused = unsafe { libc::clock_settime(libc::CLOCK_MONOTONIC, &zone) };
+    ensure!(refused == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL), "monotonic: {refused}");
+    Ok(())
+}
+
+fn clock_is_not_for_all() -> Result<()> {
+    let now = clock_time(libc::CLOCK_REALTIME)?;
+    in_child(|| {
+        // SAFETY: no pointers.
+        crate::checked(unsafe { libc::setuid(1000) })?;
+        let refused = set_clock(now).err().and_then(|error| error.raw_os_error());
+        ensure!(refused == Some(libc::EPERM), "user 1000: {refused:?}");
         Ok(())
     })
 }

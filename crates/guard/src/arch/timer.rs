@@ -87,7 +87,18 @@ pub fn now_ns() -> u64 {
 /// Unix time in nanoseconds.
 #[must_use]
 pub fn wall_ns() -> u64 {
-    WALL_BASE.load(Ordering::Relaxed).saturating_add(now_ns())
+    wall_base_ns().saturating_add(now_ns())
+}
+
+/// Unix time when [`now_ns`] was 0.
+#[must_use]
+pub fn wall_base_ns() -> u64 {
+    WALL_BASE.load(Ordering::SeqCst)
+}
+
+/// Sets this instance's wall clock, by what [`wall_base_ns`] tells.
+pub fn set_wall_base(ns: u64) {
+    WALL_BASE.store(ns, Ordering::SeqCst);
 }
 
 /// Has a CPU give its number to programs that ask for it with RDTSCP or RDPID.
