@@ -64,6 +64,9 @@ pub(crate) fn no_reserved_pages(flags: u32) -> Errno {
     if matches!(size, 0 | 21 | 30) { Errno::ENOMEM } else { Errno::EINVAL }
 }
 
+/// Memory that may be lost, and that children do not see (Linux 6.11): where programs keep the state of `__vdso_getrandom`.
+const MAP_DROPPABLE: u32 = 8;
+
 /// `mmap(2)`
 pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd: i32, offset: u64) -> SysResult {
     if len == 0 || !offset.is_multiple_of(PAGE_SIZE as u64) {
@@ -73,6 +76,7 @@ pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd:
     let shared = match flags & sys::MAP_TYPE {
         sys::MAP_SHARED | sys::MAP_SHARED_VALIDATE => true,
         sys::MAP_PRIVATE => false,
+        MAP_DROPPABLE if flags & (sys::MAP_ANONYMOUS | sys::MAP_LOCKED | sys::MAP_HUGETLB) == sys::MAP_ANONYMOUS => false,
         _ => return Err(Errno::EINVAL),
     };
     let anonymous = flags & sys::MAP_ANONYMOUS != 0;
@@ -95,6 +99,7 @@ pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd:
     }
     let mut area = AreaFlags::empty();
     area.set(AreaFlags::SHARED, shared);
+    area.set(AreaFlags::WIPEONFORK, flags & sys::MAP_TYPE == MAP_DROPPABLE);
     area.set(AreaFlags::GROWSDOWN, flags & sys::MAP_GROWSDOWN != 0 && !shared);
     let space = space(task)?;
     let lock = flags & sys::MAP_LOCKED != 0 || space.locks_future();

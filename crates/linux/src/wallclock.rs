@@ -2,7 +2,7 @@
 //!
 //! Kernel and programs keep the wall clock as its distance from the monotonic one, which never jumps. What waits for a time of the
 //! wall clock has turned that into monotonic time with the distance of then, so whoever sets the clock tells it: threads in calls begin
-//! these anew ([`Until`]), and timers are moved (`itimer.rs`).
+//! these anew (`Until`), and timers are moved (`itimer.rs`).
 
 use core::sync::atomic::Ordering;
 

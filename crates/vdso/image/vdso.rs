@@ -4,8 +4,11 @@
 #![no_std]
 #![allow(unsafe_op_in_unsafe_fn)]
 
+#[path = "../src/chacha.rs"]
+mod chacha;
 #[path = "../src/data.rs"]
 mod data;
+mod random;
 
 use core::arch::asm;
 use core::ptr::addr_of;
@@ -25,6 +28,7 @@ const SYS_GETTIMEOFDAY: usize = 96;
 const SYS_CLOCK_GETTIME: usize = 228;
 const SYS_CLOCK_GETRES: usize = 229;
 const SYS_GETCPU: usize = 309;
+const SYS_GETRANDOM: usize = 318;
 
 #[repr(C)]
 pub struct TimeSpec {
@@ -58,7 +62,7 @@ fn counter() -> u64 {
 }
 
 /// The system call, whose result is the function's.
-fn call(number: usize, first: usize, second: usize, third: usize) -> i32 {
+fn call(number: usize, first: usize, second: usize, third: usize) -> isize {
     let result: isize;
     // SAFETY: the calls made here write to what the program's pointers point at, and to nothing of this object.
     unsafe {
@@ -70,7 +74,7 @@ fn call(number: usize, first: usize, second: usize, third: usize) -> i32 {
             options(nostack),
         );
     }
-    result as i32
+    result
 }
 
 /// Nanoseconds of the monotonic clock, and of Unix time when that was 0.
@@ -113,14 +117,14 @@ pub unsafe extern "C" fn __vdso_clock_gettime(clock: i32, time: *mut TimeSpec) -
             unsafe { time.write(TimeSpec { sec: (ns / SECOND) as i64, nsec: (ns % SECOND) as i64 }) };
             0
         }
-        None => call(SYS_CLOCK_GETTIME, clock as usize, time.addr(), 0),
+        None => call(SYS_CLOCK_GETTIME, clock as usize, time.addr(), 0) as i32,
     }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __vdso_clock_getres(clock: i32, resolution: *mut TimeSpec) -> i32 {
     if !matches!(clock, CLOCK_REALTIME | CLOCK_MONOTONIC | CLOCK_MONOTONIC_RAW | CLOCK_BOOTTIME | CLOCK_TAI) {
-        return call(SYS_CLOCK_GETRES, clock as usize, resolution.addr(), 0);
+        return call(SYS_CLOCK_GETRES, clock as usize, resolution.addr(), 0) as i32;
     }
     if !resolution.is_null() {
         // SAFETY: the caller's pointer.
@@ -132,7 +136,7 @@ pub unsafe extern "C" fn __vdso_clock_getres(clock: i32, resolution: *mut TimeSp
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __vdso_gettimeofday(time: *mut TimeVal, zone: *mut [i32; 2]) -> i32 {
     if !zone.is_null() {
-        return call(SYS_GETTIMEOFDAY, time.addr(), zone.addr(), 0);
+        return call(SYS_GETTIMEOFDAY, time.addr(), zone.addr(), 0) as i32;
     }
     if !time.is_null() {
         let (monotonic, wall) = now();
@@ -175,7 +179,7 @@ pub unsafe extern "C" fn __vdso_getcpu(cpu: *mut u32, node: *mut u32, cache: usi
                 asm!("lsl {}, {}", out(reg) number, in(reg) u64::from(SEGMENT), options(nomem, nostack));
                 number
             }
-            _ => return call(SYS_GETCPU, cpu.addr(), node.addr(), cache),
+            _ => return call(SYS_GETCPU, cpu.addr(), node.addr(), cache) as i32,
         }
     };
     // SAFETY: the caller's pointers.
@@ -204,4 +208,5 @@ short_names! {
     gettimeofday = __vdso_gettimeofday;
     time = __vdso_time;
     getcpu = __vdso_getcpu;
+    getrandom = __vdso_getrandom;
 }

@@ -16,6 +16,8 @@ pub struct Data {
     pub factor: u64,
     /// Unix time in nanoseconds when the monotonic clock was 0.
     pub wall: u64,
+    /// How often the kernel's random number generator began anew, and never 0: keys that came from it earlier are to be replaced.
+    pub generation: u64,
 }
 
 /// By a system call.

@@ -1,4 +1,5 @@
-//! The virtual shared object of programs (vDSO; `docs/linux-personality.md`): clocks and the processor's number without a system call.
+//! The virtual shared object of programs (vDSO; `docs/linux-personality.md`): clocks, the processor's number and random numbers without
+//! a system call.
 //!
 //! It is an ELF file like any other, made of `image/vdso.rs` by this crate's `build.rs`, with the names and versions that Linux' has,
 //! so that every C library and Go find it. The kernel maps it, and the page with [`Data`] below it, into every program.
@@ -7,6 +8,8 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod chacha;
 mod data;
 
 pub use data::{ASK, Data, LSL, PROCESSOR_BITS, RDPID, RDTSCP, SECOND, SEGMENT};
@@ -55,7 +58,7 @@ mod tests {
             }
         }
         names.sort_unstable();
-        let wanted = ["clock_getres", "clock_gettime", "getcpu", "gettimeofday", "time"];
+        let wanted = ["clock_getres", "clock_gettime", "getcpu", "getrandom", "gettimeofday", "time"];
         let mut both: Vec<String> = wanted.iter().flat_map(|name| [(*name).to_owned(), format!("__vdso_{name}")]).collect();
         both.sort_unstable();
         assert_eq!(names, both);
@@ -66,8 +69,23 @@ mod tests {
 
     #[test]
     fn time_is_counted_as_the_kernel_counts_it() {
-        let data = Data { sequence: 0, processor: ASK, base: 1000, factor: 1 << 31, wall: 7 };
+        let data = Data { sequence: 0, processor: ASK, base: 1000, factor: 1 << 31, wall: 7, generation: 1 };
         assert_eq!((data.monotonic(999), data.monotonic(1000), data.monotonic(3000)), (0, 0, 1000));
         assert_eq!(data.monotonic(u64::MAX), (u64::MAX - 1000) / 2);
+    }
+    /// RFC 8439, appendix A.1, test vectors 1 to 3.
+    #[test]
+    fn random_numbers_are_the_stream_of_chacha20() {
+        let bytes = |words: [u32; 16]| words.into_iter().flat_map(u32::to_le_bytes).collect::<Vec<u8>>();
+        let hex = |text: &str| -> Vec<u8> {
+            (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap()).collect()
+        };
+        let first = "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586";
+        let second = "9f07e7be5551387a98ba977c732d080dcb0f29a048e3656912c6533e32ee7aed29b721769ce64e43d57133b074d839d531ed1f28510afb45ace10a1f4b794d6f";
+        assert_eq!(bytes(chacha::block(&[0; 8], 0)), hex(first));
+        assert_eq!(bytes(chacha::block(&[0; 8], 1)), hex(second));
+        let third = "3aeb5224ecf849929b9d828db1ced4dd832025e8018b8160b82284f3c949aa5a8eca00bbb4a73bdad192b5c42f73f2fd4e273644c8b36125a64addeb006c13a0";
+        assert_eq!(bytes(chacha::block(&[0, 0, 0, 0, 0, 0, 0, 1 << 24], 1)), hex(third));
+        assert_eq!(first.len(), 2 * chacha::BLOCK);
     }
 }

@@ -8,6 +8,8 @@ use std::process::{Command, ExitCode};
 use std::{env, mem};
 
 use anyhow::{Context, Result, ensure};
+use elf::ElfBytes;
+use elf::endian::LittleEndian;
 use libc::{c_int, c_long, timespec};
 
 use crate::{Check, checked};
@@ -16,6 +18,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("layout-vdso-agrees-with-the-kernel", agrees),
     ("layout-vdso-takes-no-system-call", takes_no_call),
     ("layout-vdso-knows-the-processor", knows_the_processor),
+    ("layout-vdso-makes-random-numbers", makes_random_numbers),
     ("layout-addresses-are-random", random),
 ];
 
@@ -133,6 +136,82 @@ fn by_filter() -> Result<()> {
     // SAFETY: `status` is this thread's.
     checked(unsafe { libc::waitpid(child, &raw mut status, 0) })?;
     ensure!(status == 0, "the child ended with status {status:#x}");
+    Ok(())
+}
+
+/// `__vdso_getrandom` (`vgetrandom` in Linux 6.11): buffer, its length, flags, state, its length.
+type GetRandom = unsafe extern "C" fn(*mut u8, usize, u32, *mut u8, usize) -> isize;
+
+/// The vDSO's function of that name, if it has one.
+fn find_getrandom() -> Result<Option<GetRandom>> {
+    // SAFETY: the call takes nothing of this program's.
+    let base = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    let line = maps.lines().find(|line| line.ends_with("[vdso]")).context("no [vdso] in maps")?;
+    let end = line.split_once('-').and_then(|(_, rest)| rest.split_once(' ')).context("no range")?.0;
+    // SAFETY: the object is mapped there for as long as the program runs.
+    let image = unsafe { std::slice::from_raw_parts(base as *const u8, usize::from_str_radix(end, 16)? - base) };
+    let file = ElfBytes::<LittleEndian>::minimal_parse(image)?;
+    let (symbols, strings) = file.dynamic_symbol_table()?.context("no symbols")?;
+    let symbol = symbols.iter().find(|symbol| strings.get(symbol.st_name as usize).is_ok_and(|name| name == "__vdso_getrandom"));
+    // SAFETY: the function of that name has this type.
+    Ok(symbol.map(|symbol| unsafe { mem::transmute::<usize, GetRandom>(base + symbol.st_value as usize) }))
+}
+
+fn makes_random_numbers() -> Result<()> {
+    let Some(getrandom) = find_getrandom()? else {
+        ensure!(!std::path::Path::new("/proc/skerry").exists(), "the vDSO has no getrandom");
+        return Ok(());
+    };
+    let mut parameters = [0u32; 16];
+    // SAFETY: asked like this, it fills 64 bytes with what a state is to be like.
+    let asked = unsafe { getrandom(std::ptr::null_mut(), 0, 0, parameters.as_mut_ptr().cast(), usize::MAX) };
+    let [size, protection, flags, ..] = parameters.map(|word| word as usize);
+    ensure!(asked == 0 && size > 0 && size <= 4096, "{asked}, {parameters:?}");
+    // SAFETY: new memory.
+    let state = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection as c_int, flags as c_int, -1, 0) };
+    ensure!(state != libc::MAP_FAILED, "no memory for a state: {}", std::io::Error::last_os_error());
+    // SAFETY: the state is one thread's at a time, in memory as it is to be.
+    let fill = |buffer: &mut [u8]| unsafe { getrandom(buffer.as_mut_ptr(), buffer.len(), 0, state.cast(), size) };
+    let mut seen = BTreeSet::new();
+    for length in (16..400).chain([5000, 100_000]) {
+        let mut buffer = vec![0; length];
+        ensure!(fill(&mut buffer) == length as isize, "{length} bytes");
+        ensure!(buffer.chunks_exact(16).all(|chunk| seen.insert(chunk.to_vec())), "16 bytes came twice");
+        if length >= 5000 {
+            let values: BTreeSet<u8> = buffer.iter().copied().collect();
+            ensure!(values.len() == 256, "{} values in {length} bytes", values.len());
+        }
+    }
+    let mut pipe = [0; 2];
+    // SAFETY: two descriptors; the child makes no calls but these, and leaves.
+    let child = unsafe {
+        checked(libc::pipe(pipe.as_mut_ptr()))?;
+        checked(libc::fork())?
+    };
+    let mut own = [0u8; 16];
+    ensure!(fill(&mut own) == 16, "16 bytes");
+    if child == 0 {
+        // SAFETY: the child's buffer.
+        unsafe {
+            libc::write(pipe[1], own.as_ptr().cast(), 16);
+            libc::_exit(0);
+        }
+    }
+    let (mut others, mut status) = ([0u8; 16], 0);
+    // SAFETY: the parent's memory.
+    unsafe {
+        ensure!(libc::read(pipe[0], others.as_mut_ptr().cast(), 16) == 16, "the child wrote nothing");
+        checked(libc::waitpid(child, &raw mut status, 0))?;
+        libc::close(pipe[0]);
+        libc::close(pipe[1]);
+    }
+    ensure!(own != others && !seen.contains(&others[..]), "the child's numbers are its parent's");
+    // SAFETY: what is refused touches nothing.
+    let refused = unsafe { getrandom(own.as_mut_ptr(), 16, 0, state.cast(), size - 1) };
+    ensure!(refused == -(libc::EINVAL as isize), "a state of another size: {refused}");
+    // SAFETY: the state is not used any more.
+    checked(unsafe { libc::munmap(state, 4096) })?;
     Ok(())
 }
 

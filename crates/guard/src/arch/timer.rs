@@ -120,7 +120,7 @@ pub fn for_programs() -> vdso::Data {
         vdso::LSL
     };
     let [base, factor, wall] = [&TSC_BASE, &NS_PER_TICK, &WALL_BASE].map(|value| value.load(Ordering::Relaxed));
-    vdso::Data { sequence: 0, processor, base, factor, wall }
+    vdso::Data { sequence: 0, processor, base, factor, wall, generation: 1 }
 }
 
 /// The duration of so many TSC ticks.
