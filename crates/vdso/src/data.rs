@@ -45,4 +45,13 @@ impl Data {
     pub const fn monotonic(&self, counter: u64) -> u64 {
         ((counter.saturating_sub(self.base) as u128 * self.factor as u128) >> 32) as u64
     }
+
+    /// The first value of the counter at which [`Self::monotonic`] has reached `ns`; the greatest one if none has.
+    #[cfg(not(vdso_image))]
+    #[must_use]
+    pub const fn counter_at(&self, ns: u64) -> u64 {
+        let factor = if self.factor == 0 { 1 } else { self.factor };
+        let ticks = ((ns as u128) << 32).div_ceil(factor as u128) + self.base as u128;
+        if ticks > u64::MAX as u128 { u64::MAX } else { ticks as u64 }
+    }
 }

@@ -26,6 +26,7 @@ mod tests {
     use elf::ElfBytes;
     use elf::abi;
     use elf::endian::LittleEndian;
+    use proptest::prelude::*;
 
     #[test]
     fn it_is_a_shared_object_as_libraries_expect_it() {
@@ -87,5 +88,26 @@ mod tests {
         let third = "3aeb5224ecf849929b9d828db1ced4dd832025e8018b8160b82284f3c949aa5a8eca00bbb4a73bdad192b5c42f73f2fd4e273644c8b36125a64addeb006c13a0";
         assert_eq!(bytes(chacha::block(&[0, 0, 0, 0, 0, 0, 0, 1 << 24], 1)), hex(third));
         assert_eq!(first.len(), 2 * chacha::BLOCK);
+    }
+
+    proptest! {
+        /// An alarm for `counter_at` is neither early, so that it has to be set again, nor a tick late; at any rate, after years.
+        #[test]
+        fn the_counter_reaches_a_time_at_the_first_tick_that_shows_it(
+            hz in 1_000_000u64..8_000_000_000,
+            base in 0u64..1 << 60,
+            ns in 0u64..1 << 57,
+        ) {
+            let data = Data { sequence: 0, processor: ASK, base, factor: ((1_000_000_000u128 << 32) / u128::from(hz)) as u64, wall: 0, generation: 1 };
+            let counter = data.counter_at(ns);
+            prop_assert!(data.monotonic(counter) >= ns);
+            prop_assert!(counter == base || data.monotonic(counter - 1) < ns);
+        }
+    }
+
+    #[test]
+    fn a_time_that_never_comes_is_the_end_of_the_counter() {
+        let data = Data { sequence: 0, processor: ASK, base: 1000, factor: 1 << 30, wall: 0, generation: 1 };
+        assert_eq!((data.counter_at(0), data.counter_at(u64::MAX)), (1000, u64::MAX));
     }
 }

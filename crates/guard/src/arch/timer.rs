@@ -20,8 +20,12 @@ static TSC_BASE: AtomicU64 = AtomicU64::new(0);
 static WALL_BASE: AtomicU64 = AtomicU64::new(0);
 /// Nanoseconds per TSC tick, times 2^32.
 static NS_PER_TICK: AtomicU64 = AtomicU64::new(0);
-/// Divided timer ticks per nanosecond, times 2^32.
+/// Divided timer ticks per nanosecond, times 2^32, rounded up by [`OFF_BY`].
 static TIMER_PER_NS: AtomicU64 = AtomicU64::new(0);
+
+/// A rate that boot measured may be too low by one part in so many: two counts of the interval timer in those of the measurement. Without
+/// deadline mode a sleep may end late by as much; it does not end early, for which the price would be a second interrupt.
+const OFF_BY: u64 = 2048;
 
 fn scale(value: u64, factor: u64) -> u64 {
     ((u128::from(value) * u128::from(factor)) >> 32) as u64
@@ -36,8 +40,19 @@ pub(super) fn init(descriptor: &Descriptor) {
     TSC_HZ.store(descriptor.tsc_hz, Ordering::Relaxed);
     TSC_BASE.store(descriptor.tsc_base, Ordering::Relaxed);
     WALL_BASE.store(descriptor.wall_base_ns, Ordering::Relaxed);
-    TIMER_PER_NS.store(ratio(descriptor.lapic_hz / apic::TIMER_DIVIDER, NS_PER_SECOND), Ordering::Relaxed);
+    TIMER_PER_NS.store(timer_per_ns(descriptor.lapic_hz), Ordering::Relaxed);
     NS_PER_TICK.store(ratio(NS_PER_SECOND, descriptor.tsc_hz), Ordering::Relaxed);
+}
+
+fn timer_per_ns(hz: u64) -> u64 {
+    let ticks = hz.div_ceil(apic::TIMER_DIVIDER);
+    (u128::from(ticks + ticks.div_ceil(OFF_BY - 1)) << 32).div_ceil(u128::from(NS_PER_SECOND)) as u64
+}
+
+/// What the timer counts down from so that it is over no earlier than `ns` after it is started, unless that is more than it can count.
+fn countdown(ns: u64, timer_per_ns: u64) -> u32 {
+    let count = (u128::from(ns) * u128::from(timer_per_ns)).div_ceil(1 << 32);
+    u32::try_from(count).unwrap_or(u32::MAX).max(1)
 }
 
 fn has_deadline_mode() -> bool {
@@ -119,8 +134,13 @@ pub fn for_programs() -> vdso::Data {
     } else {
         vdso::LSL
     };
+    vdso::Data { processor, ..clock() }
+}
+
+/// How the monotonic clock is made of the TSC.
+fn clock() -> vdso::Data {
     let [base, factor, wall] = [&TSC_BASE, &NS_PER_TICK, &WALL_BASE].map(|value| value.load(Ordering::Relaxed));
-    vdso::Data { sequence: 0, processor, base, factor, wall, generation: 1 }
+    vdso::Data { sequence: 0, processor: vdso::ASK, base, factor, wall, generation: 1 }
 }
 
 /// The duration of so many TSC ticks.
@@ -151,20 +171,19 @@ pub fn disarm() {
     });
 }
 
-/// Programs the hardware. It may fire early (the counter has 32 bits, rounding): `on_interrupt` looks at the clock.
+/// Programs the hardware, not to fire before the clock shows the deadline. It does where the counter's 32 bits are too few, and if a rate
+/// was measured worse than [`OFF_BY`]: `on_interrupt` looks at the clock.
 fn program(deadline_ns: u64) {
     if deadline_ns == NOT_ARMED {
         return disarm();
     }
     if has_deadline_mode() {
-        let ticks = (u128::from(deadline_ns) * u128::from(tsc_hz()) / u128::from(NS_PER_SECOND)) as u64;
-        let value = TSC_BASE.load(Ordering::Relaxed).saturating_add(ticks).max(1);
+        let value = clock().counter_at(deadline_ns).max(1);
         // SAFETY: the register exists with the feature; any value but 0 arms.
         unsafe { msr::write(msr::TSC_DEADLINE, value) };
     } else {
         let delta = deadline_ns.saturating_sub(now_ns());
-        let count = scale(delta, TIMER_PER_NS.load(Ordering::Relaxed)).saturating_add(1);
-        apic::start_timer(u32::try_from(count).unwrap_or(u32::MAX));
+        apic::start_timer(countdown(delta, TIMER_PER_NS.load(Ordering::Relaxed)));
     }
 }
 
@@ -209,4 +228,35 @@ pub(crate) fn poll_ticks(limit: u64, mut done: impl FnMut() -> bool) -> bool {
 /// As `poll_ticks`, in microseconds; the TSC's rate must be known.
 pub(crate) fn poll_us(limit: u64, done: impl FnMut() -> bool) -> bool {
     poll_ticks(limit.saturating_mul(tsc_hz()) / 1_000_000, done)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Whatever the timer's true rate is, if boot measured it as well as it says: not early, and late by no more than that and a tick.
+        #[test]
+        fn a_countdown_is_over_no_earlier_than_it_should_be(
+            hz in 16_000_000u64..4_000_000_000,
+            ns in 0u64..10_000_000_000,
+            error in 0u64..=1000,
+        ) {
+            let measured = hz - hz / OFF_BY * error / 1000;
+            let count = u128::from(countdown(ns, timer_per_ns(measured)));
+            let second = u128::from(NS_PER_SECOND);
+            let tick = u128::from(apic::TIMER_DIVIDER);
+            prop_assert!(count * tick * second >= u128::from(ns) * u128::from(hz));
+            let most = u128::from(ns) * u128::from(hz) * (u128::from(OFF_BY) + 2) / u128::from(OFF_BY) / second / tick + 4;
+            prop_assert!(count <= most);
+        }
+    }
+
+    #[test]
+    fn what_it_cannot_count_is_as_much_as_it_can() {
+        assert_eq!(countdown(u64::MAX, timer_per_ns(1_000_000_000)), u32::MAX);
+        assert_eq!(countdown(0, timer_per_ns(1_000_000_000)), 1);
+    }
 }
