@@ -25,7 +25,8 @@ fn source(_: &Setting) -> Result<Vec<Check>> {
 fn unit(_: &Setting) -> Result<Vec<Check>> {
     let mut cargo = build::cargo();
     cargo.args(["test", "--workspace", "--no-fail-fast"]);
-    for package in check::KERNEL_ONLY {
+    // The guard's tests do not reach what the hardware drives.
+    for package in check::KERNEL_ONLY.iter().filter(|package| **package != "guard") {
         cargo.args(["--exclude", package]);
     }
     cargo_tests(&mut cargo)
@@ -44,24 +45,42 @@ fn loom(_: &Setting) -> Result<Vec<Check>> {
     Ok(checks)
 }
 
+/// Seconds a program of tests may take; most take less than one. Then it is ended, and what had not ended is named.
+const LIMIT: u32 = 600;
+
 /// Runs `cargo test` and reports each test that it lists.
 fn cargo_tests(cargo: &mut Command) -> Result<Vec<Check>> {
-    let output = cargo.output().context("cannot run cargo")?;
+    let runner = format!("target.'cfg(unix)'.runner=['timeout', '--foreground', '-s', 'KILL', '{LIMIT}']");
+    let output = cargo.args(["--config", &runner]).output().context("cannot run cargo")?;
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let mut checks: Vec<_> = stdout
-        .lines()
-        .filter_map(|line| line.strip_prefix("test ")?.rsplit_once(" ... "))
-        .filter(|(_, result)| *result != "ignored")
-        .map(|(name, result)| Check {
-            what: name.to_owned(),
-            result: if result == "ok" { Ok(String::new()) } else { Err(failure(&stdout, name)) },
-        })
-        .collect();
+    let mut checks = results(&stdout);
     if !output.status.success() && checks.iter().all(|check| check.result.is_ok()) {
         checks
             .push(Check { what: "the tests can be built and run".into(), result: Err(format!("{cargo:?}\n{stdout}\n{stderr}")) });
     }
     Ok(checks)
+}
+
+/// What the harness said of each test: a result, or that it takes long and then nothing more, or, where tests run one by one, only its name.
+fn results(stdout: &str) -> Vec<Check> {
+    let said = |line| str::strip_prefix(line, "test ");
+    let ended: Vec<(&str, &str)> = stdout.lines().filter_map(|line| said(line)?.rsplit_once(" ... ")).collect();
+    let slow = stdout.lines().filter_map(|line| said(line)?.split_once(" has been running for over "));
+    let hung: Vec<&str> = slow.map(|(name, _)| name).filter(|name| ended.iter().all(|(other, _)| other != name)).collect();
+    let check = |(name, result): &(&str, &str)| Check {
+        what: (*name).to_owned(),
+        result: match *result {
+            "ok" => Ok(String::new()),
+            "" => Err(did_not_end()),
+            _ => Err(failure(stdout, name)),
+        },
+    };
+    let ended = ended.iter().filter(|(_, result)| *result != "ignored").map(check);
+    ended.chain(hung.into_iter().map(|name| Check { what: name.to_owned(), result: Err(did_not_end()) })).collect()
+}
+
+fn did_not_end() -> String {
+    format!("it had not ended when its program was ended, after {LIMIT} s")
 }
 
 /// What a failed test printed.
@@ -71,4 +90,25 @@ fn failure(output: &str, name: &str) -> String {
         || "see above".to_owned(),
         |start| output[start..].lines().skip(1).take_while(|line| !line.starts_with("----")).collect::<Vec<_>>().join("\n"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_that_does_not_end_is_named() {
+        let said = "test quick ... ok\ntest left_out ... ignored\ntest slow has been running for over 60 seconds\n\
+                    test hung has been running for over 60 seconds\ntest slow ... ok\ntest wrong ... FAILED\ntest alone ... \n\
+                    ---- wrong stdout ----\nexpected\n";
+        let found: Vec<_> = results(said).into_iter().map(|check| (check.what, check.result.err())).collect();
+        let expected = [
+            ("quick", None),
+            ("slow", None),
+            ("wrong", Some("expected".to_owned())),
+            ("alone", Some(did_not_end())),
+            ("hung", Some(did_not_end())),
+        ];
+        assert!(found.iter().map(|(what, why)| (what.as_str(), why.clone())).eq(expected), "{found:?}");
+    }
 }
