@@ -1,5 +1,6 @@
 //! `cargo xtask fuzz syscalls`: random system calls with hostile arguments, in instances of a booted machine (`docs/fuzzing.md`).
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
@@ -63,12 +64,18 @@ pub struct Done {
     calls: u64,
     succeeded: u64,
     calls_that_succeeded_once: u64,
+    calls_that_never_did: BTreeSet<String>,
 }
 
 impl std::fmt::Display for Done {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { seed, rounds, calls, succeeded, calls_that_succeeded_once: kinds } = self;
-        write!(f, "seed {seed}: {rounds} rounds, {calls} calls, {succeeded} of them succeeded, of {kinds} different ones")
+        let Self { seed, rounds, calls, succeeded, calls_that_succeeded_once: kinds, calls_that_never_did: others } = self;
+        write!(f, "seed {seed}: {rounds} rounds, {calls} calls, {succeeded} of them succeeded, of {kinds} different ones")?;
+        if !others.is_empty() {
+            let names: Vec<_> = others.iter().map(String::as_str).collect();
+            write!(f, "; none of {}", names.join(", "))?;
+        }
+        Ok(())
     }
 }
 
@@ -113,10 +120,14 @@ pub fn syscalls(options: &Syscalls, machine: Machine) -> Result<Done> {
             Ok(done) => done,
             Err(failure) => return Err(fuzz.explain(seed, failure, options.round)),
         };
-        total.rounds += done.rounds;
         total.calls += done.calls;
         total.succeeded += done.succeeded;
+        total.calls_that_never_did = match total.rounds {
+            0 => done.calls_that_never_did,
+            _ => &total.calls_that_never_did & &done.calls_that_never_did,
+        };
         total.calls_that_succeeded_once = total.calls_that_succeeded_once.max(done.calls_that_succeeded_once);
+        total.rounds += done.rounds;
         seconds -= now;
         if options.round.is_some() {
             break;

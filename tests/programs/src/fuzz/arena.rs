@@ -2,7 +2,10 @@
 
 use std::ffi::CString;
 use std::fs;
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::IntoRawFd;
 use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
@@ -27,16 +30,18 @@ const KINDS: [Page; 16] = [
     Page::Writable,
     Page::Hole,
 ];
+/// The first of those that others have, too.
+pub const SHARED: u64 = BASE + 10 * PAGE;
 /// Its length.
 pub const LENGTH: u64 = KINDS.len() as u64 * PAGE;
 /// Writable pages that are followed by something else.
 pub const WRITABLE: u64 = 5;
-/// Descriptors have the numbers from 0 to this.
-pub const LAST_FD: u64 = 40;
+/// Descriptors have the numbers from 0 to this; the last ones are what calls of the round open.
+pub const LAST_FD: u64 = 66;
 /// The number of the file that is mapped.
 const FILE: i32 = 26;
 /// Names of files that there are, that there are not, and that cannot be.
-pub const PATHS: [&str; 44] = [
+pub const PATHS: [&str; 51] = [
     ".",
     "..",
     "/",
@@ -78,9 +83,16 @@ pub const PATHS: [&str; 44] = [
     "/proc/sys/kernel",
     "/sys/devices/system/cpu",
     "user.name",
+    "user.other.name",
     "tmpfs",
     "proc",
     "memory.pressure",
+    "/proc/self/attr",
+    "/proc/self/ns/mnt",
+    "/proc/self/coredump_filter",
+    "/proc/self/fdinfo/16",
+    "/sys/fs/cgroup/memory.max",
+    "/queue",
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -167,43 +179,55 @@ pub fn files(elf: &[u8]) {
     }
 }
 
-/// Opens one of everything and gives it its number. What this system does not have is not open.
+/// What a descriptor is of, as far as calls tell them apart.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Sort {
+    Pipe,
+    /// A local socket.
+    Unix,
+    Inet,
+    Netlink,
+    Epoll,
+    Timer,
+    /// Of signals.
+    Signal,
+    /// A file in memory.
+    Memory,
+    Process,
+    /// Of inotify.
+    Watch,
+    /// Of messages.
+    Queue,
+    File,
+    Directory,
+    /// A file of `/proc`.
+    Proc,
+    Other,
+}
+
+/// The number of the first of them.
+const FIRST_FD: i32 = 3;
+/// What the descriptors are of, in their order.
+const SORTS: [Sort; 57] = {
+    use Sort::*;
+    [
+        Pipe, Pipe, Pipe, Pipe, Unix, Unix, Unix, Unix, Unix, Unix, Other, Epoll, Epoll, Timer, Signal, Memory, Process, Watch,
+        Unix, Inet, Inet, Inet, Netlink, File, Directory, Directory, Other, File, Other, Other, Proc, Proc, Directory, Proc,
+        Proc, Directory, Queue, Queue, Other, Inet, Inet, Inet, Inet, Inet, Inet, Unix, Pipe, File, Memory, Timer, Process, Proc,
+        Other, Directory, Other, Epoll, Watch,
+    ]
+};
+
+/// The numbers of the descriptors of this sort.
+pub fn of(sort: Sort) -> Vec<u64> {
+    let numbers = (FIRST_FD as u64..).zip(SORTS);
+    numbers.filter(|&(_, of)| of == sort).map(|(number, _)| number).collect()
+}
+
+/// Opens one of everything, or several, and gives each its number. What this system does not have is not open.
 pub fn descriptors(child: i32) {
-    let open = |path: &str, flags: i32| {
-        let path = CString::new(path).expect("no zero byte");
-        // SAFETY: the path is a string that ends with a zero byte.
-        unsafe { libc::open(path.as_ptr(), flags, 0o600) }
-    };
-    let pair = |make: &dyn Fn(*mut i32) -> i32| {
-        let mut pair = [-1; 2];
-        make(pair.as_mut_ptr());
-        pair
-    };
-    // SAFETY: each of these calls writes two numbers where it is told to.
-    let pipes = [pair(&|to| unsafe { libc::pipe(to) }), pair(&|to| unsafe { libc::pipe2(to, libc::O_NONBLOCK) })];
-    // SAFETY: as above.
-    let sockets = [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_SEQPACKET]
-        .map(|kind| pair(&|to| unsafe { libc::socketpair(libc::AF_UNIX, kind | libc::SOCK_NONBLOCK, 0, to) }));
-    let mut mask = std::mem::MaybeUninit::zeroed();
-    // SAFETY: the set is written before it is read; the other calls take numbers and strings of the program's own.
-    let made = unsafe {
-        libc::sigfillset(mask.as_mut_ptr());
-        [
-            libc::eventfd(3, libc::EFD_NONBLOCK),
-            libc::epoll_create1(0),
-            libc::epoll_create1(0),
-            libc::timerfd_create(libc::CLOCK_MONOTONIC, 0),
-            libc::signalfd(-1, mask.as_ptr(), libc::SFD_NONBLOCK),
-            libc::memfd_create(c"fuzz".as_ptr(), libc::MFD_ALLOW_SEALING),
-            libc::syscall(libc::SYS_pidfd_open, child, 0) as i32,
-            libc::inotify_init1(libc::IN_NONBLOCK),
-            libc::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0),
-            libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0),
-            libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK, 0),
-            libc::socket(libc::AF_INET6, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0),
-            libc::syscall(libc::SYS_userfaultfd, 1) as i32,
-        ]
-    };
+    let mut all = local();
+    all.extend(events(child));
     let opened = [
         ("file", libc::O_RDWR),
         (".", libc::O_RDONLY | libc::O_DIRECTORY),
@@ -220,12 +244,27 @@ pub fn descriptors(child: i32) {
         ("/", libc::O_RDONLY),
     ]
     .map(|(path, flags)| open(path, flags));
-    let all = pipes.concat().into_iter().chain(sockets.concat()).chain(made).chain(opened);
+    let terminal = opened[6];
+    all.extend(opened);
+    let queue = |flags| {
+        let name = CString::new(format!("/{}", std::process::id())).expect("no zero byte");
+        // SAFETY: the name is a string that ends with a zero byte; no attributes.
+        unsafe { libc::mq_open(name.as_ptr(), flags | libc::O_CREAT, 0o600, std::ptr::null_mut::<libc::mq_attr>()) }
+    };
+    all.extend([queue(libc::O_RDWR), queue(libc::O_RDWR | libc::O_NONBLOCK)]);
+    let unlocked = 0;
+    // SAFETY: the first reads a number of this function's, the second takes a number.
+    all.push(unsafe {
+        libc::ioctl(terminal, libc::TIOCSPTLCK, &raw const unlocked);
+        libc::ioctl(terminal, libc::TIOCGPTPEER, libc::O_RDWR | libc::O_NOCTTY)
+    });
+    all.extend(internet());
+    all.extend(more());
     // First out of the way, then where they belong.
     // SAFETY: numbers only.
-    let high: Vec<_> = all.map(|fd| unsafe { libc::fcntl(fd, libc::F_DUPFD, 100) }).collect();
-    for (number, fd) in high.into_iter().enumerate() {
-        let number = number as i32 + 3;
+    let high: Vec<_> = all.into_iter().map(|fd| unsafe { libc::fcntl(fd, libc::F_DUPFD, 100) }).collect();
+    debug_assert_eq!(high.len(), SORTS.len());
+    for (number, fd) in (FIRST_FD..).zip(high) {
         // SAFETY: as above.
         unsafe {
             libc::close(number);
@@ -233,4 +272,110 @@ pub fn descriptors(child: i32) {
             libc::close(fd);
         }
     }
+}
+
+fn open(path: &str, flags: i32) -> i32 {
+    let path = CString::new(path).expect("no zero byte");
+    // SAFETY: the path is a string that ends with a zero byte.
+    unsafe { libc::open(path.as_ptr(), flags, 0o600) }
+}
+
+/// Pipes and pairs of sockets.
+fn local() -> Vec<i32> {
+    let pair = |make: &dyn Fn(*mut i32) -> i32| {
+        let mut pair = [-1; 2];
+        make(pair.as_mut_ptr());
+        pair
+    };
+    // SAFETY: each of these calls writes two numbers where it is told to.
+    let pipes = [pair(&|to| unsafe { libc::pipe(to) }), pair(&|to| unsafe { libc::pipe2(to, libc::O_NONBLOCK) })];
+    // SAFETY: as above.
+    let sockets = [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_SEQPACKET]
+        .map(|kind| pair(&|to| unsafe { libc::socketpair(libc::AF_UNIX, kind | libc::SOCK_NONBLOCK, 0, to) }));
+    pipes.into_iter().chain(sockets).flatten().collect()
+}
+
+/// What is made of nothing: what tells of events, and sockets without an address.
+fn events(child: i32) -> [i32; 13] {
+    let mut mask = std::mem::MaybeUninit::zeroed();
+    // SAFETY: the set is written before it is read; the other calls take numbers and strings of the program's own.
+    unsafe {
+        libc::sigfillset(mask.as_mut_ptr());
+        [
+            libc::eventfd(3, libc::EFD_NONBLOCK),
+            libc::epoll_create1(0),
+            libc::epoll_create1(0),
+            libc::timerfd_create(libc::CLOCK_MONOTONIC, 0),
+            libc::signalfd(-1, mask.as_ptr(), libc::SFD_NONBLOCK),
+            libc::memfd_create(c"fuzz".as_ptr(), libc::MFD_ALLOW_SEALING),
+            libc::syscall(libc::SYS_pidfd_open, child, 0) as i32,
+            libc::inotify_init1(libc::IN_NONBLOCK),
+            libc::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0),
+            libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0),
+            libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK, 0),
+            libc::socket(libc::AF_INET6, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0),
+            libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_NONBLOCK, libc::NETLINK_ROUTE),
+        ]
+    }
+}
+
+/// A listener with both ends of a connection, another listener, a socket that sends to itself, one of ICMP.
+fn internet() -> [i32; 6] {
+    let connection = || {
+        let listener = TcpListener::bind("127.0.0.1:0").ok()?;
+        let client = TcpStream::connect(listener.local_addr().ok()?).ok()?;
+        let (server, _) = listener.accept().ok()?;
+        Some([listener.into_raw_fd(), client.into_raw_fd(), server.into_raw_fd()])
+    };
+    let [listener, client, server] = connection().unwrap_or([-1; 3]);
+    let second = TcpListener::bind("[::1]:0").map_or(-1, IntoRawFd::into_raw_fd);
+    let datagrams = || {
+        let socket = UdpSocket::bind("127.0.0.1:0").ok()?;
+        socket.connect(socket.local_addr().ok()?).ok()?;
+        Some(socket.into_raw_fd())
+    };
+    // SAFETY: numbers only.
+    let control = unsafe { libc::socket(libc::AF_INET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, libc::IPPROTO_ICMP) };
+    [listener, client, server, second, datagrams().unwrap_or(-1), control]
+}
+
+/// What has a state already: a listener with a name, a file without one, sealed memory, a timer that runs, interest in others.
+fn more() -> [i32; 12] {
+    let listener = UnixListener::bind("socket").map_or(-1, IntoRawFd::into_raw_fd);
+    let time = libc::timespec { tv_sec: 0, tv_nsec: 3_000_000 };
+    let every = libc::itimerspec { it_interval: time, it_value: time };
+    // SAFETY: the calls take numbers, strings of the program's own, and structures that live as long as they.
+    let [sealed, timer, own, interest, watch] = unsafe {
+        let sealed = libc::memfd_create(c"sealed".as_ptr(), libc::MFD_ALLOW_SEALING);
+        libc::ftruncate(sealed, 8192);
+        libc::fcntl(sealed, libc::F_ADD_SEALS, libc::F_SEAL_GROW | libc::F_SEAL_SHRINK);
+        let timer = libc::timerfd_create(libc::CLOCK_REALTIME, libc::TFD_NONBLOCK);
+        libc::timerfd_settime(timer, 0, &every, std::ptr::null_mut());
+        let own = libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) as i32;
+        let interest = libc::epoll_create1(0);
+        for (fd, events) in
+            [(timer, libc::EPOLLIN), (listener, libc::EPOLLIN | libc::EPOLLET), (own, libc::EPOLLIN | libc::EPOLLONESHOT)]
+        {
+            let mut event = libc::epoll_event { events: events as u32, u64: 1 };
+            libc::epoll_ctl(interest, libc::EPOLL_CTL_ADD, fd, &mut event);
+        }
+        let watch = libc::inotify_init1(libc::IN_NONBLOCK);
+        libc::inotify_add_watch(watch, c".".as_ptr(), libc::IN_ALL_EVENTS);
+        libc::inotify_add_watch(watch, c"file".as_ptr(), libc::IN_ALL_EVENTS);
+        [sealed, timer, own, interest, watch]
+    };
+    [
+        listener,
+        open("fifo", libc::O_RDWR),
+        open(".", libc::O_TMPFILE | libc::O_RDWR),
+        sealed,
+        timer,
+        own,
+        open("/proc/self/pagemap", libc::O_RDONLY),
+        open("/proc/self/ns/mnt", libc::O_RDONLY),
+        open("/sys/fs/cgroup", libc::O_RDONLY),
+        open("/dev/urandom", libc::O_RDWR),
+        interest,
+        watch,
+    ]
 }

@@ -5,8 +5,10 @@
 //! is killed does not end, that something is left of it.
 
 mod arena;
+mod calls;
 mod program;
 mod round;
+mod shapes;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -151,10 +153,15 @@ impl Watch {
             self.reap(Duration::from_millis(100));
         }
         self.nothing_is_left()?;
-        let (calls, done, kinds) = self.counters.totals();
+        let (calls, done) = self.counters.totals();
+        let (good, others): (Vec<_>, Vec<_>) =
+            self.signatures.iter().partition(|known| self.counters.has_succeeded(known.number));
+        let others: Vec<_> =
+            others.iter().map(|known| known.name.as_str()).filter(|name| !program::LEFT_OUT.contains(name)).collect();
         println!(
-            "fuzz-result {{\"rounds\": {}, \"calls\": {calls}, \"succeeded\": {done}, \"calls_that_succeeded_once\": {kinds}}}",
-            self.ended
+            "fuzz-result {{\"rounds\": {}, \"calls\": {calls}, \"succeeded\": {done}, \"calls_that_succeeded_once\": {}, \"calls_that_never_did\": {others:?}}}",
+            self.ended,
+            good.len()
         );
         Ok(())
     }

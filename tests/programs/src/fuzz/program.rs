@@ -4,6 +4,8 @@
 use std::fmt;
 
 use super::arena::{self, PAGE};
+use super::calls::THEMES;
+use super::shapes::Shaper;
 
 /// Calls of each thread of a round.
 const CALLS: usize = 250;
@@ -60,7 +62,7 @@ const WILD: [u64; 12] = [
 const ODD_FDS: [u64; 8] = [u64::MAX, (-100i64) as u64, 0xffff_ff9c, 0x7fff_ffff, 0x8000_0000, 200, 1023, 65536];
 
 /// Calls that end the round, or the instance, without a chance for anything to go wrong.
-const LEFT_OUT: [&str; 5] = ["exit", "exit_group", "reboot", "vhangup", "rt_sigsuspend"];
+pub const LEFT_OUT: [&str; 5] = ["exit", "exit_group", "reboot", "vhangup", "rt_sigsuspend"];
 /// Calls whose whole numbers are processes: they must not hit the one that watches.
 const OF_PROCESSES: [&str; 31] = [
     "kill",
@@ -161,10 +163,13 @@ pub fn calls(signatures: &[Signature], seed: u64, round: u64, thread: u64) -> Ve
     let mut random = Random::new(seed, round, thread);
     // A few calls of a round are made again and again: races and states need them together.
     let favourites: Vec<_> = (0..6).map(|_| random.below(signatures.len() as u64) as usize).collect();
+    let theme = random.pick(&THEMES);
+    let themed: Vec<_> = (0..signatures.len()).filter(|&index| theme.contains(&signatures[index].name.as_str())).collect();
     let mut calls = Vec::with_capacity(CALLS);
     while calls.len() < CALLS {
         let index = match random.below(4) {
             0 => random.pick(&favourites),
+            1 | 2 if !themed.is_empty() => random.pick(&themed),
             _ => random.below(signatures.len() as u64) as usize,
         };
         let signature = &signatures[index];
@@ -183,6 +188,13 @@ fn call(random: &mut Random, signature: &Signature) -> Call {
         signal_frame(random, &mut call);
         return call;
     }
+    if random.below(3) != 0
+        && let Some(arguments) = Shaper::new(random, &mut call.pokes).arguments(&signature.name)
+    {
+        call.arguments = arguments;
+        return call;
+    }
+    call.pokes.clear();
     for index in 0..6 {
         let kind = signature.kinds.get(index).map_or("", String::as_str);
         call.arguments[index] = match kind {
@@ -221,7 +233,8 @@ fn call(random: &mut Random, signature: &Signature) -> Call {
     call
 }
 
-fn fd(random: &mut Random) -> u64 {
+/// A descriptor's number, of anything or nothing.
+pub fn fd(random: &mut Random) -> u64 {
     match random.below(12) {
         0 => random.pick(&ODD_FDS),
         1 => random.pick(&EDGES),
@@ -257,7 +270,7 @@ fn number(random: &mut Random) -> u64 {
 }
 
 /// A value such as structures hold: small, an edge, an address of the arena.
-fn word(random: &mut Random) -> u64 {
+pub fn word(random: &mut Random) -> u64 {
     match random.below(6) {
         0 => random.pick(&EDGES),
         1 => arena::BASE + random.below(arena::LENGTH),
@@ -267,7 +280,8 @@ fn word(random: &mut Random) -> u64 {
     }
 }
 
-fn pointer(random: &mut Random, pokes: &mut Vec<(u64, u64)>) -> u64 {
+/// An address, and perhaps something at it.
+pub fn pointer(random: &mut Random, pokes: &mut Vec<(u64, u64)>) -> u64 {
     match random.below(16) {
         0 => random.pick(&WILD),
         1 => 0,
@@ -287,7 +301,8 @@ fn pointer(random: &mut Random, pokes: &mut Vec<(u64, u64)>) -> u64 {
     }
 }
 
-fn path(random: &mut Random) -> u64 {
+/// Where a name is.
+pub fn path(random: &mut Random) -> u64 {
     match random.below(20) {
         0 => random.pick(&WILD),
         1 => arena::BASE + random.below(arena::LENGTH),

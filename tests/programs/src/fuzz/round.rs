@@ -11,8 +11,11 @@ use super::{DIRECTORY, THREADS, arena};
 
 /// The descriptor by which calls are shown.
 const SHOWN: i32 = 250;
-/// Calls that make a process or thread, which ends at once.
-const MAKES_TASK: [u64; 4] = [56, 57, 58, 435];
+/// Calls that make a process or thread, which ends at once; but a child of `fork` makes some of the calls that follow.
+const MAKES_TASK: [u64; 4] = [56, FORK, 58, 435];
+const FORK: u64 = libc::SYS_fork as u64;
+/// How many of them.
+const CALLS_OF_CHILD: usize = 20;
 
 /// What all rounds count together.
 pub struct Counters {
@@ -39,11 +42,15 @@ impl Counters {
         }
     }
 
-    /// How many calls were made, how many of them succeeded, and of how many calls one did.
-    pub fn totals(&self) -> (u64, u64, usize) {
+    /// How many calls were made, and how many of them succeeded.
+    pub fn totals(&self) -> (u64, u64) {
         let sum = |counters: &[AtomicU64]| counters.iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
-        let kinds = self.succeeded.iter().filter(|counter| counter.load(Ordering::Relaxed) > 0).count();
-        (sum(&self.made), sum(&self.succeeded), kinds)
+        (sum(&self.made), sum(&self.succeeded))
+    }
+
+    /// Whether this call succeeded once.
+    pub fn has_succeeded(&self, call: u64) -> bool {
+        self.succeeded.get(call as usize).is_some_and(|counter| counter.load(Ordering::Relaxed) > 0)
     }
 }
 
@@ -63,7 +70,7 @@ pub fn run(signatures: &[Signature], counters: &'static Counters, (seed, round):
         .map(|(list, lines)| {
             thread::Builder::new().spawn(move || {
                 interrupt_often();
-                make(&list, &lines, counters, child)
+                make(&list, &lines, counters, child, true)
             })
         })
         .collect();
@@ -158,8 +165,11 @@ fn broken_program(random: &mut Random) -> Vec<u8> {
     elf
 }
 
-fn make(list: &[Call], lines: &[String], counters: &Counters, child: i32) {
+fn make(list: &[Call], lines: &[String], counters: &Counters, child: i32, forks: bool) {
     for (index, call) in list.iter().enumerate() {
+        if !forks && MAKES_TASK.contains(&(call.number & 0xffff)) {
+            continue;
+        }
         if index % 16 == 15 {
             arena::map();
         }
@@ -179,9 +189,29 @@ fn make(list: &[Call], lines: &[String], counters: &Counters, child: i32) {
             // SAFETY: the process goes on wherever the frame says, or dies. That is what is tried.
             unsafe { asm!("mov rsp, {}", "mov eax, 15", "syscall", "ud2", in(reg) frame, options(noreturn)) }
         }
-        let result = system_call(call.number, arguments);
+        let result = if call.number == FORK {
+            fork(|| {
+                let after = index + 1..list.len().min(index + 1 + CALLS_OF_CHILD);
+                make(&list[after.clone()], lines.get(after).unwrap_or(&[]), counters, child, false);
+            })
+        } else {
+            system_call(call.number, arguments)
+        };
         counters.count(call.number, result);
     }
+}
+
+/// Makes a child of the calling thread, which does this and ends. It must not allocate: another thread may have had the allocator's lock.
+fn fork(work: impl FnOnce()) -> i64 {
+    // SAFETY: the child goes on with a copy of everything. The raw call, because the library's waits for locks of its own.
+    let result = unsafe { libc::syscall(libc::SYS_fork) };
+    if result == 0 {
+        interrupt_often();
+        work();
+        // SAFETY: nothing is to be done at the end of this process.
+        unsafe { libc::_exit(0) }
+    }
+    result
 }
 
 /// Makes the call; a task that it makes ends at once.
