@@ -1,15 +1,17 @@
 //! `cargo xtask soak`: Debian's programs mixed at random in instances, results checked, and nothing left behind (`docs/programs.md`).
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 
+use crate::cleanup::Directory;
 use crate::vm::{Addition, Ending, Machine, Streams, last_lines};
-use crate::{packages, paths, rootfs};
+use crate::{build, packages, paths, rootfs};
 
 /// How long a machine may take beyond its time: to start, for the last tasks, on a host that is busy.
 const PATIENCE: u64 = 600;
@@ -32,7 +34,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     ensure!(!arguments.cpus.is_empty(), "--cpus names no number of processors");
     let seconds = arguments.minutes * 60 / arguments.cpus.len() as u64;
-    let root = root()?;
+    let root = Root::make()?;
     let mut failed = false;
     for &cpus in &arguments.cpus {
         let log = paths::target().join(format!("soak-{cpus}-{}.log", std::process::id()));
@@ -47,22 +49,42 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(failed)))
 }
 
-/// The file system of the instances.
-pub fn root() -> Result<PathBuf> {
-    rootfs::cached(&[packages::BASE, packages::DEVELOPMENT])
+/// What is in the instances: Debian's packages, and programs of our own that are built as everybody's are.
+pub struct Root {
+    debian: PathBuf,
+    programs: PathBuf,
+    _directory: Directory,
+}
+
+impl Root {
+    /// Gathers it.
+    pub fn make() -> Result<Self> {
+        let lists = [packages::BASE, packages::DEVELOPMENT, packages::SERVERS, packages::STRESS, &["python3"], packages::NODE];
+        let directory = Directory::create()?;
+        let programs = directory.join("soak.tar");
+        let mut archive = tar::Builder::new(File::create(&programs)?);
+        for program in build::go_http()?.into_iter().chain([build::dynamic_test_program()?]) {
+            let name = program.file_name().context("a program without a name")?;
+            archive.append_path_with_name(&program, name).with_context(|| format!("cannot read {}", program.display()))?;
+        }
+        archive.into_inner()?;
+        Ok(Self { debian: rootfs::cached(&lists)?, programs, _directory: directory })
+    }
 }
 
 /// Soaks one instance; returns what it says at its end.
 ///
 /// # Errors
 /// A wrong result, a task that does not end, something left behind, or a machine that does not get that far; with everything that was said.
-pub fn soak(mut machine: Machine, root: &std::path::Path, cpus: u32, seconds: u64, seed: u64) -> Result<String> {
+pub fn soak(mut machine: Machine, root: &Root, cpus: u32, seconds: u64, seed: u64) -> Result<String> {
     machine.hardware.cpus = cpus + 1;
     machine.hardware.memory = "4G".into();
     machine.timeout = Some(Duration::from_secs(seconds + PATIENCE + 60));
-    machine.additions.push(Addition { host: root.to_owned(), guest: "/debian.tar".into() });
+    for (host, guest) in [(&root.debian, "/debian.tar"), (&root.programs, "/soak.tar")] {
+        machine.additions.push(Addition { host: host.clone(), guest: guest.into() });
+    }
     let outer = format!(
-        "timeout -s KILL {} skerry run --name soak --cpus {cpus} --mem 1536M --rootfs /debian.tar -- bash -c \"$0\" soak {seed} {seconds} {}
+        "timeout -s KILL {} skerry run --name soak --cpus {cpus} --mem 1536M --rootfs /debian.tar -- bash -c \"$0\" soak {seed} {seconds} {} < /soak.tar
          status=$?; [ $status = 0 ] || skerry logs --kernel soak | tail -n 60; exit $status",
         seconds + PATIENCE,
         cpus + 1

@@ -5,7 +5,7 @@ seed=$1 seconds=$2 workers=$3
 export HOME=/root GIT_CONFIG_NOSYSTEM=1 LC_ALL=C
 git config --global user.email a@b; git config --global user.name n
 
-# A task has a directory of its own. It succeeds, or says what is wrong.
+# A task has a directory and ports of its own: `$1` is a random number, `$2` the first of ten ports. It succeeds, or says what is wrong.
 same() { [ "$1" = "$2" ] || { echo "got '$1' instead of '$2'"; return 1; }; }
 task_bash() {
     local i s=0 a=(); for i in {1..400}; do a+=($((i * $1 % 97))); done
@@ -56,7 +56,119 @@ task_signals() {
     for i in "${p[@]}"; do wait $i 2>/dev/null; same $? 143 || return; done
     (trap 'kill $!; exit 7' TERM; sleep 100 & wait) 2>/dev/null & i=$!; until grep -q 'SigCgt:.*4...$' /proc/$i/status; do :; done; kill $i; wait $i; same $? 7
 }
-tasks=(bash pipes tar sqlite python git make perl find signals)
+task_redis() {
+    local i server; redis-server --port $2 --bind 127.0.0.1 --unixsocket r --save "" --dir $PWD --logfile log & server=$!
+    until redis-cli -s r ping > /dev/null 2>&1; do sleep 0.1; done
+    for i in "-s r" "-p $2 -P 4"; do redis-benchmark -q -n 200 -c 8 $i -t incr,lpush > out || return; done
+    same "$(redis-cli -p $2 get counter:__rand_int__) $(redis-cli -s r llen mylist)" "400 400" || return
+    same "$(redis-cli -s r incrby a $1)" $1 && redis-cli -p $2 bgsave > out
+    until redis-cli -s r info persistence | grep -q rdb_bgsave_in_progress:0; do sleep 0.1; done
+    redis-cli -s r shutdown nosave; wait $server; same $? 0; [ -s dump.rdb ]
+}
+# Clients over TCP or a local socket, each of which gets what it has set.
+task_memcached() {
+    local server at=(-l 127.0.0.1 -p $2); [ $(($1 % 2)) = 0 ] || at=(-s $PWD/m -a 777)
+    chmod 777 .; memcached -u nobody "${at[@]}" -t 3 -m 8 & server=$!
+    same "$(python3 -c '
+import socket, sys, threading, time
+local, port, right = int(sys.argv[1]) % 2, int(sys.argv[2]), []
+def connect():
+    while True:
+        s = socket.socket(socket.AF_UNIX if local else socket.AF_INET)
+        try: s.connect("m" if local else ("127.0.0.1", port)); return s
+        except OSError: s.close(); time.sleep(0.1)
+def work(who):
+    with connect() as s, s.makefile("rwb") as f:
+        for i in range(40):
+            value = b"%d." % (who * i) * (1 + 37 * i)
+            f.write(b"set k%d 0 0 %d\r\n%s\r\nget k%d\r\n" % (who, len(value), value, who)); f.flush()
+            if [f.readline() for _ in range(4)][2] == value + b"\r\n": right.append(i)
+threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+[t.start() for t in threads]; [t.join() for t in threads]
+print(len(right))' $1 $2)" 240 || return
+    kill $server; wait $server; same $? 0
+}
+task_nginx() {
+    mkdir www; seq $((50000 + $1)) > www/f
+    cat > conf <<END
+daemon off; worker_processes 2; error_log err warn; pid pid; user root; events { worker_connections 64; }
+http { access_log log; sendfile on; client_body_temp_path b; proxy_temp_path p; fastcgi_temp_path f; uwsgi_temp_path u; scgi_temp_path s;
+server { listen 127.0.0.1:$2 reuseport; listen unix:$PWD/n; root $PWD/www; location /p/ { proxy_pass http://127.0.0.1:$2/; } } }
+END
+    nginx -p $PWD -c conf & local i p=() server=$!
+    until curl -s -o one --unix-socket n http://a/f; do sleep 0.1; done; cmp one www/f || return
+    for i in f p/f f p/f; do curl -s http://127.0.0.1:$2/$i | cmp - www/f & p+=($!); done
+    for i in "${p[@]}"; do wait $i || return; done
+    nginx -p $PWD -c conf -s quit && wait $server && same $(wc -l < log) 7
+}
+# Go's runtime and tokio's: goroutines and tasks over epoll, timers, a client and a server of HTTP.
+task_http() {
+    case $(($1 % 3)) in
+        0) same "$(/soak/http-static)" "ok, static" ;;
+        1) same "$(/soak/http-cgo)" "ok, with libc.so.6" ;;
+        2) same "$(/soak/machine-tests tokio-server)" "ok tokio-server" ;;
+    esac
+}
+task_node() {
+    cat > work.js <<'END'
+const assert = require('assert'), http = require('http'), { Worker, isMainThread, parentPort } = require('worker_threads'), { execFile } = require('child_process');
+if (!isMainThread) parentPort.on('message', n => { let s = 0; for (let i = 1; i <= n; i++) s += i; parentPort.postMessage(s); process.exit(); });
+else (async () => {
+    const server = http.createServer((q, s) => q.pipe(s)).listen('s'); await new Promise(r => server.on('listening', r));
+    const ask = body => new Promise((r, j) => { const q = http.request({ socketPath: 's', method: 'POST' }, s => { let t = ''; s.on('data', c => t += c); s.on('end', () => r(t)); }); q.on('error', j); q.end(body); });
+    const bodies = Array.from({ length: 8 }, (_, i) => String(i).repeat(3000 * i + 1)); assert.deepEqual(await Promise.all(bodies.map(ask)), bodies); server.close();
+    const worker = new Worker(__filename); worker.postMessage(1000); assert.equal(await new Promise(r => worker.on('message', r)), 500500);
+    await new Promise((r, j) => execFile('sh', ['-c', 'exit 3'], e => e && e.code === 3 ? r() : j(e)));
+})().then(() => console.log('ok'), e => { console.log(e); process.exit(1); });
+END
+    same "$(node work.js)" ok
+}
+# One of what stress-ng has of each kind of waiting, waking and sharing.
+task_stress() {
+    local all=(futex sem sem-sysv mq msg shm shm-sysv sigq sigsuspend timer timerfd itimer eventfd epoll poll pipe sockpair sock udp mmap mremap fork vfork clone switch inotify splice tee fault fifo kill sigfd)
+    local s=${all[$1 % ${#all[@]}]} port=(); case $s in sock | udp | epoll) port=(--$s-port $2) ;; esac
+    stress-ng --$s 2 --$s-ops 60 --timeout 10 --verify "${port[@]}"
+}
+# Descriptors and credentials through local sockets, epoll, memory shared with a child, an interval timer, and streams over the loop.
+task_sockets() {
+    same "$(python3 -c '
+import array, mmap, os, select, signal, socket, struct, sys, threading
+n, port = int(sys.argv[1]), int(sys.argv[2])
+a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+shared, ticks = mmap.mmap(-1, 8192), []
+signal.signal(signal.SIGALRM, lambda *_: ticks.append(1)); signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+r, w = os.pipe()
+pid = os.fork()
+if pid == 0:
+    _, fds, _, _ = b.recvmsg(10, 200)
+    fd, = array.array("i", fds[0][2]); os.write(fd, b"x" * n); shared[5000:5008] = struct.pack("q", n); b.send(b"done"); os._exit(0)
+a.sendmsg([b"fd"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [w]))]); os.close(w)
+poll = select.epoll(); poll.register(r, select.EPOLLIN); poll.register(a, select.EPOLLIN | select.EPOLLET)
+got = 0
+while True:
+    if any(fd == r for fd, _ in poll.poll()):
+        part = os.read(r, 65536); got += len(part)
+        if not part: break
+assert a.recv(10) == b"done" and got == n and struct.unpack("q", shared[5000:5008])[0] == n and os.waitpid(pid, 0)[1] == 0
+listener = socket.create_server(("127.0.0.1", port))
+def serve():
+    for _ in range(5):
+        c, _ = listener.accept()
+        with c:
+            while part := c.recv(10000): c.sendall(part)
+            c.shutdown(socket.SHUT_WR)
+def ask(i):
+    with socket.create_connection(("127.0.0.1", port)) as s:
+        data = bytes([i]) * (n * 100 + 1); t = threading.Thread(target=s.sendall, args=(data,)); t.start(); got = 0
+        while got < len(data): got += len(s.recv(65536))
+        t.join()
+server = threading.Thread(target=serve); server.start()
+clients = [threading.Thread(target=ask, args=(i,)) for i in range(5)]
+[t.start() for t in clients]; [t.join() for t in clients]; server.join()
+while not ticks: signal.pause()
+print("ok")' $1 $2)" ok
+}
+tasks=(bash pipes tar sqlite python git make perl find signals redis memcached nginx http node stress sockets)
 
 # Where everything waits that is not this script.
 where() {
@@ -66,9 +178,9 @@ where() {
 }
 # One task, which has 240 seconds on whatever machine this is.
 run() {
-    local kind=$1 number=$2 dir=/tmp/w$3 out status
+    local kind=$1 number=$2 dir=/tmp/w$3 port=$((7000 + 10 * ${3/warm/99})) status
     rm -rf $dir; mkdir $dir; cd $dir
-    (task_$kind $number) > $dir.out 2>&1 & local pid=$!
+    (task_$kind $number $port) > $dir.out 2>&1 & local pid=$!
     (read -t 240 <> /tmp/never; [ $? -gt 128 ] && { echo "HUNG $kind $number"; where; touch /tmp/failed; kill -9 $pid; }) & local dog=$!
     wait $pid; status=$?
     kill $dog 2>/dev/null; wait $dog 2>/dev/null
@@ -78,7 +190,7 @@ run() {
 # Processes, descriptors of the first one, memory available in MiB.
 state() { echo $(ls -d /proc/[0-9]* | wc -l) $(ls /proc/1/fd | wc -l) $(awk '/^MemAvailable/ {print int($2 / 1024)}' /proc/meminfo); }
 
-mkfifo /tmp/never
+mkfifo /tmp/never; mkdir /soak; tar -x -C /soak
 for kind in "${tasks[@]}"; do run $kind 7 warm; done
 before=($(state))
 end=$((SECONDS + seconds))

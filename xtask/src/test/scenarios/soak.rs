@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::soak;
+use crate::soak::{self, Root};
 use crate::test::{Check, Setting};
 
 /// A short one, on as many processors as it takes for something to go wrong.
@@ -16,7 +16,7 @@ pub fn long(setting: &Setting) -> Result<Vec<Check>> {
 }
 
 fn run(setting: &Setting, cpus: &[u32], seconds: u64) -> Result<Vec<Check>> {
-    let root = soak::root()?;
+    let root = Root::make()?;
     let check = |&cpus: &u32| {
         let done = soak::soak(setting.machine(&format!("{cpus}")), &root, cpus, seconds, 1);
         Check::new(format!("programs side by side have the right results and leave nothing, on {cpus} processors"), done)
