@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
-use fs::{File, FileType, OpenFlags, Whence};
+use fs::{File, FileType, Inode, OpenFlags, Whence};
 use linux_raw_sys::general as sys;
 use vm::AddressSpace;
 
@@ -32,6 +32,7 @@ pub(crate) const DATA: usize = sys::RLIMIT_DATA as usize;
 /// Index of the stack's limit.
 pub(crate) const STACK: usize = sys::RLIMIT_STACK as usize;
 const NOFILE: usize = sys::RLIMIT_NOFILE as usize;
+const MEMLOCK: usize = sys::RLIMIT_MEMLOCK as usize;
 const SPACE: usize = sys::RLIMIT_AS as usize;
 const CORE: usize = sys::RLIMIT_CORE as usize;
 /// Index of the limit of nice levels.
@@ -64,6 +65,8 @@ const DEFAULT_THREADS: u64 = 32_767;
 const DEFAULT_SIGNALS: u64 = 16_384;
 /// Bytes in a user's POSIX message queues, as on Linux.
 const DEFAULT_QUEUES: u64 = 819_200;
+/// Bytes that who lacks `CAP_IPC_LOCK` may lock, as on Linux.
+const DEFAULT_LOCKED: u64 = 8 << 20;
 
 /// The limits of process 1.
 pub(crate) fn default_limits() -> Limits {
@@ -73,6 +76,7 @@ pub(crate) fn default_limits() -> Limits {
     limits[NPROC] = [DEFAULT_THREADS; 2];
     limits[SIGPENDING] = [DEFAULT_SIGNALS; 2];
     limits[MSGQUEUE] = [DEFAULT_QUEUES; 2];
+    limits[MEMLOCK] = [DEFAULT_LOCKED; 2];
     limits[NICE] = [0; 2];
     limits[RTPRIO] = [0; 2];
     limits[NOFILE] = [DEFAULT_LIMIT as u64, MAX_LIMIT as u64];
@@ -169,13 +173,13 @@ fn too_large(task: &Task) -> Errno {
     Errno::EFBIG
 }
 
-/// Whether `RLIMIT_FSIZE` lets a file get this size.
+/// Whether `RLIMIT_FSIZE` lets a file get this size; what is not made longer by it may be longer than the limit.
 ///
 /// # Errors
 /// `EFBIG`, which `SIGXFSZ` tells, too.
-pub(crate) fn check_size(task: &Task, size: u64) -> Result<(), Errno> {
+pub(crate) fn check_size(task: &Task, inode: &dyn Inode, size: u64) -> Result<(), Errno> {
     let limit = task.process().file_size_limit.load(Ordering::Relaxed);
-    if size <= limit { Ok(()) } else { Err(too_large(task)) }
+    if size <= limit || size <= inode.metadata().size { Ok(()) } else { Err(too_large(task)) }
 }
 
 /// Whether a user may have one more thread.

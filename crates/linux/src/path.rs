@@ -304,8 +304,11 @@ pub fn sys_readlink(task: &Task, name: usize, buf: usize, size: usize) -> SysRes
 /// `truncate(2)`
 pub fn sys_truncate(task: &Task, name: usize, size: i64) -> SysResult {
     let size = u64::try_from(size).map_err(|_| Errno::EINVAL)?;
-    crate::limits::check_size(task, size)?;
-    ops::truncate(&lookup_at(task, AT_FDCWD, name, 0)?, size, &task.fs_cred()).map(|()| 0)
+    let path = lookup_at(task, AT_FDCWD, name, 0)?;
+    if path.inode().kind() == FileType::Regular {
+        crate::limits::check_size(task, &**path.inode(), size)?;
+    }
+    ops::truncate(&path, size, &task.fs_cred()).map(|()| 0)
 }
 
 /// `fchmodat2(2)`

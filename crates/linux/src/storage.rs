@@ -65,7 +65,7 @@ pub fn sys_ftruncate(task: &Task, fd: i32, size: i64) -> SysResult {
     if !file.flags().writable() || file.inode().kind() != FileType::Regular {
         return Err(Errno::EINVAL);
     }
-    limits::check_size(task, size)?;
+    limits::check_size(task, &**file.inode(), size)?;
     file.inode().truncate(size)?;
     fs::inotify::happened_at(file.path(), sys::IN_MODIFY);
     Ok(0)
@@ -80,6 +80,9 @@ pub fn sys_fallocate(task: &Task, fd: i32, mode: u32, offset: i64, len: i64) -> 
     }
     match file.inode().kind() {
         FileType::Regular => {
+            if mode & !sys::FALLOC_FL_KEEP_SIZE == 0 {
+                limits::check_size(task, &**file.inode(), offset.saturating_add(len))?;
+            }
             file.inode().fallocate(mode, offset, len)?;
             fs::inotify::happened_at(file.path(), sys::IN_MODIFY);
             Ok(0)

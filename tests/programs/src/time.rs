@@ -245,22 +245,37 @@ fn limit_of_processor_time() -> Result<()> {
 
 fn limits_are_kept() -> Result<()> {
     let name = format!("/tmp/limits.{}", std::process::id());
+    std::fs::write(&name, [0; 3000])?;
     let result = in_child(|| {
         use std::io::Write;
+        use std::os::fd::{AsRawFd, FromRawFd};
         use std::os::unix::fs::FileExt;
         on_signal(libc::SIGXFSZ);
         set_limit(libc::RLIMIT_FSIZE, 1000, 1000)?;
-        let mut file = std::fs::File::create(&name)?;
-        ensure!(file.write(&[1; 600])? == 600 && file.write(&[1; 600])? == 400, "the limit does not cut a write");
         let refused = |result: std::io::Result<()>, what: &str| {
             let right = result.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EFBIG));
             ensure!(right && COUNT.swap(0, Ordering::SeqCst) == 1, "{what}: {result:?}");
             Ok(())
         };
+        let mut file = std::fs::File::options().write(true).open(&name)?;
+        file.set_len(2000)?;
+        file.set_len(0)?;
+        ensure!(file.write(&[1; 600])? == 600 && file.write(&[1; 600])? == 400, "the limit does not cut a write");
         refused(file.write(&[1]).map(drop), "writing beyond the limit")?;
         refused(file.write_at(&[1; 100], 5000).map(drop), "writing far beyond the limit")?;
         refused(file.set_len(2000), "making it longer")?;
         file.set_len(500)?;
+        // SAFETY: a string; the descriptor is this function's.
+        let memory = unsafe { std::fs::File::from_raw_fd(crate::checked(libc::memfd_create(c"limits".as_ptr(), 0))?) };
+        // SAFETY: numbers.
+        let allocate = |mode, offset, len| match unsafe { libc::fallocate(memory.as_raw_fd(), mode, offset, len) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        };
+        allocate(0, 0, 1000)?;
+        allocate(libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE, 0, 5000)?;
+        refused(allocate(0, 0, 1001), "allocating beyond the limit")?;
+        refused(allocate(libc::FALLOC_FL_KEEP_SIZE, 500, 600), "allocating beyond the limit and the end")?;
         set_limit(libc::RLIMIT_NOFILE, 8, 8)?;
         let files: Vec<_> = (0..20).map_while(|_| std::fs::File::open("/dev/null").ok()).collect();
         ensure!(files.len() < 8, "{} files were opened", files.len());

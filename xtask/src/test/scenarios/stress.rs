@@ -13,17 +13,19 @@ const CLASSES: [&str; 7] = ["cpu", "memory", "vm", "filesystem", "pipe", "schedu
 const FEW: &str = "cpu matrix qsort vm malloc mmap mremap dentry flock lease rename pipe fifo splice tee switch yield affinity futex kill sigq sigsuspend";
 
 /// Stressors that do not end with status 0, and why.
-const EXPLAINED: [(&str, &str); 10] = [
+const EXPLAINED: [(&str, &str); 12] = [
+    ("aiol", "there is no io_setup(2)"),
     ("bind-mount", "stress-ng leaves it out itself, as it may hang any machine"),
     ("binderfs", "stress-ng has no --binderfs-ops"),
-    ("fsize", "fallocate(2) does not heed RLIMIT_FSIZE"),
-    ("mlock", "a mapping of as much as may be locked, which is everything: EOVERFLOW"),
+    ("mlockmany", "stress-ng leaves it out itself, as it may hang any machine"),
     ("netlink-proc", "there is no netlink connector"),
     ("netlink-task", "there is no generic netlink"),
     ("oom-pipe", "stress-ng leaves it out itself, as it may hang any machine"),
+    ("physpage", "there is no /proc/PID/pagemap"),
     ("smi", "stress-ng leaves it out itself, as it may hang any machine"),
+    ("swap", "nothing is swapped, so there is no swapon(2)"),
     ("uprobe", "there is no tracefs"),
-    ("vm-segv", "not looked at: it does not end within 30 s on a busy host"),
+    ("watchdog", "stress-ng leaves it out itself, as it may hang any machine"),
 ];
 
 /// Runs the stressors in `$all`; says `@ NAME STATUS` of each, and what one that failed said.
