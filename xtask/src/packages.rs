@@ -53,3 +53,38 @@ pub const JAVA: &[&str] = &["openjdk-17-jdk-headless"];
 
 /// PostgreSQL, and what runs it as somebody else than root, beside [`BASE`].
 pub const POSTGRESQL: &[&str] = &["postgresql-15", "util-linux"];
+
+/// Servers of the web and of databases with their clients, beside [`BASE`].
+pub const WEB: &[&str] = &[
+    "apache2-bin",
+    "apache2-utils",
+    "curl",
+    "haproxy",
+    "lighttpd",
+    "mariadb-client",
+    "mariadb-server",
+    "nginx-light",
+    "openssh-client",
+    "openssh-server",
+    "openssl",
+    "php8.2-fpm",
+    "php8.2-mysql",
+];
+
+/// Programs that want a terminal, and what looks at processes, beside [`BASE`].
+pub const SCREEN: &[&str] = &[
+    "bsdutils",
+    "expect",
+    "fish",
+    "htop",
+    "less",
+    "libc-bin",
+    "lsof",
+    "nano",
+    "ncurses-base",
+    "psmisc",
+    "tmux",
+    "util-linux",
+    "vim",
+    "zsh",
+];

@@ -9,6 +9,8 @@ use crate::{build, packages};
 const SERVERS: &str = include_str!("../../../../tests/debian/runtimes.cases");
 const JAVA: &str = include_str!("../../../../tests/debian/java.cases");
 const POSTGRESQL: &str = include_str!("../../../../tests/debian/postgresql.cases");
+const WEB: &str = include_str!("../../../../tests/debian/web.cases");
+const SCREEN: &str = include_str!("../../../../tests/debian/screen.cases");
 
 /// Servers with their clients.
 pub fn servers(setting: &Setting) -> Result<Vec<Check>> {
@@ -27,6 +29,16 @@ pub fn java(setting: &Setting) -> Result<Vec<Check>> {
 pub fn postgresql(setting: &Setting) -> Result<Vec<Check>> {
     let instance = instance(&[packages::BASE, packages::POSTGRESQL], 2048, 600);
     cases::check(setting.machine("all"), &instance, &cases::parse(POSTGRESQL))
+}
+
+/// Servers of the web and of databases.
+pub fn web(setting: &Setting) -> Result<Vec<Check>> {
+    cases::check(setting.machine("all"), &instance(&[packages::BASE, packages::WEB], 2048, 300), &cases::parse(WEB))
+}
+
+/// Programs that want a terminal.
+pub fn screen(setting: &Setting) -> Result<Vec<Check>> {
+    cases::check(setting.machine("all"), &instance(&[packages::BASE, packages::SCREEN], 1024, 120), &cases::parse(SCREEN))
 }
 
 fn instance<'a>(packages: &'a [&'a [&'a str]], memory: u32, limit: u32) -> Instance<'a> {
