@@ -71,6 +71,10 @@ pub const WEB: &[&str] = &[
     "php8.2-mysql",
 ];
 
+/// Languages that are interpreted or compiled while they run, beside [`BASE`].
+pub const LANGUAGES: &[&str] =
+    &["bc", "erlang-base", "gawk", "guile-3.0", "jq", "lua5.4", "mono-mcs", "perl", "php8.2-cli", "r-base-core", "ruby", "tcl"];
+
 /// Programs that want a terminal, and what looks at processes, beside [`BASE`].
 pub const SCREEN: &[&str] = &[
     "bsdutils",

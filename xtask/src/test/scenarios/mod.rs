@@ -56,6 +56,7 @@ pub fn tests() -> Vec<Test> {
         Test { name: "long/java", place: SkerryMachine, run: runtimes::java },
         Test { name: "long/postgresql", place: SkerryMachine, run: runtimes::postgresql },
         Test { name: "long/web", place: SkerryMachine, run: runtimes::web },
+        Test { name: "long/languages", place: SkerryMachine, run: runtimes::languages },
         Test { name: "long/screen", place: SkerryMachine, run: runtimes::screen },
         Test { name: "long/soak", place: SkerryMachine, run: soak::long },
     ]

@@ -10,6 +10,7 @@ const SERVERS: &str = include_str!("../../../../tests/debian/runtimes.cases");
 const JAVA: &str = include_str!("../../../../tests/debian/java.cases");
 const POSTGRESQL: &str = include_str!("../../../../tests/debian/postgresql.cases");
 const WEB: &str = include_str!("../../../../tests/debian/web.cases");
+const LANGUAGES: &str = include_str!("../../../../tests/debian/languages.cases");
 const SCREEN: &str = include_str!("../../../../tests/debian/screen.cases");
 
 /// Servers with their clients.
@@ -34,6 +35,11 @@ pub fn postgresql(setting: &Setting) -> Result<Vec<Check>> {
 /// Servers of the web and of databases.
 pub fn web(setting: &Setting) -> Result<Vec<Check>> {
     cases::check(setting.machine("all"), &instance(&[packages::BASE, packages::WEB], 2048, 300), &cases::parse(WEB))
+}
+
+/// Languages.
+pub fn languages(setting: &Setting) -> Result<Vec<Check>> {
+    cases::check(setting.machine("all"), &instance(&[packages::BASE, packages::LANGUAGES], 2048, 300), &cases::parse(LANGUAGES))
 }
 
 /// Programs that want a terminal.
