@@ -23,7 +23,7 @@ use crate::process::Image;
 use crate::process_table as processes;
 use crate::sigframe::AltStack;
 use crate::stack::{self, Strings};
-use crate::sys::{CLEARED_WITH_POWER, READ_IMPLIES_EXEC};
+use crate::sys::{ADDR_COMPAT_LAYOUT, CLEARED_WITH_POWER, READ_IMPLIES_EXEC, persona_has};
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task, ptrace, rseq, run, vdso};
 
@@ -285,6 +285,9 @@ pub(crate) fn load(task: &Task, program: Program, name: &[u8], mut args: Vec<Vec
     let stack_top = USER_END - VDSO_ROOM - layout.offset(22);
     let top = page_down(stack_top - stack_limit.max(FIRST_STACK) - STACK_GAP - layout.offset(28));
     let space = AddressSpace::new(top).ok_or(Errno::ENOMEM)?;
+    if !secure && persona_has(task, ADDR_COMPAT_LAYOUT) {
+        space.place_above(page_down(USER_END / 3) + layout.offset(28));
+    }
     crate::limits::apply_memory_limits(&limits, &space);
     space.forbid_large_pages(task.process().space().is_some_and(|old| !old.may_have_large_pages()));
 

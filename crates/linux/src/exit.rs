@@ -62,6 +62,7 @@ pub(crate) fn status_of(task: &Task) -> i32 {
 fn finish(process: &Arc<Process>) {
     process.note_resident();
     let space = process.space.lock().take();
+    crate::usage::note_end(process);
     drop(space);
     let image = core::mem::take(&mut *process.image.lock());
     drop(image);

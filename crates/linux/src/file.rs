@@ -6,11 +6,12 @@
 use crate::process::signal_broken_pipe;
 use crate::sockmsg::signals_broken_pipe;
 use crate::uaccess::{self, UserPtr};
-use crate::{SysResult, Task, limits};
+use crate::{SysResult, Task, dispatch, limits, usage};
 use abi::errno::Errno;
 use alloc::vec;
 use alloc::vec::Vec;
 use fs::{File, Whence};
+use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -92,7 +93,13 @@ pub(crate) fn pieces(
 }
 
 /// Reads into the caller's buffers, from `offset` or (`None`) from the opening's position.
-fn read_into(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> SysResult {
+fn read_into(task: &Task, file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> SysResult {
+    let result = read_pieces(file, buffers, offset);
+    task.transferred.count(usage::READ, &result, 1);
+    result
+}
+
+fn read_pieces(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> SysResult {
     if !file.flags().readable() {
         return Err(Errno::EBADF);
     }
@@ -139,10 +146,24 @@ fn write_from(task: &Task, file: &File, buffers: &[(usize, usize)], offset: Opti
         return Err(Errno::EBADF);
     }
     let wanted = limits::allowed_of_write(task, file, offset, total(buffers))?;
-    transfer_from(task, file, buffers, wanted, |buf, done| match offset {
+    let result = transfer_from(task, file, buffers, wanted, |buf, done| match offset {
         Some(offset) => file.write_at(offset + done as u64, buf),
         None => file.write(buf),
-    })
+    });
+    task.transferred.count(usage::WRITTEN, &result, 1);
+    result
+}
+
+/// A `read(2)` or `write(2)` that is too short to be counted was chosen to stand for `calls` such.
+pub(crate) fn count_sample(task: &Task, regs: &UserRegs, result: &SysResult, calls: u64) {
+    let direction = match dispatch::number(regs) {
+        sys::__NR_read => usage::READ,
+        sys::__NR_write => usage::WRITTEN,
+        _ => return,
+    };
+    if (1..=TINY as u64).contains(&regs.rdx) {
+        task.transferred.count(direction, result, calls);
+    }
 }
 
 /// Passes the first `wanted` bytes of the caller's buffers to `once`, piece by piece, with how much came before.
@@ -221,7 +242,7 @@ fn read_few(file: &File, buf: usize, len: usize) -> SysResult {
 
 #[inline(never)]
 fn read_many(task: &Task, file: &File, buf: usize, len: usize) -> SysResult {
-    task.measured(|| read_into(file, &[Buffers::one(buf, len)], None))
+    task.measured(|| read_into(task, file, &[Buffers::one(buf, len)], None))
 }
 
 /// `write(2)`
@@ -248,7 +269,7 @@ fn write_many(task: &Task, file: &File, buf: usize, len: usize) -> SysResult {
 
 /// `pread64(2)`
 pub fn sys_pread64(task: &Task, fd: i32, buf: usize, len: usize, at: i64) -> SysResult {
-    read_into(&*task.file_io(fd)?, &[Buffers::one(buf, len)], offset(at)?)
+    read_into(task, &*task.file_io(fd)?, &[Buffers::one(buf, len)], offset(at)?)
 }
 
 /// `pwrite64(2)`
@@ -259,7 +280,7 @@ pub fn sys_pwrite64(task: &Task, fd: i32, buf: usize, len: usize, at: i64) -> Sy
 /// `readv(2)`
 pub fn sys_readv(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize) -> SysResult {
     let file = task.file_io(fd)?;
-    read_into(&file, Buffers::read(iov, count)?.as_slice(), None)
+    read_into(task, &file, Buffers::read(iov, count)?.as_slice(), None)
 }
 
 /// `writev(2)`
@@ -271,7 +292,7 @@ pub fn sys_writev(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize) -> Sy
 /// `preadv(2)`; the offset's upper half, an argument of its own, means nothing where a long has 64 bits.
 pub fn sys_preadv(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64) -> SysResult {
     let file = task.file_io(fd)?;
-    read_into(&file, Buffers::read(iov, count)?.as_slice(), offset(at)?)
+    read_into(task, &file, Buffers::read(iov, count)?.as_slice(), offset(at)?)
 }
 
 /// `pwritev(2)`
@@ -301,7 +322,7 @@ fn offset_or_position(at: i64) -> Result<Option<u64>, Errno> {
 pub fn sys_preadv2(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64, _high: usize, flags: u32) -> SysResult {
     let file = task.file_io(fd)?;
     check_rwf(&file, flags, false)?;
-    read_into(&file, Buffers::read(iov, count)?.as_slice(), offset_or_position(at)?)
+    read_into(task, &file, Buffers::read(iov, count)?.as_slice(), offset_or_position(at)?)
 }
 
 /// `pwritev2(2)`; with `RWF_APPEND` the offset says only whether the position moves.

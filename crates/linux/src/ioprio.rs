@@ -1,4 +1,5 @@
-//! Priorities of input and output: `ioprio_get(2)`, `ioprio_set(2)`. All file systems are in memory, so that they are only remembered.
+//! Priorities of input and output: `ioprio_get(2)`, `ioprio_set(2)`. They order what waits for devices, and all file systems
+//! are in memory: so nothing depends on them.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `file`, `fcntl`, `storage`, `path`, `stat`, `dirent`, `pipe`, `splice`, `poll`, `inotify`, `xattr`, `handle`, `ioctl`, `mount` | files |
 //! | `sem`, `msg`, `mqueue` | System V semaphores and message queues (`ipc` has what they share), POSIX message queues |
-//! | `seccomp` | filters of system calls; `bpf` runs them |
+//! | `seccomp`, `seccomp_notify` | filters of system calls; `bpf` runs them |
 //! | `ptrace` | tracing threads; `registers` is what their registers look like |
 //! | `peer` | other processes' memory, and what they share |
 //! | `mempolicy`, `ioprio`, `timex` | what is checked and has little effect |
@@ -132,6 +132,8 @@ pub mod sched;
 mod schedule;
 #[cfg(target_os = "none")]
 pub mod seccomp;
+#[cfg(target_os = "none")]
+mod seccomp_notify;
 #[cfg(target_os = "none")]
 pub mod sem;
 #[cfg(target_os = "none")]

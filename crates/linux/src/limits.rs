@@ -31,6 +31,8 @@ pub(crate) const SIGPENDING: usize = sys::RLIMIT_SIGPENDING as usize;
 pub(crate) const DATA: usize = sys::RLIMIT_DATA as usize;
 /// Index of the stack's limit.
 pub(crate) const STACK: usize = sys::RLIMIT_STACK as usize;
+/// Index of the limit of memory that is present.
+pub(crate) const RSS: usize = sys::RLIMIT_RSS as usize;
 const NOFILE: usize = sys::RLIMIT_NOFILE as usize;
 const MEMLOCK: usize = sys::RLIMIT_MEMLOCK as usize;
 const SPACE: usize = sys::RLIMIT_AS as usize;

@@ -7,6 +7,7 @@
 use core::sync::atomic::{AtomicI32, Ordering};
 
 use ::task::{Mutex, WaitQueue, now_ns};
+use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 use vm::PAGE_SIZE;
 
@@ -24,6 +25,20 @@ static CHOSEN: AtomicI32 = AtomicI32::new(0);
 static DEADLINE: Mutex<u64> = Mutex::new(0);
 /// Woken when a process has given its memory back.
 static GIVEN_BACK: WaitQueue = WaitQueue::new();
+
+/// The adjustment as `oom_adj` has it, which was before: from -17, never, to 15.
+pub(crate) fn from_old(value: i32) -> Result<i32, Errno> {
+    match value {
+        15 => Ok(1000),
+        -17..15 => Ok(value * 1000 / 17),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// And back.
+pub(crate) fn to_old(adjustment: i32) -> i32 {
+    if adjustment == 1000 { 15 } else { adjustment * 17 / 1000 }
+}
 
 /// How much a process weighs when one is to be chosen, in pages; `None` if it is not to be.
 fn weight(process: &Process, total: u64) -> Option<i64> {

@@ -115,14 +115,14 @@ pub fn sys_process_vm_writev(
     process_vm(task, pid, (own, own_count), (theirs, their_count), flags, true)
 }
 
-/// `process_madvise(2)`: advice that needs nothing to be done.
+/// `process_madvise(2)`: what the caller says about its own memory, or another's. Nothing that could change what is there.
 pub fn sys_process_madvise(task: &Task, fd: i32, ranges: UserPtr<IoVec>, count: usize, advice: u32, flags: u32) -> SysResult {
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
     let ranges = Buffers::read(ranges, count)?;
     let (process, _) = pidfd::process_of(task, fd)?;
-    if !matches!(advice, sys::MADV_COLD | sys::MADV_PAGEOUT | sys::MADV_WILLNEED) {
+    if !matches!(advice, sys::MADV_COLD | sys::MADV_PAGEOUT | sys::MADV_WILLNEED | sys::MADV_COLLAPSE) {
         return Err(Errno::EINVAL);
     }
     check(task, &process)?;
@@ -132,7 +132,9 @@ pub fn sys_process_madvise(task: &Task, fd: i32, ranges: UserPtr<IoVec>, count: 
     let space = process.memory()?;
     let mut done = 0;
     for &(addr, len) in ranges.as_slice() {
-        match space.check_mapped(addr, len) {
+        // Beyond large pages there is nothing to do.
+        let taken = if advice == sys::MADV_COLLAPSE { space.collapse(addr, len) } else { space.check_mapped(addr, len) };
+        match taken {
             Ok(()) => done += len,
             Err(_) if done > 0 => break,
             Err(error) => return Err(error),

@@ -13,7 +13,7 @@ use vm::{Access, AddressSpace, FaultError};
 
 use crate::sigframe::LastFault;
 use crate::siginfo::SigInfo;
-use crate::{Task, current_task, dispatch, exit, oom, ptrace, rseq, signal};
+use crate::{Task, current_task, dispatch, exit, file, oom, ptrace, rseq, signal};
 
 /// Bits of a page fault's error code, as handlers see it.
 const PRESENT: u64 = 1;
@@ -62,7 +62,9 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
                 let result = if quick.left.get() == u32::MAX {
                     let calls = if dispatch::is_sampled(&regs) { SAMPLED_CALLS } else { 1 };
                     quick.left.set(until_sample());
-                    task.sampled(calls, || dispatch::finish(task, &mut regs))
+                    let result = task.sampled(calls, || dispatch::finish(task, &mut regs));
+                    file::count_sample(task, &regs, &result, calls);
+                    result
                 } else {
                     task.measured(|| dispatch::finish(task, &mut regs))
                 };

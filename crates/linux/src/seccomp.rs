@@ -11,6 +11,7 @@ use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::Process;
+use crate::seccomp_notify::{self, Listener};
 use crate::sigframe::LastFault;
 use crate::siginfo::SigInfo;
 use crate::uaccess::UserPtr;
@@ -19,16 +20,20 @@ use crate::{SysResult, Task, ptrace, signal};
 const SET_MODE_STRICT: u32 = 0;
 const SET_MODE_FILTER: u32 = 1;
 const GET_ACTION_AVAIL: u32 = 2;
+const GET_NOTIF_SIZES: u32 = 3;
 const FLAG_TSYNC: u32 = 1;
 const FLAG_LOG: u32 = 2;
 const FLAG_SPEC_ALLOW: u32 = 4;
+const FLAG_NEW_LISTENER: u32 = 8;
 const FLAG_TSYNC_ESRCH: u32 = 16;
+const FLAG_WAIT_KILLABLE: u32 = 32;
 
 const ACTION: u32 = 0xffff_0000;
 const KILL_PROCESS: u32 = 0x8000_0000;
 const KILL_THREAD: u32 = 0;
 const TRAP: u32 = 0x0003_0000;
 const ERRNO: u32 = 0x0005_0000;
+const USER_NOTIF: u32 = 0x7fc0_0000;
 const TRACE: u32 = 0x7ff0_0000;
 const LOG: u32 = 0x7ffc_0000;
 const ALLOW: u32 = 0x7fff_0000;
@@ -41,7 +46,7 @@ const PER_FILTER: usize = 4;
 /// `struct seccomp_data`: what a filter looks at.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct Data {
+pub(crate) struct Data {
     number: i32,
     /// The kind of processor (`AUDIT_ARCH_X86_64`).
     arch: u32,
@@ -63,7 +68,17 @@ impl bpf::Data for Data {
 /// A filter, and those that were there before: all of them decide.
 pub(crate) struct Filter {
     program: Program,
+    /// Whom it has decide.
+    listener: Option<Arc<Listener>>,
     before: Option<Arc<Self>>,
+}
+
+impl Drop for Filter {
+    fn drop(&mut self) {
+        if let Some(listener) = &self.listener {
+            listener.orphan();
+        }
+    }
 }
 
 /// What a thread may call.
@@ -86,6 +101,11 @@ impl Seccomp {
             Self::Strict => 1,
             Self::Filtered(_) => 2,
         }
+    }
+
+    /// That, and how many filters there are.
+    pub(crate) fn counts(&self) -> [usize; 2] {
+        [self.mode(), self.filters().count()]
     }
 
     fn filters(&self) -> impl Iterator<Item = &Filter> {
@@ -111,8 +131,8 @@ fn check_again(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<SysResul
     let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
     let data = Data { number: number.cast_signed(), arch: AUDIT_ARCH_X86_64, ip: regs.rip, args };
     // The action that goes before the others is the least as a signed number; of equals the filter added last counts.
-    let verdicts = seccomp.filters().map(|filter| filter.program.run(&data));
-    let verdict = verdicts.min_by_key(|verdict| (verdict & ACTION).cast_signed()).unwrap_or(ALLOW);
+    let verdicts = seccomp.filters().map(|filter| (filter.program.run(&data), filter.listener.as_ref()));
+    let (verdict, listener) = verdicts.min_by_key(|(verdict, _)| (verdict & ACTION).cast_signed()).unwrap_or((ALLOW, None));
     let detail = (verdict & !ACTION) as i32;
     match verdict & ACTION {
         ALLOW => None,
@@ -139,8 +159,9 @@ fn check_again(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<SysResul
                 _ => check_again(task, regs, true),
             }
         }
-        // Nobody traces, and nobody listens.
-        TRACE | 0x7fc0_0000 => Some(Err(Errno::ENOSYS)),
+        USER_NOTIF => listener.map_or(Some(Err(Errno::ENOSYS)), |listener| listener.ask(task, data)),
+        // Nobody traces.
+        TRACE => Some(Err(Errno::ENOSYS)),
         KILL_THREAD => Some(end(task, sys::SIGSYS, false)),
         _ => Some(end(task, sys::SIGSYS, true)),
     }
@@ -195,7 +216,11 @@ fn is_ancestor(other: &Seccomp, of: &Seccomp) -> bool {
 }
 
 fn add_filter(task: &Task, flags: u32, addr: usize) -> SysResult {
-    if flags & !(FLAG_TSYNC | FLAG_LOG | FLAG_SPEC_ALLOW | FLAG_TSYNC_ESRCH) != 0 {
+    let known = FLAG_TSYNC | FLAG_LOG | FLAG_SPEC_ALLOW | FLAG_NEW_LISTENER | FLAG_TSYNC_ESRCH | FLAG_WAIT_KILLABLE;
+    let has = |flag: u32| flags & flag != 0;
+    // A result cannot be both a thread's number and a descriptor.
+    let ambiguous = has(FLAG_TSYNC) && has(FLAG_NEW_LISTENER) && !has(FLAG_TSYNC_ESRCH);
+    if flags & !known != 0 || ambiguous || (has(FLAG_WAIT_KILLABLE) && !has(FLAG_NEW_LISTENER)) {
         return Err(Errno::EINVAL);
     }
     let program = read_program(addr, Purpose::Calls(size_of::<Data>() as u32))?;
@@ -213,11 +238,16 @@ fn add_filter(task: &Task, flags: u32, addr: usize) -> SysResult {
         Seccomp::Strict => return Err(Errno::EINVAL),
         Seccomp::Filtered(filter) => Some(filter.clone()),
     };
-    let others = if flags & FLAG_TSYNC != 0 { others(task.process(), task) } else { Vec::new() };
-    if let Some(strange) = others.iter().find(|other| !is_ancestor(&other.seccomp.lock(), &old)) {
-        return if flags & FLAG_TSYNC_ESRCH != 0 { Err(Errno::ESRCH) } else { Ok(strange.tid() as usize) };
+    let listener = has(FLAG_NEW_LISTENER).then(|| Listener::new(has(FLAG_WAIT_KILLABLE)));
+    if listener.is_some() && old.filters().any(|filter| filter.listener.is_some()) {
+        return Err(Errno::EBUSY);
     }
-    let new = Seccomp::Filtered(Arc::new(Filter { program, before }));
+    let others = if has(FLAG_TSYNC) { others(task.process(), task) } else { Vec::new() };
+    if let Some(strange) = others.iter().find(|other| !is_ancestor(&other.seccomp.lock(), &old)) {
+        return if has(FLAG_TSYNC_ESRCH) { Err(Errno::ESRCH) } else { Ok(strange.tid() as usize) };
+    }
+    let descriptor = listener.as_ref().map_or(Ok(0), |listener| task.install(listener.file(), true))?;
+    let new = Seccomp::Filtered(Arc::new(Filter { program, listener, before }));
     for other in others {
         if cred.no_new_privileges && !other.cred().no_new_privileges {
             let theirs = crate::credentials::Credentials { no_new_privileges: true, ..(*other.cred()).clone() };
@@ -226,7 +256,7 @@ fn add_filter(task: &Task, flags: u32, addr: usize) -> SysResult {
         set(&other, new.clone());
     }
     set(task, new);
-    Ok(0)
+    Ok(descriptor)
 }
 
 fn others(process: &Process, task: &Task) -> Vec<Arc<Task>> {
@@ -257,8 +287,12 @@ pub fn sys_seccomp(task: &Task, operation: u32, flags: u32, addr: usize) -> SysR
         SET_MODE_FILTER => add_filter(task, flags, addr),
         GET_ACTION_AVAIL if flags == 0 => {
             let action = UserPtr::<u32>::new(addr).read()?;
-            let known = [KILL_PROCESS, KILL_THREAD, TRAP, ERRNO, TRACE, LOG, ALLOW].contains(&action);
+            let known = [KILL_PROCESS, KILL_THREAD, TRAP, ERRNO, USER_NOTIF, TRACE, LOG, ALLOW].contains(&action);
             if known { Ok(0) } else { Err(Errno::EOPNOTSUPP) }
+        }
+        GET_NOTIF_SIZES if flags == 0 => {
+            UserPtr::<[u16; 3]>::new(addr).write(&seccomp_notify::SIZES)?;
+            Ok(0)
         }
         _ => Err(Errno::EINVAL),
     }

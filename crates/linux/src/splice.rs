@@ -5,7 +5,7 @@
 use crate::file::{Buffers, CHUNK, IoVec, MAX_TRANSFER, pieces, total};
 use crate::process::signal_broken_pipe;
 use crate::uaccess::{self, UserPtr};
-use crate::{SysResult, Task};
+use crate::{SysResult, Task, usage};
 use abi::errno::Errno;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -239,6 +239,9 @@ pub fn sys_sendfile(task: &Task, out_fd: i32, in_fd: i32, offset: UserPtr<u64>, 
         Some(pipe) => file_to_pipe(&from, at, pipe, len.min(MAX_TRANSFER), to.nonblocking()),
         None => copy(&from, at, &to, None, len),
     });
+    for direction in [usage::READ, usage::WRITTEN] {
+        task.transferred.count(direction, &result, 1);
+    }
     broken_pipe(task, result)
 }
 

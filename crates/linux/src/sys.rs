@@ -48,6 +48,20 @@ pub fn set_hostname(name: &[u8]) -> Result<(), Errno> {
     set_name(&NODENAME, name)
 }
 
+/// The domain's name; "(none)" without one.
+pub(crate) fn domain_name() -> String {
+    let domain = DOMAIN.lock().clone();
+    if domain.is_empty() { "(none)".into() } else { domain }
+}
+
+/// Sets it.
+///
+/// # Errors
+/// `EINVAL` if it is too long or no text.
+pub(crate) fn set_domain_name(name: &[u8]) -> Result<(), Errno> {
+    set_name(&DOMAIN, name)
+}
+
 fn set_name(which: &Mutex<String>, name: &[u8]) -> Result<(), Errno> {
     let name = core::str::from_utf8(name).map_err(|_| Errno::EINVAL)?;
     if name.len() > NAME_MAX {
@@ -92,10 +106,9 @@ pub fn sys_uname(task: &Task, to: usize) -> SysResult {
     let names = uname();
     let machine = if task.process().persona.load(Ordering::Relaxed) & KIND == LINUX32 { "i686" } else { names.machine };
     let release = if persona_has(task, UNAME26) { release_26(names.release) } else { names.release.into() };
-    let domain = DOMAIN.lock().clone();
-    let domain = if domain.is_empty() { "(none)" } else { &domain };
+    let domain = domain_name();
     let mut bytes = [0; 6 * FIELD];
-    let texts = [names.sysname, &names.nodename, &release, names.version, machine, domain];
+    let texts = [names.sysname, &names.nodename, &release, names.version, machine, &domain];
     for (field, text) in bytes.chunks_mut(FIELD).zip(texts) {
         field[..text.len()].copy_from_slice(text.as_bytes());
     }
@@ -213,7 +226,8 @@ pub(crate) const STICKY_TIMEOUTS: u32 = 0x400_0000;
 /// What can be read can be executed.
 pub(crate) const READ_IMPLIES_EXEC: u32 = 0x040_0000;
 const MMAP_PAGE_ZERO: u32 = 0x010_0000;
-const ADDR_COMPAT_LAYOUT: u32 = 0x020_0000;
+/// Memory is laid out from below.
+pub(crate) const ADDR_COMPAT_LAYOUT: u32 = 0x020_0000;
 /// Those that a program with more power than its caller does not keep.
 pub(crate) const CLEARED_WITH_POWER: u32 = ADDR_NO_RANDOMIZE | ADDR_COMPAT_LAYOUT | MMAP_PAGE_ZERO | READ_IMPLIES_EXEC;
 /// The part that names a kind of kernel.

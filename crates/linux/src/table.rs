@@ -165,7 +165,7 @@ calls! {
     131 sigaltstack(Ptr, Ptr) = [regs signal::sys_sigaltstack];
     132 utime(Str, Ptr) = [path::sys_utime];
     133 mknod(Str, Oct, Hex) = [path::sys_mknod];
-    135 personality(Hex) = [sys::sys_personality]; // partial: no MMAP_PAGE_ZERO, ADDR_COMPAT_LAYOUT, ADDR_LIMIT_3GB
+    135 personality(Hex) = [sys::sys_personality]; // partial: no MMAP_PAGE_ZERO: nothing is mapped below mmap_min_addr
     136 ustat(Num, Ptr) = [stat::sys_ustat];
     137 statfs(Str, Ptr) = [stat::sys_statfs];
     138 fstatfs(Fd, Ptr) = [stat::sys_fstatfs];
@@ -246,7 +246,7 @@ calls! {
     244 mq_notify(Fd, Ptr) = [mqueue::sys_mq_notify]; // partial: no SIGEV_THREAD
     245 mq_getsetattr(Fd, Ptr, Ptr) = [mqueue::sys_mq_getsetattr];
     247 waitid(Num, Int, Ptr, Hex, Ptr) = [wait::sys_waitid];
-    251 ioprio_set(Num, Int, Hex) = [ioprio::sys_ioprio_set]; // partial: only remembered
+    251 ioprio_set(Num, Int, Hex) = [ioprio::sys_ioprio_set];
     252 ioprio_get(Num, Int) = [ioprio::sys_ioprio_get];
     253 inotify_init() = [inotify::sys_inotify_init];
     254 inotify_add_watch(Fd, Str, Hex) = [inotify::sys_inotify_add_watch];
@@ -307,7 +307,7 @@ calls! {
     314 sched_setattr(Int, Ptr, Hex) = [sched::sys_sched_setattr];
     315 sched_getattr(Int, Ptr, Num, Hex) = [sched::sys_sched_getattr];
     316 renameat2(Fd, Str, Fd, Str, Hex) = [path::sys_renameat2];
-    317 seccomp(Num, Hex, Ptr) = [seccomp::sys_seccomp]; // partial: no SECCOMP_RET_USER_NOTIF
+    317 seccomp(Num, Hex, Ptr) = [seccomp::sys_seccomp];
     318 getrandom(Ptr, Num, Hex) = [sys::sys_getrandom];
     319 memfd_create(Str, Hex) = [storage::sys_memfd_create];
     322 execveat(Fd, Str, Ptr, Ptr, Hex) = [regs exec::sys_execveat];
@@ -328,7 +328,7 @@ calls! {
     437 openat2(Fd, Str, Ptr, Num) = [path::sys_openat2];
     438 pidfd_getfd(Fd, Fd, Hex) = [pidfd::sys_pidfd_getfd];
     439 faccessat2(Fd, Str, Oct, Hex) = [stat::sys_faccessat2];
-    440 process_madvise(Fd, Ptr, Num, Num, Hex) = [peer::sys_process_madvise]; // partial: advice that needs nothing to be done
+    440 process_madvise(Fd, Ptr, Num, Num, Hex) = [peer::sys_process_madvise];
     441 epoll_pwait2(Fd, Ptr, Int, Ptr, Ptr, Num) = [poll::sys_epoll_pwait2];
     448 process_mrelease(Fd, Hex) = [peer::sys_process_mrelease];
     449 futex_waitv(Ptr, Num, Hex, Ptr, Int) = [futex2::sys_futex_waitv];

@@ -27,7 +27,7 @@ use crate::sigframe::{AltStack, LastFault};
 use crate::siginfo::{SigSet, UNBLOCKABLE};
 use crate::sigstate::Pending;
 use crate::uaccess::UserPtr;
-use crate::usage::Times;
+use crate::usage::{Times, Transferred};
 use crate::user_dispatch::UserDispatch;
 
 /// What a thread has of its own about signals.
@@ -114,6 +114,10 @@ pub struct Task {
     pub(crate) faults: AtomicU64,
     /// What it was told of its processor time.
     pub(crate) told_times: Mutex<Times>,
+    /// What it has read and written.
+    pub(crate) transferred: Transferred,
+    /// When it began, nanoseconds since boot.
+    pub(crate) start_ns: u64,
     /// `prctl(2)`.
     pub(crate) settings: Mutex<Settings>,
     /// What it may call, and what of that its program does itself.
@@ -183,6 +187,8 @@ impl Task {
             rseq: Mutex::default(),
             faults: AtomicU64::new(0),
             told_times: Mutex::default(),
+            transferred: Transferred::default(),
+            start_ns: ::task::now_ns(),
             settings: Mutex::new(from.settings),
             user_dispatch: Mutex::default(),
             filtered: AtomicBool::new(from.seccomp.mode() != 0),

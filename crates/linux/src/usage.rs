@@ -1,7 +1,7 @@
 //! What threads and processes have used: `getrusage(2)`, `times(2)`.
 
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 use crate::process::Process;
 use crate::time::{NS_PER_SEC, TimeVal};
 use crate::uaccess::UserPtr;
-use crate::{SysResult, Task};
+use crate::{SysResult, Task, process_table as processes};
 
 /// Clock ticks per second, as programs count them (`sysconf(_SC_CLK_TCK)`).
 const TICKS: u64 = 100;
@@ -29,6 +29,9 @@ pub(crate) struct Usage {
     pub(crate) faults: u64,
     /// Switches to another thread: because it had to wait, and because others were to run.
     pub(crate) switches: [u64; 2],
+    /// Bytes read and written by `read(2)`, `write(2)` and their relatives, and how many such calls there were.
+    pub(crate) bytes: [u64; 2],
+    pub(crate) transfers: [u64; 2],
 }
 
 impl Usage {
@@ -43,8 +46,35 @@ impl Usage {
         self.system_ns += other.system_ns;
         self.max_resident = self.max_resident.max(other.max_resident);
         self.faults += other.faults;
-        self.switches[0] += other.switches[0];
-        self.switches[1] += other.switches[1];
+        for (all, more) in
+            [(&mut self.switches, other.switches), (&mut self.bytes, other.bytes), (&mut self.transfers, other.transfers)]
+        {
+            all[0] += more[0];
+            all[1] += more[1];
+        }
+    }
+}
+
+/// What a thread has read and written. Transfers of so few bytes that counting would cost more than they do are in it by samples, as
+/// their time is.
+#[derive(Default)]
+pub(crate) struct Transferred {
+    bytes: [AtomicU64; 2],
+    calls: [AtomicU64; 2],
+}
+
+/// Places in [`Transferred`] and [`Usage`].
+pub(crate) const READ: usize = 0;
+pub(crate) const WRITTEN: usize = 1;
+
+impl Transferred {
+    /// Counts transfers that had this result. By the thread itself.
+    pub(crate) fn count(&self, direction: usize, result: &SysResult, calls: u64) {
+        let add = |counter: &AtomicU64, amount: u64| counter.store(counter.load(Ordering::Relaxed) + amount, Ordering::Relaxed);
+        add(&self.calls[direction], calls);
+        if let Ok(bytes) = *result {
+            add(&self.bytes[direction], bytes as u64 * calls);
+        }
     }
 }
 
@@ -59,16 +89,37 @@ impl Times {
     /// Splits the processor time into the kernel's, as it was measured, and the rest. A sample that counts for many calls can be more
     /// than there is, or than came since: neither part ever becomes less than it was.
     fn next(self, total_ns: u64, kernel_ns: u64) -> Self {
-        let total_ns = total_ns.max(self.user_ns + self.system_ns);
-        let system_ns = kernel_ns.clamp(self.system_ns, total_ns - self.user_ns);
-        Self { user_ns: total_ns - system_ns, system_ns }
+        let [system_ns, user_ns] = split([self.system_ns, self.user_ns], total_ns, kernel_ns);
+        Self { user_ns, system_ns }
     }
+}
+
+/// Splits a total, of which `first` is said to be one part, into two of which neither is less than `before`.
+pub(crate) fn split(before: [u64; 2], total: u64, first: u64) -> [u64; 2] {
+    let total = total.max(before[0] + before[1]);
+    let first = first.clamp(before[0], total - before[1]);
+    [first, total - first]
+}
+
+/// User time of processes that have ended.
+static ENDED_USER_NS: AtomicU64 = AtomicU64::new(0);
+
+/// A process has ended: its threads and its memory are gone.
+pub(crate) fn note_end(process: &Process) {
+    ENDED_USER_NS.fetch_add(process.ended_usage.lock().user_ns, Ordering::Relaxed);
+}
+
+/// Time that all programs there are and were had in user mode, nanoseconds. One that ends at this moment may be missing.
+pub(crate) fn user_of_all() -> u64 {
+    let living = processes::select(|_, node| node.process.space().is_some());
+    living.iter().map(|process| process.usage().user_ns).sum::<u64>() + ENDED_USER_NS.load(Ordering::Relaxed)
 }
 
 impl Task {
     /// What this thread has used.
     pub(crate) fn usage(&self) -> Usage {
         let Some(thread) = self.started() else { return Usage::default() };
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut told = self.told_times.lock();
         *told = told.next(thread.cpu_time_ns(), thread.kernel_time_ns());
         Usage {
@@ -77,6 +128,8 @@ impl Task {
             max_resident: 0,
             faults: self.faults.load(Ordering::Relaxed),
             switches: thread.switches(),
+            bytes: self.transferred.bytes.each_ref().map(load),
+            transfers: self.transferred.calls.each_ref().map(load),
         }
     }
 }

@@ -7,10 +7,10 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use linux_raw_sys::general as sys;
 
-use crate::PAGE_SIZE;
 use crate::few::Few;
 use crate::intervals::{Intervals, Place};
 use crate::object::Object;
+use crate::{PAGE_SIZE, USER_END};
 
 bitflags::bitflags! {
     /// What a program may do with its memory (`PROT_*`).
@@ -300,6 +300,18 @@ impl Areas {
         self.join(self.all.seek(to));
     }
 
+    /// The lowest place above `bottom` for `len` bytes.
+    pub(crate) fn gap_above(&self, len: usize, bottom: usize) -> Option<usize> {
+        let mut start = bottom;
+        for (next, area) in self.all.from(self.all.seek(bottom)) {
+            if next.checked_sub(start).is_some_and(|gap| gap >= len) {
+                break;
+            }
+            start = start.max(area.end);
+        }
+        (start <= USER_END && len <= USER_END - start).then_some(start)
+    }
+
     /// The highest place below `top` for `len` bytes.
     pub(crate) fn gap_below(&mut self, len: usize, top: usize) -> Option<usize> {
         self.all.gap_below(len, top)
@@ -362,6 +374,9 @@ mod tests {
         assert_eq!(areas.gap_below(2 * P, 100 * P), Some(88 * P));
         assert_eq!(areas.gap_below(2 * P, 95 * P), Some(88 * P));
         assert_eq!(areas.gap_below(80 * P, 100 * P), None);
+        assert_eq!((areas.gap_above(7 * P, 20 * P), areas.gap_above(P, 91 * P)), (Some(20 * P), Some(97 * P)));
+        assert_eq!((areas.gap_above(2 * P, 91 * P), areas.gap_above(71 * P, 20 * P)), (Some(100 * P), Some(100 * P)));
+        assert_eq!(areas.gap_above(USER_END, 20 * P), None);
     }
 
     /// Where `len` pages fit, by looking at every page.

@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use crate::area::{Area, AreaFlags};
 use crate::space::{AddressSpace, AreaInfo};
-use crate::{PAGE_SIZE, zero};
+use crate::{PAGE_SIZE, Page, zero};
 
 /// Bytes of one mapping that are in memory, by what is known of the pages. The page of zeros is nobody's.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -117,6 +117,19 @@ impl AddressSpace {
             });
         }
         bytes
+    }
+
+    /// Calls `each` with the address of every page in a range that is in memory, with whether it is the program's own memory (and not of a
+    /// file, nor shared), and whether only this space shows it.
+    pub fn visit_pages(&self, range: Range<usize>, mut each: impl FnMut(usize, bool, bool)) {
+        let state = self.look(&range);
+        for (part, area) in state.areas.within(range).filter(|(_, area)| area.touched.get()) {
+            let own = |page: &Page, dirty: bool| !area.shared() && (area.source.is_none() || dirty || page.refs() == 2);
+            self.table.visit(part, |va, page, noted| {
+                let kept = u32::from(area.source.is_some() && area.shared());
+                each(va, own(page, noted.dirty), page.refs() <= 2 + kept);
+            });
+        }
     }
 
     /// All areas, ascending, with what of them is in memory.

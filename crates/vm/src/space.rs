@@ -215,6 +215,8 @@ pub struct AddressSpace {
     pub(crate) table: PageTable,
     /// Below this, mappings without an address of their own are placed.
     top: usize,
+    /// Or above this, if it is not 0.
+    bottom: AtomicUsize,
     /// Pages present in private and in shared areas, without the zero page.
     pub(crate) private_pages: AtomicUsize,
     pub(crate) shared_pages: AtomicUsize,
@@ -244,6 +246,7 @@ impl AddressSpace {
             parked: Parked::default(),
             table,
             top: top.min(USER_END),
+            bottom: AtomicUsize::new(0),
             private_pages: AtomicUsize::new(0),
             shared_pages: AtomicUsize::new(0),
             size_limit: AtomicUsize::new(usize::MAX),
@@ -252,6 +255,12 @@ impl AddressSpace {
             no_large: AtomicBool::new(false),
             barriers: AtomicU32::new(0),
         }))
+    }
+
+    /// From now on, mappings without an address of their own are placed as low as possible above `bottom` (`ADDR_COMPAT_LAYOUT`). Each
+    /// looks at all areas for that.
+    pub fn place_above(&self, bottom: usize) {
+        self.bottom.store(bottom, Ordering::Relaxed);
     }
 
     /// Sets `RLIMIT_AS` and `RLIMIT_STACK`.
@@ -360,6 +369,12 @@ impl AddressSpace {
             && state.areas.is_free(range)
         {
             return Ok(hint);
+        }
+        let bottom = self.bottom.load(Ordering::Relaxed);
+        if bottom != 0
+            && let Some(start) = state.areas.gap_above(len, bottom)
+        {
+            return Ok(start);
         }
         state.areas.gap_below(len, self.top).or_else(|| state.areas.gap_below(len, USER_END)).ok_or(Errno::ENOMEM)
     }
@@ -541,6 +556,7 @@ impl AddressSpace {
     /// `ENOMEM`.
     pub fn fork(&self) -> Result<Arc<Self>, Errno> {
         let child = Self::new(self.top).ok_or(Errno::ENOMEM)?;
+        child.place_above(self.bottom.load(Ordering::Relaxed));
         child.set_limits(self.size_limit.load(Ordering::Relaxed), self.stack_limit());
         child.forbid_large_pages(!self.may_have_large_pages());
         // Nobody faults, and nobody is in the middle of a change.

@@ -23,11 +23,13 @@ mod jobs;
 mod large_pages;
 mod layout;
 mod leases;
+mod listeners;
 mod locks;
 mod mappings;
 mod memory;
 mod packets;
 mod pressure;
+mod proc;
 mod processes;
 mod ptys;
 mod queues;
@@ -87,12 +89,14 @@ fn checks() -> Vec<(&'static str, Check)> {
         ptys::CHECKS,
         readiness::CHECKS,
         pressure::CHECKS,
+        proc::CHECKS,
         processes::CHECKS,
         running::CHECKS,
         jobs::CHECKS,
         credentials::CHECKS,
         filecaps::CHECKS,
         seccomp::CHECKS,
+        listeners::CHECKS,
         settings::CHECKS,
         used::CHECKS,
         tracing::CHECKS,

@@ -27,7 +27,7 @@ const fn op(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
 }
 
 /// A program that returns `action` for one system call.
-fn for_call(number: libc::c_long, action: u32) -> Vec<libc::sock_filter> {
+pub fn for_call(number: libc::c_long, action: u32) -> Vec<libc::sock_filter> {
     vec![op(0x20, 0, 0, 0), op(0x15, number as u32, 0, 1), op(0x06, action, 0, 0), op(0x06, ALLOW, 0, 0)]
 }
 
@@ -37,7 +37,7 @@ fn install(program: &[libc::sock_filter], flags: u32) -> io::Result<i32> {
     checked(unsafe { libc::syscall(libc::SYS_seccomp, 1, flags, &raw const program) } as i32)
 }
 
-fn no_new_privileges() -> Result<()> {
+pub fn no_new_privileges() -> Result<()> {
     // SAFETY: numbers.
     checked(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
     Ok(())

@@ -1,6 +1,7 @@
 //! Texts about the machine: `/proc/cpuinfo`, `/proc/meminfo`, `/proc/stat` and their neighbours.
 
 use super::place;
+use ::task::Mutex;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -131,27 +132,39 @@ fn meminfo() -> String {
     text
 }
 
-/// Time a CPU was idle, in ticks, and the rest since it started.
-fn cpu_ticks(index: usize) -> (u64, u64) {
+/// Time of each CPU, in ticks: programs in user mode, the rest of what it did, idle.
+fn cpu_ticks() -> Vec<[u64; 3]> {
+    /// What was told last: no part ever becomes less.
+    static TOLD: Mutex<Vec<[u64; 3]>> = Mutex::new(Vec::new());
+    let user_ns = crate::usage::user_of_all();
+    let mut told = TOLD.lock();
+    told.resize(cpu::count(), [0; 3]);
     let now = timer::now_ns();
-    let idle = stats::cpu(CpuId(index as u32)).idle_ns.min(now);
-    ((now - idle) / NS_PER_TICK, idle / NS_PER_TICK)
+    let idle: Vec<u64> = (0..cpu::count()).map(|n| stats::cpu(CpuId(n as u32)).idle_ns.min(now)).collect();
+    let busy_ns: u64 = idle.iter().map(|idle| now - idle).sum();
+    for (told, idle) in told.iter_mut().zip(idle) {
+        // How user and system time are shared out is known for all CPUs together only.
+        let busy = now - idle;
+        let user = (u128::from(busy) * u128::from(user_ns) / u128::from(busy_ns.max(1))) as u64;
+        let parts = crate::usage::split([told[0], told[1]], busy / NS_PER_TICK, user.min(busy) / NS_PER_TICK);
+        *told = [parts[0], parts[1], (idle / NS_PER_TICK).max(told[2])];
+    }
+    told.clone()
 }
 
 fn stat() -> String {
-    let cpus: Vec<(u64, u64)> = (0..cpu::count()).map(cpu_ticks).collect();
-    let (busy, idle) = cpus.iter().fold((0, 0), |(b, i), c| (b + c.0, i + c.1));
-    // Time in user mode and in the kernel is not told apart per CPU: all of it is shown as user time.
-    let mut text = format!("cpu  {busy} 0 0 {idle} 0 0 0 0 0 0\n");
-    for (index, (busy, idle)) in cpus.iter().enumerate() {
-        let _ = writeln!(text, "cpu{index} {busy} 0 0 {idle} 0 0 0 0 0 0");
+    let cpus = cpu_ticks();
+    let [user, system, idle] = cpus.iter().fold([0; 3], |sum, cpu| [0, 1, 2].map(|n| sum[n] + cpu[n]));
+    let mut text = format!("cpu  {user} 0 {system} {idle} 0 0 0 0 0 0\n");
+    for (index, [user, system, idle]) in cpus.iter().enumerate() {
+        let _ = writeln!(text, "cpu{index} {user} 0 {system} {idle} 0 0 0 0 0 0");
     }
     let switches: u64 = (0..cpu::count()).map(|n| stats::cpu(CpuId(n as u32)).switches).sum();
     let interrupts: u64 = irq::counts().iter().map(|c| c.count).sum();
     let boot = (timer::wall_ns().saturating_sub(timer::now_ns())) / 1_000_000_000;
     let _ = write!(
         text,
-        "intr {interrupts}\nctxt {switches}\nbtime {boot}\nprocesses {}\nprocs_running {}\nprocs_blocked 0\n",
+        "intr {interrupts}\nctxt {switches}\nbtime {boot}\nprocesses {}\nprocs_running {}\nprocs_blocked 0\nsoftirq 0 0 0 0 0 0 0 0 0 0 0\n",
         crate::process_table::last_pid(),
         stats::runnable().max(1),
     );

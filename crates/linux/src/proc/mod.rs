@@ -1,15 +1,19 @@
 //! `/proc`: what programs read to learn about processes and the machine.
 //!
 //! The tree is made of the generated files of [`fs::pseudo`]: `machine.rs` holds the texts about the machine, `pressure.rs` those about waiting, `network.rs` those about sockets, `sysctl.rs` those below
-//! `/proc/sys`, `process.rs` those of one process, `memory.rs` those about its memory. Texts are made when they are read and are not held against changes.
+//! `/proc/sys`, `process.rs` the directory of one process, `status.rs` what it does, has used and may, `descriptors.rs` its descriptors, `memory.rs` and
+//! `pages.rs` its memory. Texts are made when they are read and are not held against changes.
 
+mod descriptors;
 mod machine;
 mod mem;
 mod memory;
 mod network;
+mod pages;
 mod pressure;
 mod process;
 mod snapshot;
+mod status;
 mod sysctl;
 
 pub(crate) use pressure::file as resource_pressure;

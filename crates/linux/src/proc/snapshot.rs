@@ -31,8 +31,8 @@ pub(crate) struct Snapshot {
     pub(crate) gids: [u32; 4],
     pub(crate) capabilities: Capabilities,
     pub(crate) no_new_privileges: bool,
-    /// 0, 1 or 2: no limits of system calls, strict ones, filters.
-    pub(crate) seccomp: usize,
+    /// 0, 1 or 2: no limits of system calls, strict ones, filters; and how many of those.
+    pub(crate) seccomp: [usize; 2],
     /// Supplementary groups.
     pub(crate) groups: Vec<u32>,
     /// Its threads.
@@ -44,8 +44,8 @@ pub(crate) struct Snapshot {
     pub(crate) start_ns: u64,
     /// Address space and resident part, bytes.
     pub(crate) memory: [u64; 2],
-    /// Signals pending, blocked, ignored, caught.
-    pub(crate) signals: [u64; 4],
+    /// Signals pending for the thread and for the process, blocked, ignored, caught.
+    pub(crate) signals: [u64; 5],
     /// The CPU it last ran on.
     pub(crate) cpu: u32,
     /// Mask of CPUs it may run on, as words of 64.
@@ -96,40 +96,46 @@ impl Process {
 
     /// What `/proc` shows.
     pub(crate) fn snapshot(&self) -> Snapshot {
-        self.snapshot_of(self.pid())
+        self.snapshot_of(None)
     }
 
-    /// What `/proc` shows for thread `tid`.
-    pub(crate) fn snapshot_of(&self, tid: i32) -> Snapshot {
+    /// What `/proc` shows of it, or of one of its threads.
+    pub(crate) fn snapshot_of(&self, tid: Option<i32>) -> Snapshot {
         let tasks = self.tasks();
-        let cred = self.credentials();
+        let shown = match tid {
+            Some(tid) => tasks.iter().find(|task| task.tid() == tid),
+            None => tasks.first(),
+        };
+        let cred = shown.map_or_else(|| self.credentials(), |task| task.cred());
         let memory = self.space().map(|space| space.stats()).unwrap_or_default();
-        let first = tasks.first();
-        let (own, blocked) = first.map_or((0, 0), |task| {
+        let (own, blocked) = shown.map_or((0, 0), |task| {
             let signals = task.signals.lock();
             (signals.pending.set(), signals.blocked)
         });
         let (ignored, caught) = self.actions().sets();
-        let allowed_cpus = first.map(|t| t.cpus.lock().clone()).filter(|c| !c.is_empty());
+        let allowed_cpus = shown.map(|t| t.cpus.lock().clone()).filter(|c| !c.is_empty());
         Snapshot {
             ids: processes::relations(self.pid()),
-            name: self.name(),
-            state: self.state(&tasks, tid),
+            name: shown.map_or_else(|| self.name(), |task| task.name()),
+            state: self.state(&tasks, tid.unwrap_or(self.pid())),
             uids: cred.user.list(),
             gids: cred.group.list(),
             capabilities: cred.caps,
             no_new_privileges: cred.no_new_privileges,
-            seccomp: first.map_or(0, |task| task.seccomp.lock().mode()),
+            seccomp: shown.map(|task| task.seccomp.lock().counts()).unwrap_or_default(),
             groups: cred.groups.to_vec(),
             threads: tasks.iter().map(|t| t.tid()).collect(),
-            usage: self.usage(),
+            usage: match (tid, shown) {
+                (Some(_), Some(task)) => task.usage(),
+                _ => self.usage(),
+            },
             children_usage: *self.children_usage.lock(),
-            start_ns: self.start_ns,
+            start_ns: if tid.is_some() { shown.map_or(0, |task| task.start_ns) } else { self.start_ns },
             memory: [memory.size as u64, memory.resident as u64],
-            signals: [own | self.pending_set(), blocked, ignored, caught],
-            cpu: first.and_then(|t| t.started()).map_or(0, |t| t.cpu().0),
+            signals: [own, self.pending_set(), blocked, ignored, caught],
+            cpu: shown.and_then(|t| t.started()).map_or(0, |t| t.cpu().0),
             allowed_cpus: allowed_cpus.unwrap_or_else(crate::sched::all_cpus),
-            schedule: first.map(|t| t.schedule()).unwrap_or_default(),
+            schedule: shown.map(|t| t.schedule()).unwrap_or_default(),
         }
     }
 }

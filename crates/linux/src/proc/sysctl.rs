@@ -18,7 +18,34 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("kernel/ngroups_max", "65536\n"),
         ("kernel/cap_last_cap", "40\n"),
         ("kernel/core_pattern", "core\n"),
+        ("kernel/core_pipe_limit", "0\n"),
         ("kernel/panic", "0\n"),
+        ("kernel/panic_on_oops", "1\n"),
+        ("kernel/panic_on_warn", "0\n"),
+        ("kernel/cad_pid", "1\n"),
+        ("kernel/ctrl-alt-del", "0\n"),
+        ("kernel/modules_disabled", "1\n"),
+        ("kernel/kexec_load_disabled", "1\n"),
+        ("kernel/unprivileged_bpf_disabled", "2\n"),
+        ("kernel/print-fatal-signals", "0\n"),
+        ("kernel/printk_delay", "0\n"),
+        ("kernel/printk_ratelimit", "5\n"),
+        ("kernel/printk_ratelimit_burst", "10\n"),
+        ("kernel/sched_autogroup_enabled", "0\n"),
+        ("kernel/sched_rr_timeslice_ms", "100\n"),
+        ("kernel/sched_rt_period_us", "1000000\n"),
+        ("kernel/sched_rt_runtime_us", "-1\n"),
+        ("kernel/sched_schedstats", "0\n"),
+        ("kernel/seccomp/actions_avail", "kill_process kill_thread trap errno user_notif trace log allow\n"),
+        ("kernel/seccomp/actions_logged", "log\n"),
+        ("kernel/shm_rmid_forced", "0\n"),
+        ("kernel/msg_next_id", "-1\n"),
+        ("kernel/sem_next_id", "-1\n"),
+        ("kernel/shm_next_id", "-1\n"),
+        ("kernel/auto_msgmni", "0\n"),
+        ("kernel/pty/reserve", "1024\n"),
+        ("kernel/random/urandom_min_reseed_secs", "60\n"),
+        ("kernel/random/write_wakeup_threshold", "256\n"),
         ("kernel/core_uses_pid", "0\n"),
         ("kernel/tainted", "0\n"),
         ("kernel/sysrq", "0\n"),
@@ -32,15 +59,38 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("kernel/random/poolsize", "256\n"),
         ("kernel/printk", "4 4 1 7\n"),
         ("kernel/sched_child_runs_first", "0\n"),
-        ("kernel/domainname", "(none)\n"),
         ("vm/overcommit_ratio", "50\n"),
         ("vm/max_map_count", "65530\n"),
         ("vm/mmap_min_addr", "65536\n"),
+        ("vm/mmap_rnd_bits", "28\n"),
+        ("vm/legacy_va_layout", "0\n"),
+        ("vm/panic_on_oom", "0\n"),
+        ("vm/oom_kill_allocating_task", "0\n"),
+        ("vm/oom_dump_tasks", "0\n"),
+        ("vm/overcommit_kbytes", "0\n"),
+        ("vm/page-cluster", "0\n"),
+        ("vm/min_free_kbytes", "0\n"),
+        ("vm/zone_reclaim_mode", "0\n"),
+        ("vm/dirty_ratio", "20\n"),
+        ("vm/dirty_background_ratio", "10\n"),
+        ("vm/dirty_bytes", "0\n"),
+        ("vm/dirty_background_bytes", "0\n"),
+        ("vm/dirty_expire_centisecs", "3000\n"),
+        ("vm/dirty_writeback_centisecs", "500\n"),
+        ("vm/vfs_cache_pressure", "100\n"),
         ("vm/swappiness", "0\n"),
         ("fs/file-max", "1048576\n"),
         ("fs/inode-nr", "0\t0\n"),
         ("fs/dentry-state", "0\t0\t45\t0\t0\t0\n"),
         ("fs/epoll/max_user_watches", "1048576\n"),
+        ("fs/inode-state", "0\t0\t0\t0\t0\t0\t0\n"),
+        ("fs/aio-nr", "0\n"),
+        ("fs/aio-max-nr", "65536\n"),
+        ("fs/suid_dumpable", "0\n"),
+        ("fs/protected_fifos", "0\n"),
+        ("fs/protected_regular", "0\n"),
+        ("fs/pipe-user-pages-hard", "0\n"),
+        ("fs/pipe-user-pages-soft", "16384\n"),
         ("fs/overflowuid", "65534\n"),
         ("fs/overflowgid", "65534\n"),
         ("fs/protected_hardlinks", "0\n"),
@@ -98,7 +148,8 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     for (path, text) in constants {
         place(dir, path, pseudo::constant(dev, text));
     }
-    let texts: [(&str, Text); 4] = [
+    let texts: [(&str, Text); 5] = [
+        ("kernel/ns_last_pid", || format!("{}\n", crate::process_table::last_pid())),
         ("kernel/sem", crate::sem::settings),
         ("kernel/ostype", || format!("{}\n", crate::sys::uname().sysname)),
         ("kernel/osrelease", || format!("{}\n", crate::sys::uname().release)),
@@ -116,6 +167,18 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         },
     );
     place(dir, "kernel/hostname", hostname);
+    let domainname = pseudo::writable_file(
+        Attr::new(dev, 0o644),
+        || Ok(format!("{}\n", crate::sys::domain_name()).into_bytes()),
+        |text| crate::sys::set_domain_name(text.trim_ascii_end()),
+    );
+    place(dir, "kernel/domainname", domainname);
+    // There is nothing that could be dropped: files are not copies of what is elsewhere.
+    let dropped = |text: &[u8]| match text.trim_ascii() {
+        [b'1'..=b'4'] => Ok(()),
+        _ => Err(Errno::EINVAL),
+    };
+    place(dir, "vm/drop_caches", pseudo::writable_file(Attr::new(dev, 0o200), || Err(Errno::EINVAL), dropped));
     place(dir, "kernel/randomize_va_space", choice(dev, &RANDOMIZE, b'2'));
     // As on a Linux that cannot set any aside: it takes the number, and has fewer.
     for name in ["nr_hugepages", "nr_overcommit_hugepages"] {
