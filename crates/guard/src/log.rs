@@ -10,7 +10,7 @@ use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use ::log::{LevelFilter, Metadata, Record};
-use lfmutex::Mutex;
+use lfmutex::{Mutex, Once};
 
 use crate::arch::{port, timer};
 use crate::{cpu, role};
@@ -68,6 +68,13 @@ fn parse_level(text: &str) -> Option<LevelFilter> {
     }
 }
 
+static KEEPER: Once<fn(&Record<'_>)> = Once::new();
+
+/// Has `keeper` called for each line, too, also where nobody may sleep. The first call counts.
+pub fn keep(keeper: fn(&Record<'_>)) {
+    KEEPER.call_once(|| keeper);
+}
+
 struct BackEnd;
 
 static BACK_END: BackEnd = BackEnd;
@@ -87,6 +94,9 @@ impl ::log::Log for BackEnd {
                 ::log::Level::Trace => "trace",
             };
             write_line(format_args!("{level} {}: {}", record.target(), record.args()));
+            if let Some(keep) = KEEPER.get() {
+                keep(record);
+            }
         }
     }
 

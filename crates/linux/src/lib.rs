@@ -19,7 +19,7 @@
 //! | `futex`, `futex_pi`, `futex2` | sleeping on words of memory |
 //! | `rseq` | sequences of instructions that begin again when interrupted; `section` describes one |
 //! | `time`, `wallclock`, `itimer`, `timerfd`, `usage` | clocks, sleeping, timers, what was used |
-//! | `sched`, `sys`, `limits` | processors, the machine, what a process may use of it |
+//! | `sched`, `sys`, `limits`, `klog` | processors, the machine, what a process may use of it, the log; `log_ring` keeps its lines |
 //! | `cred`, `capability`, `prctl`, `prctl_mm`, `layout`, `user_dispatch` | users, capabilities, settings of a process; `credentials` and `privileges` have the rules |
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
@@ -30,6 +30,7 @@ extern crate alloc;
 pub mod credentials;
 pub mod elf;
 pub mod layout;
+pub mod log_ring;
 pub mod privileges;
 pub mod registers;
 pub mod section;
@@ -80,6 +81,8 @@ mod ipc;
 pub mod itimer;
 #[cfg(target_os = "none")]
 pub mod kill;
+#[cfg(target_os = "none")]
+pub mod klog;
 #[cfg(target_os = "none")]
 pub mod limits;
 #[cfg(target_os = "none")]

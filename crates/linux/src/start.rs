@@ -19,7 +19,7 @@ use crate::schedule::Schedule;
 use crate::sigframe::AltStack;
 use crate::siginfo::SigInfo;
 use crate::task::Inherited;
-use crate::{Task, exec, run, signal, timers};
+use crate::{Task, exec, klog, run, signal, timers};
 
 /// What the personality tells the kernel around it.
 pub struct Hooks {
@@ -47,6 +47,7 @@ static HOOKS: Once<Hooks> = Once::new();
 /// Sets the personality up; once, before the first process, in a thread.
 pub fn init(hooks: Hooks) {
     HOOKS.call_once(|| hooks);
+    klog::init();
     user::set_fault_handler(run::kernel_fault);
     fs::tty::set_job_control(Arc::new(Jobs));
     fs::sigio::set_sender(Arc::new(crate::sigio::Signals));

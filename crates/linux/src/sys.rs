@@ -247,17 +247,6 @@ pub fn sys_personality(task: &Task, persona: u32) -> SysResult {
     Ok(if persona == QUERY { own.load(Ordering::Relaxed) } else { own.swap(persona, Ordering::Relaxed) } as usize)
 }
 
-/// `syslog(2)`: the kernel's log is the supervisor's to read; sizes are answered, contents are empty.
-pub fn sys_syslog(task: &Task, action: u32, _to: usize, _len: i32) -> SysResult {
-    const READ_ALL: u32 = 3;
-    const LAST: u32 = 10;
-    match action {
-        0..=LAST if action == READ_ALL || task.cred().capable(sys::CAP_SYSLOG) => Ok(0),
-        0..=LAST => Err(Errno::EPERM),
-        _ => Err(Errno::EINVAL),
-    }
-}
-
 /// `vhangup(2)`
 pub fn sys_vhangup(task: &Task) -> SysResult {
     if !task.cred().capable(sys::CAP_SYS_TTY_CONFIG) {

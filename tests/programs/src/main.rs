@@ -20,6 +20,7 @@ mod handles;
 mod inet;
 mod ipc;
 mod jobs;
+mod klog;
 mod large_pages;
 mod layout;
 mod leases;
@@ -105,6 +106,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         ipc::CHECKS,
         surveys::CHECKS,
         queues::CHECKS,
+        klog::CHECKS,
         sockets::CHECKS,
         urgent::CHECKS,
         arrivals::CHECKS,
