@@ -1,5 +1,5 @@
 //! Where memory comes from: `mbind(2)`, `set_mempolicy(2)` and their relatives. An instance's memory is one node, so that there is
-//! nothing to choose: what is asked for is checked, and remembered for the thread.
+//! nothing to choose: what is asked for is checked, and remembered for the thread or the memory.
 
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
@@ -10,6 +10,7 @@ use crate::{SysResult, Task, process_table};
 
 const MPOL_DEFAULT: u32 = 0;
 const MPOL_PREFERRED: u32 = 1;
+const MPOL_BIND: u32 = 2;
 const MPOL_LOCAL: u32 = 4;
 const MPOL_PREFERRED_MANY: u32 = 5;
 const MODE_FLAGS: u32 = 0xe000;
@@ -29,6 +30,33 @@ pub(crate) struct MemoryPolicy {
     /// Whether the one node is in its mask.
     node: bool,
 }
+
+impl MemoryPolicy {
+    /// As areas remember it.
+    fn word(self) -> u32 {
+        self.mode | if self.node { NODE } else { 0 }
+    }
+
+    fn of_word(word: u32) -> Self {
+        Self { mode: word & !NODE, node: word & NODE != 0 }
+    }
+}
+
+/// How `numa_maps` tells a policy that memory has.
+pub(crate) fn shown(word: u32) -> &'static str {
+    let policy = MemoryPolicy::of_word(word);
+    match (policy.mode & !MODE_FLAGS, policy.node) {
+        (MPOL_PREFERRED, true) => "prefer:0",
+        (MPOL_BIND, _) => "bind:0",
+        (3, _) => "interleave:0",
+        (MPOL_PREFERRED_MANY, _) => "prefer (many):0",
+        (MPOL_LOCAL | MPOL_PREFERRED, _) => "local",
+        _ => "default",
+    }
+}
+
+/// A bit that no mode has.
+const NODE: u32 = 1 << 31;
 
 /// Whether a mask of nodes has the one there is.
 ///
@@ -103,9 +131,8 @@ pub fn sys_get_mempolicy(task: &Task, mode: UserPtr<u32>, mask: usize, bits: usi
         return write_mask(mask, bits, true).map(|()| 0);
     }
     let policy = if flags & MPOL_F_ADDR != 0 {
-        let page = addr - addr % PAGE_SIZE;
-        task.process().memory()?.check_mapped(page, PAGE_SIZE).map_err(|_| Errno::EFAULT)?;
-        MemoryPolicy::default()
+        let policies = task.process().memory()?.policies(addr - addr % PAGE_SIZE, PAGE_SIZE).map_err(|_| Errno::EFAULT)?;
+        MemoryPolicy::of_word(*policies.first().ok_or(Errno::EFAULT)?)
     } else {
         *task.memory_policy.lock()
     };
@@ -123,20 +150,33 @@ pub fn sys_mbind(task: &Task, addr: usize, len: usize, mode: u32, mask: usize, b
     if flags & MPOL_MF_MOVE_ALL != 0 && !task.cred().capable(sys::CAP_SYS_NICE) {
         return Err(Errno::EPERM);
     }
-    read_policy(mode, mask, bits)?;
+    let policy = read_policy(mode, mask, bits)?;
     let len = len.checked_next_multiple_of(PAGE_SIZE).ok_or(Errno::EINVAL)?;
     if len > 0 {
-        task.process().memory()?.check_mapped(addr, len).map_err(|_| Errno::EFAULT)?;
+        task.process().memory()?.set_policy(addr, len, policy.word())?;
     }
     Ok(0)
 }
 
-/// `set_mempolicy_home_node(2)`
+/// `set_mempolicy_home_node(2)`: it is the one there is.
 pub fn sys_set_mempolicy_home_node(task: &Task, addr: usize, len: usize, node: usize, flags: usize) -> SysResult {
     if flags != 0 || node != 0 || !addr.is_multiple_of(PAGE_SIZE) {
         return Err(Errno::EINVAL);
     }
-    task.process().memory()?.check_mapped(addr, len).map(|()| 0)
+    let end = addr.checked_add(len).ok_or(Errno::EINVAL)?;
+    let policies = task.process().memory()?.policies(addr, end - addr)?;
+    if len == 0 {
+        return Ok(0);
+    }
+    let modes = policies.iter().map(|&word| MemoryPolicy::of_word(word).mode & !MODE_FLAGS).filter(|mode| *mode != MPOL_DEFAULT);
+    let mut result = Err(Errno::ENOENT);
+    for mode in modes {
+        if !matches!(mode, MPOL_BIND | MPOL_PREFERRED_MANY) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        result = Ok(0);
+    }
+    result
 }
 
 /// `migrate_pages(2)`: they are where they can be.

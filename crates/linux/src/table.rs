@@ -236,9 +236,9 @@ calls! {
     233 epoll_ctl(Fd, Num, Fd, Ptr) = [poll::sys_epoll_ctl];
     234 tgkill(Int, Int, Sig) = [kill::sys_tgkill];
     235 utimes(Str, Ptr) = [path::sys_utimes];
-    237 mbind(Ptr, Num, Num, Ptr, Num, Hex) = [mempolicy::sys_mbind]; // partial: one node; the policy of a range is not remembered
-    238 set_mempolicy(Num, Ptr, Num) = [mempolicy::sys_set_mempolicy]; // partial: one node
-    239 get_mempolicy(Ptr, Ptr, Num, Ptr, Hex) = [mempolicy::sys_get_mempolicy]; // partial: one node; ranges have the default policy
+    237 mbind(Ptr, Num, Num, Ptr, Num, Hex) = [mempolicy::sys_mbind];
+    238 set_mempolicy(Num, Ptr, Num) = [mempolicy::sys_set_mempolicy];
+    239 get_mempolicy(Ptr, Ptr, Num, Ptr, Hex) = [mempolicy::sys_get_mempolicy];
     240 mq_open(Str, Hex, Oct, Ptr) = [mqueue::sys_mq_open];
     241 mq_unlink(Str) = [mqueue::sys_mq_unlink];
     242 mq_timedsend(Fd, Ptr, Num, Num, Ptr) = [mqueue::sys_mq_timedsend];
@@ -251,7 +251,7 @@ calls! {
     253 inotify_init() = [inotify::sys_inotify_init];
     254 inotify_add_watch(Fd, Str, Hex) = [inotify::sys_inotify_add_watch];
     255 inotify_rm_watch(Fd, Int) = [inotify::sys_inotify_rm_watch];
-    256 migrate_pages(Int, Num, Ptr, Ptr) = [mempolicy::sys_migrate_pages]; // partial: one node
+    256 migrate_pages(Int, Num, Ptr, Ptr) = [mempolicy::sys_migrate_pages];
     257 openat(Fd, Str, Hex, Oct) = [path::sys_openat];
     258 mkdirat(Fd, Str, Oct) = [path::sys_mkdirat];
     259 mknodat(Fd, Str, Oct, Hex) = [path::sys_mknodat];
@@ -274,7 +274,7 @@ calls! {
     276 tee(Fd, Fd, Num, Hex) = [splice::sys_tee];
     277 sync_file_range(Fd, Int, Int, Hex) = [storage::sys_sync_file_range]; // stub: all files are in memory
     278 vmsplice(Fd, Ptr, Num, Hex) = [splice::sys_vmsplice];
-    279 move_pages(Int, Num, Ptr, Ptr, Ptr, Hex) = [mempolicy::sys_move_pages]; // partial: one node
+    279 move_pages(Int, Num, Ptr, Ptr, Ptr, Hex) = [mempolicy::sys_move_pages];
     280 utimensat(Fd, Str, Ptr, Hex) = [path::sys_utimensat];
     281 epoll_pwait(Fd, Ptr, Int, Int, Ptr, Num) = [poll::sys_epoll_pwait];
     282 signalfd(Fd, Ptr, Num) = [signalfd::sys_signalfd];
@@ -332,7 +332,7 @@ calls! {
     441 epoll_pwait2(Fd, Ptr, Int, Ptr, Ptr, Num) = [poll::sys_epoll_pwait2];
     448 process_mrelease(Fd, Hex) = [peer::sys_process_mrelease];
     449 futex_waitv(Ptr, Num, Hex, Ptr, Int) = [futex2::sys_futex_waitv];
-    450 set_mempolicy_home_node(Ptr, Num, Num, Hex) = [mempolicy::sys_set_mempolicy_home_node]; // partial: one node
+    450 set_mempolicy_home_node(Ptr, Num, Num, Hex) = [mempolicy::sys_set_mempolicy_home_node];
     452 fchmodat2(Fd, Str, Oct, Hex) = [path::sys_fchmodat2];
     454 futex_wake(Ptr, Hex, Int, Hex) = [futex2::sys_futex_wake];
     455 futex_wait(Ptr, Num, Hex, Hex, Ptr, Int) = [futex2::sys_futex_wait];

@@ -60,6 +60,29 @@ impl AddressSpace {
         if whole { Ok(()) } else { Err(Errno::ENOMEM) }
     }
 
+    /// Remembers for a range of pages where its memory is to come from, a word that means something to the caller only.
+    ///
+    /// # Errors
+    /// `EFAULT` if something there is not mapped, `EINVAL`.
+    pub fn set_policy(&self, addr: usize, len: usize, policy: u32) -> Result<(), Errno> {
+        let range = Self::range(addr, len)?;
+        let mut state = self.change(&range);
+        if !state.areas.covers(range.clone()) {
+            return Err(Errno::EFAULT);
+        }
+        state.areas.update(range, |area| area.policy = policy);
+        Ok(())
+    }
+
+    /// Those words in a range, for each area.
+    ///
+    /// # Errors
+    /// `EINVAL`.
+    pub fn policies(&self, addr: usize, len: usize) -> Result<Vec<u32>, Errno> {
+        let range = Self::range(addr, len)?;
+        Ok(self.look(&range).areas.within(range.clone()).map(|(_, area)| area.policy).collect())
+    }
+
     /// Gives the anonymous memory in a range a name, or (`None`) takes it away.
     ///
     /// # Errors

@@ -93,12 +93,14 @@ pub(crate) struct Area {
     pub(crate) source: Option<Source>,
     /// What the program calls it (`PR_SET_VMA`); of anonymous memory only.
     pub(crate) name: Option<Arc<[u8]>>,
+    /// Where its memory is to come from (`mbind(2)`), as a word of the caller's; 0 by default.
+    pub(crate) policy: u32,
 }
 
 impl Area {
     /// Memory that nobody has touched.
     pub(crate) fn new(end: usize, prot: Prot, flags: AreaFlags, source: Option<Source>) -> Self {
-        Self { end, prot, flags, touched: Touched::default(), copied: Touched::default(), source, name: None }
+        Self { end, prot, flags, touched: Touched::default(), copied: Touched::default(), source, name: None, policy: 0 }
     }
 
     #[inline]
@@ -132,7 +134,7 @@ impl Area {
             (Some(a), Some(b)) => Arc::ptr_eq(&a.object, &b.object) && a.first + (len / PAGE_SIZE) as u64 == b.first,
             _ => false,
         };
-        source && self.prot == next.prot && self.flags == next.flags && self.name == next.name
+        source && self.prot == next.prot && self.flags == next.flags && self.policy == next.policy && self.name == next.name
     }
 }
 

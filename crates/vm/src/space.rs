@@ -61,6 +61,8 @@ pub struct AreaInfo {
     pub name: Vec<u8>,
     /// Whether faults bring in large pages there, as far as there are.
     pub large: bool,
+    /// What was remembered with [`AddressSpace::set_policy`].
+    pub policy: u32,
 }
 
 /// The size of an address space.
@@ -637,6 +639,7 @@ impl AddressSpace {
                 ino: source.map_or(0, |s| s.object.ino),
                 name,
                 large: self.wants_large(area) && large::has_room(start, area),
+                policy: area.policy,
             }
         };
         state.areas.iter().map(describe).collect()

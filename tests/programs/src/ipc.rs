@@ -440,6 +440,25 @@ fn memory_policy() -> Result<()> {
     let page = memory.as_ptr().addr().next_multiple_of(4096);
     // SAFETY: mapped pages, and a mask.
     checked(unsafe { libc::syscall(libc::SYS_mbind, page, 4096, PREFERRED, &node, 64, 0) } as i32)?;
+    let told = |at: usize| {
+        let mut mode = -1;
+        // SAFETY: room for the mode; an address to be asked about.
+        checked(unsafe { libc::syscall(libc::SYS_get_mempolicy, &raw mut mode, 0, 0, at, 2) } as i32).map(|_| mode)
+    };
+    ensure!(told(page)? == PREFERRED && told(page + 4096)? == 0, "{} and {}", told(page)?, told(page + 4096)?);
+    // SAFETY: numbers.
+    let home = |at: usize| checked(unsafe { libc::syscall(libc::SYS_set_mempolicy_home_node, at, 4096, 0, 0) } as i32);
+    refused(home(page), libc::EOPNOTSUPP, "a home of what is preferred elsewhere")?;
+    refused(home(page + 4096), libc::ENOENT, "a home without a policy")?;
+    // SAFETY: as above.
+    checked(unsafe { libc::syscall(libc::SYS_mbind, page, 4096, BIND, &node, 64, 0) } as i32)?;
+    home(page)?;
+    let maps = std::fs::read_to_string("/proc/self/numa_maps")?;
+    let line = format!("{page:08x} bind:0 ");
+    ensure!(maps.lines().any(|l| l.starts_with(&line)), "{line} is not in {maps}");
+    // SAFETY: likewise; the default takes no mask.
+    checked(unsafe { libc::syscall(libc::SYS_mbind, page, 4096, 0, 0, 0, 0) } as i32)?;
+    ensure!(told(page)? == 0, "the policy stays");
     // SAFETY: likewise.
     refused(
         checked(unsafe { libc::syscall(libc::SYS_mbind, page + 1, 4096, 1, &two, 64, 0) } as i32),

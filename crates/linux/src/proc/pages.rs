@@ -13,7 +13,7 @@ use fs::{File, FileOps, FileType, Inode, Link, Metadata, OpenFlags, Result, When
 use vm::{AddressSpace, AreaInfo, PAGE_SIZE};
 
 use crate::process::Process;
-use crate::{current_task, peer, process_table};
+use crate::{current_task, mempolicy, peer, process_table};
 
 fn find(pid: i32) -> Result<Arc<Process>> {
     process_table::find(pid).ok_or(Errno::ESRCH)
@@ -119,7 +119,7 @@ pub(super) fn clear(pid: i32, what: u32) -> Result<()> {
 pub(super) fn numa_maps(process: &Process) -> String {
     let areas = process.space().map(|space| space.residency()).unwrap_or_default();
     areas.iter().fold(String::new(), |mut text, (area, sum)| {
-        let _ = write!(text, "{:08x} default", area.range.start);
+        let _ = write!(text, "{:08x} {}", area.range.start, mempolicy::shown(area.policy));
         match &area.name[..] {
             b"[heap]" => text += " heap",
             b"[stack]" => text += " stack",
