@@ -24,7 +24,7 @@ const EXEC: u64 = 16;
 const PAGE_FAULT: u64 = 14;
 
 /// Of so many calls that are too short for it one is measured, and stands for all.
-const SAMPLED_CALLS: u64 = 4096;
+const SAMPLED_CALLS: u64 = 1024;
 
 /// How many calls come before the next such: by chance, lest it is always the same one of a loop.
 fn until_sample() -> u32 {

@@ -37,6 +37,9 @@ const IN_USER: u64 = 0;
 /// It is, but the thread has no CPU.
 const AWAY: u64 = 1;
 
+/// The most that the first sample of a thread counts for, in nanoseconds.
+const FIRST_SAMPLE_NS: u64 = 2_000;
+
 /// Adds to what only one CPU changes at a time.
 fn add(counter: &AtomicU64, amount: u64) {
     counter.store(counter.load(Ordering::Relaxed) + amount, Ordering::Relaxed);
@@ -61,6 +64,8 @@ pub struct Thread {
     /// Since when its program has the kernel at work, by the TSC; [`IN_USER`], or [`AWAY`].
     entered: AtomicU64,
     kernel_ns: AtomicU64,
+    /// What work that was sampled takes on the average; 0 before the first sample.
+    sampled_ns: AtomicU64,
     /// How often it left a CPU, and how often of that because others were to run.
     switches: AtomicU64,
     evictions: AtomicU64,
@@ -83,6 +88,7 @@ impl Thread {
             run_time: RunTime::default(),
             entered: AtomicU64::new(IN_USER),
             kernel_ns: AtomicU64::new(0),
+            sampled_ns: AtomicU64::new(0),
             switches: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
             ext: Once::new(),
@@ -242,12 +248,17 @@ impl Thread {
     }
 
     /// It ends here, and stands for `calls` like it of which the others were not measured; not if the end of a part of it has been told.
+    /// One that took much longer than those before, because something came in between, stands for itself, and for others as long as
+    /// four of those.
     pub fn end_sampled_work(&self, calls: u64) {
         let before = self.kernel_ns.load(Ordering::Relaxed);
         if self.entered.load(Ordering::Relaxed) != IN_USER {
             self.end_kernel_work();
             let one = self.kernel_ns.load(Ordering::Relaxed) - before;
-            add(&self.kernel_ns, one * (calls - 1));
+            let typical = self.sampled_ns.load(Ordering::Relaxed);
+            let counted = one.min(if typical == 0 { FIRST_SAMPLE_NS } else { 4 * typical });
+            self.sampled_ns.store(if typical == 0 { counted } else { (7 * typical + counted).div_ceil(8) }, Ordering::Relaxed);
+            add(&self.kernel_ns, counted * (calls - 1));
         }
     }
 
