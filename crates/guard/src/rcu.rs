@@ -62,7 +62,10 @@ unsafe impl Cpus for Instance {
 
     #[inline]
     fn section<R>(&self, section: impl FnOnce() -> R) -> R {
-        cpu::without_irqs(section)
+        cpu::irqs_off_in_thread();
+        let result = section();
+        cpu::irqs_on();
+        result
     }
 }
 
@@ -102,7 +105,7 @@ impl<T: Send + Sync> RcuArc<T> {
         Self(::rcu::RcuArc::empty())
     }
 
-    /// What is there.
+    /// What is there. In threads with interrupts on, which they are afterwards.
     #[inline]
     pub fn load(&self) -> Option<Arc<T>> {
         // SAFETY: there is one domain.

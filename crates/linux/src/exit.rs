@@ -5,7 +5,6 @@ use core::sync::atomic::Ordering;
 
 use linux_raw_sys::general as sys;
 
-use crate::fdtable::FdTable;
 use crate::process::{Process, notify_parent};
 use crate::process_table as processes;
 use crate::siginfo::SigInfo;
@@ -26,10 +25,7 @@ pub(crate) fn leave(task: &Arc<Task>) {
     ptrace::tracer_ends(task);
     futex::thread_ends(task);
     task.end_vfork();
-    let files = task.replace_files(FdTable::given_back());
-    if let Some(files) = Arc::into_inner(files) {
-        files.close_all();
-    }
+    task.give_files_back();
     let thread = task.thread();
     thread.set_user(None);
     thread.end_kernel_work();

@@ -148,6 +148,47 @@ impl Numbers {
     }
 }
 
+/// A thread's share in a table. When the last thread has given its share back everything in the table is closed, whoever looks at it
+/// at that moment.
+pub(crate) struct Share {
+    table: Arc<FdTable>,
+    given_back: AtomicBool,
+}
+
+impl Share {
+    pub(crate) fn new(table: Arc<FdTable>) -> Self {
+        table.users.fetch_add(1, Ordering::Relaxed);
+        Self { table, given_back: AtomicBool::new(false) }
+    }
+
+    /// What a thread has that has given its descriptors back: a table in which nothing is, nor can be put. There is one.
+    pub(crate) fn in_nothing() -> Arc<Self> {
+        static NOTHING: Once<Arc<Share>> = Once::new();
+        NOTHING.call_once(|| Arc::new(Self::new(Arc::new(FdTable::with(Numbers::default(), 0))))).clone()
+    }
+
+    pub(crate) fn table(&self) -> &Arc<FdTable> {
+        &self.table
+    }
+
+    /// Whether other threads have the table, too.
+    pub(crate) fn has_others(&self) -> bool {
+        self.table.users.load(Ordering::Acquire) > 1
+    }
+
+    pub(crate) fn give_back(&self) {
+        if !self.given_back.swap(true, Ordering::AcqRel) && self.table.users.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.table.close_where(|_, _| true);
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
 /// A table of descriptors.
 pub struct FdTable {
     /// The owner of POSIX record locks; never reused.
@@ -156,6 +197,8 @@ pub struct FdTable {
     /// Held while a number and its place in `files` change.
     numbers: Mutex<Numbers>,
     limit: AtomicUsize,
+    /// How many threads have this table.
+    users: AtomicUsize,
     /// Whether a POSIX record lock was ever set through this table; only then does closing have to look for some.
     has_record_locks: AtomicBool,
 }
@@ -174,6 +217,7 @@ impl FdTable {
             files: Files::new(),
             numbers: Mutex::new(numbers),
             limit: AtomicUsize::new(limit),
+            users: AtomicUsize::new(0),
             has_record_locks: AtomicBool::new(false),
         }
     }
@@ -182,13 +226,6 @@ impl FdTable {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// What a thread has that has given its descriptors back: a table in which nothing is, nor can be put. There is one.
-    #[must_use]
-    pub fn given_back() -> Arc<Self> {
-        static NOTHING: Once<Arc<FdTable>> = Once::new();
-        NOTHING.call_once(|| Arc::new(Self::with(Numbers::default(), 0))).clone()
     }
 
     /// A copy with the same openings, as `fork(2)` makes it. Record locks are not inherited.
@@ -219,8 +256,14 @@ impl FdTable {
     /// `EBADF`.
     #[inline(always)]
     pub fn get(&self, fd: i32) -> Result<Arc<File>, Errno> {
+        self.find(fd).ok_or(Errno::EBADF)
+    }
+
+    /// The open file behind a descriptor, if there is one.
+    #[inline(always)]
+    pub(crate) fn find(&self, fd: i32) -> Option<Arc<File>> {
         // A negative number is beyond all there are.
-        self.files.get(fd as u32 as usize).ok_or(Errno::EBADF)
+        self.files.get(fd as u32 as usize)
     }
 
     /// The open file behind a descriptor that was not opened with `O_PATH`.
@@ -229,7 +272,12 @@ impl FdTable {
     /// `EBADF`.
     #[inline]
     pub fn get_io(&self, fd: i32) -> Result<Arc<File>, Errno> {
-        let file = self.get(fd)?;
+        Self::for_io(self.get(fd)?)
+    }
+
+    /// An open file that was not opened with `O_PATH`.
+    #[inline]
+    pub(crate) fn for_io(file: Arc<File>) -> Result<Arc<File>, Errno> {
         if file.flags().contains(OpenFlags::PATH) { Err(Errno::EBADF) } else { Ok(file) }
     }
 
@@ -340,11 +388,6 @@ impl FdTable {
     /// Closes what is marked close-on-exec.
     pub fn close_on_exec(&self) {
         self.close_where(|_, cloexec| cloexec);
-    }
-
-    /// Closes everything: the process ends.
-    pub fn close_all(&self) {
-        self.close_where(|_, _| true);
     }
 
     /// Closes the numbers `first..=last`, or marks them close-on-exec.

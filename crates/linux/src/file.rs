@@ -216,9 +216,29 @@ fn offset(value: i64) -> Result<Option<u64>, Errno> {
 /// `read(2)`
 #[inline(always)]
 pub fn sys_read(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
+    let Some(files) = task.first_files().filter(|_| len == 1) else { return read_more(task, fd, buf, len) };
+    let file = files.get(fd)?;
+    let mut byte = [0];
+    let Some(read) = file.read_at_once(&mut byte) else { return read_few(&file, buf, len) };
+    match read? {
+        1 if guard::user::store_u8(buf, byte[0]).is_ok() => Ok(1),
+        1 => bad_address(),
+        n => Ok(n),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn bad_address() -> SysResult {
+    Err(Errno::EFAULT)
+}
+
+/// As `read(2)` does, for another number of bytes than 1, or of a thread that has other descriptors than it began with.
+#[inline(never)]
+fn read_more(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
     let file = task.file(fd)?;
     if !(1..=TINY).contains(&len) {
-        return read_many(task, &file, buf, len);
+        return task.measured(|| read_into(task, &file, &[Buffers::one(buf, len)], None));
     }
     let mut bytes = [0; TINY];
     let Some(read) = file.read_at_once(&mut bytes[..len]) else { return read_few(&file, buf, len) };
@@ -238,11 +258,6 @@ fn read_few(file: &File, buf: usize, len: usize) -> SysResult {
     let n = file.read(&mut bytes[..len])?;
     uaccess::write_few(buf, &bytes, n)?;
     Ok(n)
-}
-
-#[inline(never)]
-fn read_many(task: &Task, file: &File, buf: usize, len: usize) -> SysResult {
-    task.measured(|| read_into(task, file, &[Buffers::one(buf, len)], None))
 }
 
 /// `write(2)`

@@ -14,7 +14,7 @@ use fs::{Cred, File, FsContext};
 
 use crate::SysResult;
 use crate::cred::{Credentials, Identity};
-use crate::fdtable::FdTable;
+use crate::fdtable::{FdTable, Share};
 use crate::futex::Waiter;
 use crate::mempolicy::MemoryPolicy;
 use crate::prctl::Settings;
@@ -87,7 +87,11 @@ pub struct Task {
     tid: AtomicI32,
     process: Arc<Process>,
     thread: Once<Arc<Thread>>,
-    files: Mutex<Arc<FdTable>>,
+    /// The descriptors it began with, and those that it has instead once it unshared or gave back the first ones. Most never do: looking one
+    /// up takes no lock.
+    files: Share,
+    other_files: Mutex<Option<Arc<Share>>>,
+    has_other_files: AtomicBool,
     fs: Mutex<Arc<FsContext>>,
     cred: Mutex<Identity>,
     name: Mutex<String>,
@@ -170,7 +174,9 @@ impl Task {
             tid: AtomicI32::new(tid),
             process,
             thread: Once::new(),
-            files: Mutex::new(from.files),
+            files: Share::new(from.files),
+            other_files: Mutex::new(None),
+            has_other_files: AtomicBool::new(false),
             fs: Mutex::new(from.fs),
             cred: Mutex::new(from.cred),
             name: Mutex::new(from.name),
@@ -309,10 +315,27 @@ impl Task {
         self.ptraced.store(on, Ordering::Relaxed);
     }
 
+    /// The descriptors it began with, unless it has others by now.
+    #[inline(always)]
+    pub(crate) fn first_files(&self) -> Option<&Arc<FdTable>> {
+        (!self.has_other_files.load(Ordering::Acquire)).then(|| self.files.table())
+    }
+
+    #[inline(always)]
+    fn with_files<R>(&self, act: impl FnOnce(&Arc<FdTable>) -> R) -> R {
+        if let Some(files) = self.first_files() { act(files) } else { act(&self.later_files()) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn later_files(&self) -> Arc<FdTable> {
+        self.other_files.lock().as_ref().map_or_else(|| self.files.table(), |share| share.table()).clone()
+    }
+
     /// Its descriptors.
     #[must_use]
     pub fn files(&self) -> Arc<FdTable> {
-        self.files.lock().clone()
+        self.with_files(Arc::clone)
     }
 
     /// The open file behind a descriptor.
@@ -321,7 +344,18 @@ impl Task {
     /// `EBADF`.
     #[inline(always)]
     pub fn file(&self, fd: i32) -> Result<Arc<File>, Errno> {
-        self.files.lock().get(fd)
+        self.find_file(fd).ok_or(Errno::EBADF)
+    }
+
+    #[inline(always)]
+    fn find_file(&self, fd: i32) -> Option<Arc<File>> {
+        if let Some(files) = self.first_files() { files.find(fd) } else { self.find_later(fd) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_later(&self, fd: i32) -> Option<Arc<File>> {
+        self.later_files().find(fd)
     }
 
     /// The open file behind a descriptor that was not opened with `O_PATH`.
@@ -329,8 +363,8 @@ impl Task {
     /// # Errors
     /// `EBADF`.
     #[inline(always)]
-    pub fn file_io(&self, fd: i32) -> Result<Arc<fs::File>, Errno> {
-        self.files.lock().get_io(fd)
+    pub fn file_io(&self, fd: i32) -> Result<Arc<File>, Errno> {
+        FdTable::for_io(self.file(fd)?)
     }
 
     /// Gives an open file the lowest free number.
@@ -338,7 +372,7 @@ impl Task {
     /// # Errors
     /// `EMFILE`.
     pub fn install(&self, file: Arc<File>, cloexec: bool) -> SysResult {
-        self.files.lock().install(file, cloexec)
+        self.with_files(|files| files.install(file, cloexec))
     }
 
     /// Frees a descriptor's number.
@@ -347,24 +381,29 @@ impl Task {
     /// `EBADF`.
     #[inline]
     pub fn close(&self, fd: i32) -> Result<(), Errno> {
-        // What the file does at its end is done without the lock.
-        let file = self.files.lock().free(fd)?;
-        drop(file);
-        Ok(())
+        self.with_files(|files| files.close(fd))
     }
 
-    /// Puts other descriptors in place and returns the old ones.
-    pub(crate) fn replace_files(&self, files: Arc<FdTable>) -> Arc<FdTable> {
-        core::mem::replace(&mut *self.files.lock(), files)
+    fn replace_files(&self, share: Arc<Share>) {
+        let old = self.other_files.lock().replace(share);
+        self.has_other_files.store(true, Ordering::Release);
+        self.files.give_back();
+        drop(old);
+    }
+
+    /// Gives its descriptors back: what no other thread has is closed.
+    pub(crate) fn give_files_back(&self) {
+        self.replace_files(Share::in_nothing());
     }
 
     /// Gives the task descriptors of its own, copies of those it shares with others.
     pub fn unshare_files(&self) {
-        let files = self.files();
-        // The table, this variable, and nobody else.
-        if Arc::strong_count(&files) > 2 {
-            let copy = files.fork();
-            drop(self.replace_files(copy));
+        let shared = match &*self.other_files.lock() {
+            Some(share) => share.has_others(),
+            None => self.files.has_others(),
+        };
+        if shared {
+            self.replace_files(Arc::new(Share::new(self.files().fork())));
         }
     }
 

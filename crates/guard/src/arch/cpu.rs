@@ -290,8 +290,20 @@ pub(crate) fn irqs_off() {
     unsafe { asm!("cli", options(nostack)) };
 }
 
+/// Turns interrupts off in a thread, to be turned on again with [`irqs_on`].
+///
+/// # Panics
+/// Within `CpuLocal::with`.
 #[inline]
-pub(super) fn irqs_on() {
+pub(crate) fn irqs_off_in_thread() {
+    // SAFETY: reads this CPU's area, whose address GS has; turning interrupts off cannot break memory safety.
+    unsafe {
+        asm!("cmp dword ptr gs:[{}], 0", "jne {}", "cli", const offset_of!(CpuArea, pinned), label { pinned_panic() }, options(nostack));
+    }
+}
+
+#[inline]
+pub(crate) fn irqs_on() {
     // SAFETY: callers are `enable_irqs` and code that restores the state it found; the interrupt handlers are in place.
     unsafe { asm!("sti", options(nostack)) };
 }
@@ -307,9 +319,16 @@ pub fn enable_irqs() {
 }
 
 #[inline]
-#[track_caller]
 pub(super) fn assert_not_pinned() {
-    assert!(pinned() == 0, "interrupts enabled or context switched within CpuLocal::with");
+    if pinned() != 0 {
+        pinned_panic();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn pinned_panic() -> ! {
+    panic!("interrupts enabled or context switched within CpuLocal::with");
 }
 
 /// Runs `f` with interrupts off, and restores the state found.
