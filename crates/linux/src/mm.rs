@@ -58,7 +58,7 @@ fn may_commit(len: usize) -> Result<(), Errno> {
 }
 
 /// Why there is no page from the reserve of large ones, which is empty (`/proc/sys/vm/nr_hugepages`): the sizes that the processor has
-/// are short, others there are not. The size is where `MAP_HUGETLB` and `MFD_HUGETLB` have it.
+/// are short, others there are not. The size is where `MAP_HUGETLB`, `MFD_HUGETLB` and `SHM_HUGETLB` have it.
 pub(crate) fn no_reserved_pages(flags: u32) -> Errno {
     let size = flags >> sys::MAP_HUGE_SHIFT & sys::MAP_HUGE_MASK;
     if matches!(size, 0 | 21 | 30) { Errno::ENOMEM } else { Errno::EINVAL }
@@ -252,7 +252,7 @@ pub fn sys_msync(task: &Task, addr: usize, len: usize, flags: u32) -> SysResult 
 }
 
 /// The most bytes that the calling program may lock.
-fn lock_limit(task: &Task) -> usize {
+pub(crate) fn lock_limit(task: &Task) -> usize {
     let limit = task.process().limits.lock()[sys::RLIMIT_MEMLOCK as usize][0];
     if task.cred().capable(sys::CAP_IPC_LOCK) { usize::MAX } else { usize::try_from(limit).unwrap_or(usize::MAX) }
 }

@@ -124,6 +124,13 @@ fn find(id: i32) -> Result<Arc<Segment>, Errno> {
     TABLE.lock().get(id).and_then(Entry::segment).ok_or(Errno::EINVAL)
 }
 
+/// Why there is no segment of large pages, of which none are reserved: to whom locking so much memory is not allowed is told that first.
+fn no_huge_pages(task: &Task, size: usize, flags: u32) -> Errno {
+    let reason = crate::mm::no_reserved_pages(flags);
+    let allowed = || size <= crate::mm::lock_limit(task);
+    if reason == Errno::ENOMEM && !allowed() { Errno::EPERM } else { reason }
+}
+
 /// `shmget(2)`
 pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
     let cred = task.cred();
@@ -148,7 +155,7 @@ pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
         return Err(Errno::EINVAL);
     }
     if flags & SHM_HUGETLB != 0 {
-        return Err(Errno::ENOMEM);
+        return Err(no_huge_pages(task, size, flags));
     }
     if table.len() >= MAX_SEGMENTS {
         return Err(Errno::ENOSPC);

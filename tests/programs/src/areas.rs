@@ -209,6 +209,12 @@ fn no_huge_pages() -> Result<()> {
     // SAFETY: a name with its end.
     let file = unsafe { libc::memfd_create(c"huge".as_ptr(), libc::MFD_HUGETLB | 15 << libc::MFD_HUGE_SHIFT) };
     ensure!(error(checked(file)) == Some(libc::EINVAL), "a file of huge pages of 32 KiB");
+    for (log, expected) in [(0, libc::ENOMEM), (21, libc::ENOMEM), (15, libc::EINVAL)] {
+        // SAFETY: makes nothing that would have to be removed.
+        let segment =
+            unsafe { libc::shmget(libc::IPC_PRIVATE, 2 << 20, libc::IPC_CREAT | libc::SHM_HUGETLB | log << 26 | 0o600) };
+        ensure!(!free || error(checked(segment)) == Some(expected), "a segment of huge pages of 2^{log} bytes");
+    }
     let too_much = error(map(usize::MAX / PAGE, READ_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1));
     ensure!(too_much == Some(libc::ENOMEM), "more than all addresses: {too_much:?}");
     // SAFETY: nothing is there.
