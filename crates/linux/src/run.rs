@@ -11,6 +11,7 @@ use guard::user::{self, Quick, Trap, UserRegs};
 use linux_raw_sys::general as sys;
 use vm::{Access, AddressSpace, FaultError};
 
+use crate::ptrace::Cause;
 use crate::sigframe::LastFault;
 use crate::siginfo::SigInfo;
 use crate::{Task, current_task, dispatch, exit, file, oom, ptrace, rseq, signal};
@@ -22,6 +23,8 @@ const USER: u64 = 4;
 const EXEC: u64 = 16;
 /// The vector of page faults.
 const PAGE_FAULT: u64 = 14;
+/// Lets one instruction pass that has a breakpoint.
+const RESUME_FLAG: u64 = 0x1_0000;
 
 /// Of so many calls that are too short for it one is measured, and stands for all.
 const SAMPLED_CALLS: u64 = 1024;
@@ -81,13 +84,15 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
             Trap::PageFault { addr, write, exec, present } => {
                 task.faults.store(task.faults.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 thread.take_left();
-                task.measured(|| page_fault(task, &regs, addr, write, exec, present));
+                thread.begin_kernel_work();
+                page_fault(task, &regs, addr, write, exec, present);
+                thread.end_kernel_work();
                 // Others may have run here while the page was fetched.
                 if thread.take_left() {
                     thread.mark_moved();
                 }
             }
-            Trap::Exception { vector, code } => exception(task, &regs, vector, code),
+            Trap::Exception { vector, code } => exception(task, &mut regs, vector, code),
             Trap::Interrupt => {}
         }
     }
@@ -140,14 +145,53 @@ fn page_fault(task: &Arc<Task>, regs: &UserRegs, addr: usize, write: bool, exec:
     signal::force(task, SigInfo::fault(signo as i32, code as i32, addr as u64), fault);
 }
 
-fn exception(task: &Arc<Task>, regs: &UserRegs, vector: u8, code: u64) {
+/// The `si_code` of an exception of x87 (16) or SSE (19): by what has happened and is not masked, in Linux' order. `None`: nothing.
+fn arithmetic_code(task: &Task, vector: u8) -> Option<u32> {
+    let happened = task.thread().with_fpu(|state| {
+        let frame = state.signal_frame();
+        let word = |at: usize| u16::from_le_bytes([frame[at], frame[at + 1]]);
+        // Control and status word of x87, or MXCSR with both.
+        if vector == 16 { word(2) & !word(0) } else { word(24) & !(word(24) >> 7) }
+    })?;
+    let codes = [
+        (0x01, sys::FPE_FLTINV),
+        (0x04, sys::FPE_FLTDIV),
+        (0x08, sys::FPE_FLTOVF),
+        (0x12, sys::FPE_FLTUND),
+        (0x20, sys::FPE_FLTRES),
+    ];
+    codes.into_iter().find(|(bits, _)| happened & bits != 0).map(|(_, code)| code)
+}
+
+/// The `si_code` of a debug exception, which goes on behind a breakpoint's instruction. `None`: nobody wants to know.
+fn debug_exception(task: &Task, regs: &mut UserRegs, status: u64) -> Option<u32> {
+    let cause = ptrace::debug_exception(task, status)?;
+    if cause == (Cause::Hit { breakpoint: true }) {
+        regs.rflags |= RESUME_FLAG;
+    }
+    Some(match cause {
+        Cause::Step => sys::TRAP_TRACE,
+        Cause::Hit { .. } => sys::TRAP_HWBKPT,
+        Cause::Instruction => sys::TRAP_BRKPT,
+    })
+}
+
+#[cold]
+#[inline(never)]
+fn exception(task: &Arc<Task>, regs: &mut UserRegs, vector: u8, mut code: u64) {
     let (signo, si_code, addr) = match vector {
         0 => (sys::SIGFPE, sys::FPE_INTDIV, regs.rip),
-        1 => (sys::SIGTRAP, sys::TRAP_TRACE, regs.rip),
+        1 => {
+            let Some(si_code) = debug_exception(task, regs, core::mem::take(&mut code)) else { return };
+            (sys::SIGTRAP, si_code, regs.rip)
+        }
         3 => (sys::SIGTRAP, sys::SI_KERNEL, 0),
         4 => (sys::SIGSEGV, sys::SI_KERNEL, 0),
         6 => (sys::SIGILL, sys::ILL_ILLOPN, regs.rip),
-        16 | 19 => (sys::SIGFPE, sys::FPE_FLTINV, regs.rip),
+        16 | 19 => {
+            let Some(si_code) = arithmetic_code(task, vector) else { return };
+            (sys::SIGFPE, si_code, regs.rip)
+        }
         17 => (sys::SIGBUS, sys::BUS_ADRALN, regs.rip),
         12 => (sys::SIGBUS, sys::SI_KERNEL, 0),
         _ => (sys::SIGSEGV, sys::SI_KERNEL, 0),

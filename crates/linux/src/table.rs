@@ -60,7 +60,7 @@ calls! {
     26 msync(Ptr, Num, Hex) = [mm::sys_msync];
     27 mincore(Ptr, Num, Ptr) = [mm::sys_mincore];
     28 madvise(Ptr, Num, Num) = [mm::sys_madvise];
-    29 shmget(Int, Num, Oct) = [shm::sys_shmget]; // partial: no SHM_HUGETLB
+    29 shmget(Int, Num, Oct) = [shm::sys_shmget];
     30 shmat(Int, Ptr, Oct) = [shm::sys_shmat];
     31 shmctl(Int, Num, Ptr) = [shm::sys_shmctl];
     32 dup(Fd) = [fcntl::sys_dup];
@@ -132,7 +132,7 @@ calls! {
     98 getrusage(Int, Ptr) = [usage::sys_getrusage];
     99 sysinfo(Ptr) = [sys::sys_sysinfo];
     100 times(Ptr) = [usage::sys_times];
-    101 ptrace(Num, Int, Ptr, Ptr) = [ptrace::sys_ptrace]; // partial: no debug registers, no PTRACE_O_SUSPEND_SECCOMP, no requests about filters, rseq and user dispatch
+    101 ptrace(Num, Int, Ptr, Ptr) = [ptrace::sys_ptrace]; // partial: no PTRACE_O_SUSPEND_SECCOMP, no requests about filters, rseq and user dispatch
     102 getuid() = [cred::sys_getuid];
     103 syslog(Num, Ptr, Num) = [klog::sys_syslog];
     104 getgid() = [cred::sys_getgid];

@@ -56,6 +56,7 @@ mod urgent;
 mod used;
 mod vectors;
 mod watching;
+mod watchpoints;
 mod xattrs;
 
 use std::process::ExitCode;
@@ -101,6 +102,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         settings::CHECKS,
         used::CHECKS,
         tracing::CHECKS,
+        watchpoints::CHECKS,
         time::CHECKS,
         vectors::CHECKS,
         ipc::CHECKS,

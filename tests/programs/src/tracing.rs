@@ -27,13 +27,13 @@ const EVENT_STOP: i32 = 128;
 /// The calls of a child that has nothing else to do.
 static WORD: AtomicU64 = AtomicU64::new(0x1122_3344_5566_7788);
 
-fn ptrace(request: u32, pid: i32, addr: usize, data: usize) -> io::Result<i64> {
+pub(crate) fn ptrace(request: u32, pid: i32, addr: usize, data: usize) -> io::Result<i64> {
     // SAFETY: the kernel checks addresses; those that it writes to are valid for what the request writes.
     let result = unsafe { libc::syscall(libc::SYS_ptrace, request, pid, addr, data) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-fn traced_child(work: impl FnOnce() -> i32) -> Result<i32> {
+pub(crate) fn traced_child(work: impl FnOnce() -> i32) -> Result<i32> {
     // SAFETY: the child only calls what is safe after a fork.
     let pid = checked(unsafe { libc::fork() })?;
     if pid == 0 {
@@ -49,7 +49,7 @@ fn traced_child(work: impl FnOnce() -> i32) -> Result<i32> {
     Ok(pid)
 }
 
-fn wait(pid: i32, options: i32) -> Result<(i32, i32)> {
+pub(crate) fn wait(pid: i32, options: i32) -> Result<(i32, i32)> {
     let mut status = 0;
     // SAFETY: the word is valid.
     let pid = checked(unsafe { libc::waitpid(pid, &mut status, options) })?;
@@ -57,24 +57,24 @@ fn wait(pid: i32, options: i32) -> Result<(i32, i32)> {
 }
 
 /// Waits for a stop, with an event in the second byte of `code`.
-fn stopped(pid: i32, code: i32) -> Result<()> {
+pub(crate) fn stopped(pid: i32, code: i32) -> Result<()> {
     let (_, status) = wait(pid, libc::__WALL)?;
     ensure!(status == code << 8 | 0x7f, "status {status:#x} and not a stop by {code:#x}");
     Ok(())
 }
 
-fn ended(pid: i32, status: i32) -> Result<()> {
+pub(crate) fn ended(pid: i32, status: i32) -> Result<()> {
     let (_, seen) = wait(pid, libc::__WALL)?;
     ensure!(seen == status, "status {seen:#x} and not the end {status:#x}");
     Ok(())
 }
 
-fn go_on(pid: i32, signal: i32) -> Result<()> {
+pub(crate) fn go_on(pid: i32, signal: i32) -> Result<()> {
     ptrace(libc::PTRACE_CONT, pid, 0, signal as usize).context("PTRACE_CONT")?;
     Ok(())
 }
 
-fn registers(pid: i32) -> Result<libc::user_regs_struct> {
+pub(crate) fn registers(pid: i32) -> Result<libc::user_regs_struct> {
     // SAFETY: plain numbers, filled in by the kernel.
     let mut regs: libc::user_regs_struct = unsafe { mem::zeroed() };
     ptrace(libc::PTRACE_GETREGS, pid, 0, (&raw mut regs).addr()).context("PTRACE_GETREGS")?;
@@ -86,7 +86,7 @@ fn set_registers(pid: i32, regs: &libc::user_regs_struct) -> Result<()> {
     Ok(())
 }
 
-fn info(pid: i32) -> io::Result<libc::siginfo_t> {
+pub(crate) fn info(pid: i32) -> io::Result<libc::siginfo_t> {
     // SAFETY: as above.
     let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
     ptrace(libc::PTRACE_GETSIGINFO, pid, 0, (&raw mut info).addr())?;
@@ -99,12 +99,12 @@ fn message(pid: i32) -> Result<u64> {
     Ok(word)
 }
 
-fn options(pid: i32, options: i32) -> Result<()> {
+pub(crate) fn options(pid: i32, options: i32) -> Result<()> {
     ptrace(libc::PTRACE_SETOPTIONS, pid, 0, (options | libc::PTRACE_O_EXITKILL) as usize).context("PTRACE_SETOPTIONS")?;
     Ok(())
 }
 
-fn refused(result: io::Result<i64>, errno: i32, what: &str) -> Result<()> {
+pub(crate) fn refused(result: io::Result<i64>, errno: i32, what: &str) -> Result<()> {
     match result {
         Err(e) if e.raw_os_error() == Some(errno) => Ok(()),
         other => bail!("{what}: {other:?}"),

@@ -36,6 +36,13 @@ const MAGIC1: u32 = 0x4650_5853;
 /// Last word of a frame (`FP_XSTATE_MAGIC2`).
 pub(super) const MAGIC2: u32 = 0x4650_5845;
 
+/// Bits of DR7 that switch the four addresses on.
+const DR7_ENABLE: u64 = 0xff;
+/// Those, the two that ask for exactness, and length and kind of access for each address.
+const DR7_ALLOWED: u64 = 0xffff_0300 | DR7_ENABLE;
+/// The bit that is always set.
+const DR7_FIXED: u64 = 0x400;
+
 static BYTES: AtomicU32 = AtomicU32::new(LEGACY_BYTES as u32);
 static ENABLED: AtomicU64 = AtomicU64::new(LEGACY);
 static ALLOWED_MXCSR: AtomicU32 = AtomicU32::new(DEFAULT_MXCSR_MASK);
@@ -107,6 +114,8 @@ pub struct UserFpu {
     area: NonNull<u8>,
     /// Base addresses of FS and GS; canonical.
     bases: [u64; 2],
+    /// Debug registers: four addresses below `USER_END`, and DR7; that is 0 unless something is watched.
+    debug: [u64; 5],
     /// The CPU that has these registers loaded, if it says so too (`CpuArea::fpu_area`), or [`NOWHERE`].
     cpu: AtomicU32,
 }
@@ -139,7 +148,12 @@ impl UserFpu {
 
     fn allocate() -> Option<Self> {
         // SAFETY: the layout's size is at least 512.
-        NonNull::new(unsafe { alloc_zeroed(layout()) }).map(|area| Self { area, bases: [0; 2], cpu: AtomicU32::new(NOWHERE) })
+        NonNull::new(unsafe { alloc_zeroed(layout()) }).map(|area| Self {
+            area,
+            bases: [0; 2],
+            debug: [0; 5],
+            cpu: NOWHERE.into(),
+        })
     }
 
     fn bytes(&self) -> &[u8] {
@@ -171,9 +185,34 @@ impl UserFpu {
         Ok(())
     }
 
-    /// Saves this CPU's registers here, where they were loaded from. Interrupts are off.
+    /// Watches for four addresses as the DR7 `control` says. Takes effect with `restore`.
+    ///
+    /// # Errors
+    /// [`BadBase`] if one is not below `USER_END`, or `control` has bits other than those that switch an address on and tell length
+    /// and kind of access.
+    pub fn set_breakpoints(&mut self, addresses: [u64; 4], control: u64) -> Result<(), BadBase> {
+        if addresses.iter().any(|&address| address >= user::USER_END as u64) || control & !DR7_ALLOWED != 0 {
+            return Err(BadBase);
+        }
+        let [a, b, c, d] = addresses;
+        self.debug = [a, b, c, d, if control & DR7_ENABLE != 0 { control } else { 0 }];
+        *self.cpu.get_mut() = NOWHERE;
+        Ok(())
+    }
+
+    /// This CPU watches nothing any more, until `restore`. Interrupts are off.
+    #[inline]
+    pub fn disarm(&mut self) {
+        if self.debug[4] != 0 {
+            *self.cpu.get_mut() = NOWHERE;
+            load_debug([0; 5]);
+        }
+    }
+
+    /// Saves this CPU's registers here, where they were loaded from; it watches nothing any more. Interrupts are off.
     #[inline]
     pub fn save(&mut self) {
+        self.disarm();
         let area = self.area.as_ptr();
         let features = features::get();
         // SAFETY: the area is 64-byte aligned, as large as XCR0 needs, and exclusively ours. XSAVEOPT leaves out only what is
@@ -214,6 +253,9 @@ impl UserFpu {
             }
         }
         load_bases(self.bases);
+        if self.debug[4] != 0 {
+            load_debug(self.debug);
+        }
     }
 
     /// Stores this CPU's registers, which belong here, as a signal frame in the program's memory. Interrupts are off. The address is
@@ -226,6 +268,7 @@ impl UserFpu {
             return usercopy::store_registers(to, &description());
         }
         self.save();
+        self.restore();
         usercopy::write_bytes(to, self.signal_frame())
     }
 
@@ -347,6 +390,19 @@ fn load_bases([fs, gs]: [u64; 2]) {
             msr::write(msr::FS_BASE, fs);
             msr::write(msr::KERNEL_GS_BASE, gs);
         }
+    }
+}
+
+/// Loads the debug registers. The addresses are a program's, and DR7 has no bits but the allowed ones. Interrupts are off.
+#[cold]
+fn load_debug([a, b, c, d, control]: [u64; 5]) {
+    // SAFETY: what is watched is a program's: in the kernel the exception is passed over (`trap`). Reserved bits are as they must be.
+    unsafe {
+        asm!(
+            "mov dr7, {5}", "mov dr0, {0}", "mov dr1, {1}", "mov dr2, {2}", "mov dr3, {3}", "mov dr7, {4}",
+            in(reg) a, in(reg) b, in(reg) c, in(reg) d, in(reg) control | DR7_FIXED, in(reg) DR7_FIXED,
+            options(nostack, preserves_flags)
+        );
     }
 }
 

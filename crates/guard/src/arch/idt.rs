@@ -53,7 +53,8 @@ pub fn load() {
             };
             let ist = match vector {
                 2 => gdt::IST_NMI,
-                8 => gdt::IST_DOUBLE_FAULT,
+                // A debug exception that waits behind MOV SS comes before the kernel has a stack; see `trap`.
+                1 | 8 => gdt::IST_DOUBLE_FAULT,
                 18 => gdt::IST_MACHINE_CHECK,
                 _ => 0,
             };

@@ -46,6 +46,17 @@ pub fn cr2() -> usize {
     value
 }
 
+/// The debug status register while there is nothing to tell.
+pub const DR6_CLEAR: u32 = 0xffff_0ff0;
+
+/// What the last debug exception was about (DR6); the next one finds nothing of it.
+pub fn take_dr6() -> u64 {
+    let value: u64;
+    // SAFETY: the register only tells; the value written leaves its reserved bits as they are.
+    unsafe { asm!("mov {0}, dr6", "mov dr6, {1}", out(reg) value, in(reg) u64::from(DR6_CLEAR), options(nostack, nomem)) };
+    value ^ u64::from(DR6_CLEAR)
+}
+
 /// The active page-table root and its flags.
 pub fn cr3() -> u64 {
     let value;

@@ -9,10 +9,14 @@
 //!   concluded from it: the handler finds its per-CPU area by the stack it runs on, sets the GS base, and puts the old one
 //!   back at the end.
 //!
+//! A debug exception in the kernel is of a program's watchpoint: the kernel touched what is watched, or MOV SS held the exception
+//! back until the first instruction of an entry, where the stack and GS are still the program's. It is passed over, on a stack of
+//! its own (the double fault's, from which nobody returns), without touching anything else. Linux tells nobody of it, either.
+//!
 //! Interrupts are off in all of them. Direction and alignment-check flags are the interrupted code's and are cleared first.
 
 use core::arch::{asm, global_asm};
-use core::mem::{offset_of, size_of};
+use core::mem::size_of;
 use core::sync::atomic::Ordering;
 
 use super::features::{self, Features};
@@ -57,6 +61,7 @@ const FAULT_WRITE: u64 = 1 << 1;
 const FAULT_RESERVED: u64 = 1 << 3;
 const FAULT_FETCH: u64 = 1 << 4;
 
+pub const DEBUG: u8 = 1;
 pub const NMI: u8 = 2;
 pub const DOUBLE_FAULT: u8 = 8;
 pub const GENERAL_PROTECTION: u8 = 13;
@@ -81,7 +86,7 @@ macro_rules! pop_registers {
     };
 }
 
-global_asm!(
+user::with_registers!(global_asm (
     ".balign 16",
     ".global skerry_trap_stubs",
     "skerry_trap_stubs:",
@@ -97,7 +102,9 @@ global_asm!(
     // `push imm32`, spelled out because an assembler variable as an operand means memory here.
     ".byte 0x68",
     ".long skerry_vector",
-    ".if skerry_vector == 2",
+    ".if skerry_vector == 1",
+    "jmp skerry_trap_debug",
+    ".elseif skerry_vector == 2",
     "jmp skerry_trap_nmi",
     ".elseif skerry_vector == 8",
     "jmp skerry_trap_double_fault",
@@ -127,20 +134,11 @@ global_asm!(
     "swapgs",
     "push rax",
     "mov rax, gs:[{gs_user_regs}]",
-    "mov [rax + {rbx}], rbx",
-    "mov [rax + {rcx}], rcx",
-    "mov [rax + {rdx}], rdx",
-    "mov [rax + {rsi}], rsi",
-    "mov [rax + {rdi}], rdi",
-    "mov [rax + {rbp}], rbp",
-    "mov [rax + {r8}], r8",
-    "mov [rax + {r9}], r9",
-    "mov [rax + {r10}], r10",
-    "mov [rax + {r11}], r11",
-    "mov [rax + {r12}], r12",
-    "mov [rax + {r13}], r13",
-    "mov [rax + {r14}], r14",
-    "mov [rax + {r15}], r15",
+    "mov [rax + {rbx}], rbx", "mov [rax + {rcx}], rcx", "mov [rax + {rdx}], rdx",
+    "mov [rax + {rsi}], rsi", "mov [rax + {rdi}], rdi", "mov [rax + {rbp}], rbp",
+    "mov [rax + {r8}], r8", "mov [rax + {r9}], r9", "mov [rax + {r10}], r10",
+    "mov [rax + {r11}], r11", "mov [rax + {r12}], r12", "mov [rax + {r13}], r13",
+    "mov [rax + {r14}], r14", "mov [rax + {r15}], r15",
     "pop rcx",
     "mov [rax + {rax}], rcx",
     "mov qword ptr [rax + {orig_rax}], -1",
@@ -157,6 +155,16 @@ global_asm!(
     "mov rsp, gs:[{gs_kernel_rsp}]",
     "cld",
     "ret",
+    "",
+    "skerry_trap_debug:",
+    "test byte ptr [rsp + {cs}], 3",
+    "jnz skerry_trap_from_user",
+    "mov [rsp], rax",
+    "mov eax, {dr6_clear}",
+    "mov dr6, rax",
+    "pop rax",
+    "add rsp, 8",
+    "iretq",
     "",
     "skerry_trap_nmi:",
     push_registers!(),
@@ -189,7 +197,9 @@ global_asm!(
     "wrmsr",
     pop_registers!(),
     "iretq",
+)
     cs = const 3 * 8,
+    dr6_clear = const msr::DR6_CLEAR,
     kernel_trap = sym kernel_trap,
     special_trap = sym special_trap,
     frame_bytes = const size_of::<KernelFrame>(),
@@ -199,25 +209,6 @@ global_asm!(
     gs_base = const msr::GS_BASE,
     gs_user_regs = const cpu::GS_USER_REGS,
     gs_kernel_rsp = const cpu::GS_KERNEL_RSP,
-    rax = const offset_of!(user::UserRegs, rax),
-    rbx = const offset_of!(user::UserRegs, rbx),
-    rcx = const offset_of!(user::UserRegs, rcx),
-    rdx = const offset_of!(user::UserRegs, rdx),
-    rsi = const offset_of!(user::UserRegs, rsi),
-    rdi = const offset_of!(user::UserRegs, rdi),
-    rbp = const offset_of!(user::UserRegs, rbp),
-    r8 = const offset_of!(user::UserRegs, r8),
-    r9 = const offset_of!(user::UserRegs, r9),
-    r10 = const offset_of!(user::UserRegs, r10),
-    r11 = const offset_of!(user::UserRegs, r11),
-    r12 = const offset_of!(user::UserRegs, r12),
-    r13 = const offset_of!(user::UserRegs, r13),
-    r14 = const offset_of!(user::UserRegs, r14),
-    r15 = const offset_of!(user::UserRegs, r15),
-    rip = const offset_of!(user::UserRegs, rip),
-    rflags = const offset_of!(user::UserRegs, rflags),
-    rsp = const offset_of!(user::UserRegs, rsp),
-    orig_rax = const offset_of!(user::UserRegs, orig_rax),
 );
 
 unsafe extern "C" {

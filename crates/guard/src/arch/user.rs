@@ -9,12 +9,10 @@
 //! if the function says so, or something else is to be done first, does `enter` return.
 //!
 //! A program cannot reach a segment of its choice: CS and SS are constants, DS, ES, FS and GS are null selectors, there is
-//! no compatibility mode. Debug registers are never set on a program's behalf, so no debug exception can hit the first
-//! instructions of the kernel.
+//! no compatibility mode. Debug registers hold addresses of programs only (`UserFpu::set_breakpoints`).
 
 use core::arch::{asm, naked_asm};
 use core::cell::Cell;
-use core::mem::offset_of;
 use core::sync::atomic::{AtomicU8, Ordering};
 
 use super::{cpu, gdt, msr, trap};
@@ -31,36 +29,25 @@ pub const USER_END: usize = abi::layout::USER_END;
 /// A program's registers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
+#[allow(missing_docs)]
 pub struct UserRegs {
     /// Accumulator; the system call's result.
     pub rax: u64,
-    #[allow(missing_docs)]
     pub rbx: u64,
     /// After a system call the same as `rip`, as SYSCALL leaves it.
     pub rcx: u64,
-    #[allow(missing_docs)]
     pub rdx: u64,
-    #[allow(missing_docs)]
     pub rsi: u64,
-    #[allow(missing_docs)]
     pub rdi: u64,
-    #[allow(missing_docs)]
     pub rbp: u64,
-    #[allow(missing_docs)]
     pub r8: u64,
-    #[allow(missing_docs)]
     pub r9: u64,
-    #[allow(missing_docs)]
     pub r10: u64,
     /// After a system call the same as `rflags`, as SYSCALL leaves it.
     pub r11: u64,
-    #[allow(missing_docs)]
     pub r12: u64,
-    #[allow(missing_docs)]
     pub r13: u64,
-    #[allow(missing_docs)]
     pub r14: u64,
-    #[allow(missing_docs)]
     pub r15: u64,
     /// Where the program continues.
     pub rip: u64,
@@ -78,6 +65,28 @@ impl UserRegs {
     /// What it shows as the stack segment.
     pub const SS: u16 = gdt::USER_DATA;
 }
+
+/// An assembly macro's invocation in which each register's name stands for its offset in [`UserRegs`]: the lines in parentheses, then
+/// operands. Names that the lines do not need are in a comment of theirs, because each has to occur.
+macro_rules! with_registers {
+    ($register:ident) => {
+        core::mem::offset_of!($crate::user::UserRegs, $register)
+    };
+    ($asm:ident ($($lines:tt)*) $($operands:tt)*) => {
+        $asm! {
+            $($lines)*
+            rax = const $crate::user::with_registers!(rax), rbx = const $crate::user::with_registers!(rbx), rcx = const $crate::user::with_registers!(rcx),
+            rdx = const $crate::user::with_registers!(rdx), rsi = const $crate::user::with_registers!(rsi), rdi = const $crate::user::with_registers!(rdi),
+            rbp = const $crate::user::with_registers!(rbp), r8 = const $crate::user::with_registers!(r8), r9 = const $crate::user::with_registers!(r9),
+            r10 = const $crate::user::with_registers!(r10), r11 = const $crate::user::with_registers!(r11), r12 = const $crate::user::with_registers!(r12),
+            r13 = const $crate::user::with_registers!(r13), r14 = const $crate::user::with_registers!(r14), r15 = const $crate::user::with_registers!(r15),
+            rip = const $crate::user::with_registers!(rip), rflags = const $crate::user::with_registers!(rflags), rsp = const $crate::user::with_registers!(rsp),
+            orig_rax = const $crate::user::with_registers!(orig_rax),
+            $($operands)*
+        }
+    };
+}
+pub(super) use with_registers;
 
 /// Why a program stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +109,7 @@ pub enum Trap {
     Exception {
         /// Its vector.
         vector: u8,
-        /// Its error code, or 0.
+        /// Its error code, or 0; of a debug exception (1) what it is about: DR6, without the bits that are always the same.
         code: u64,
     },
     /// An interrupt, which was handled, or the flag to stop was set. Time to look at signals.
@@ -227,6 +236,7 @@ pub fn enter<C>(regs: &mut UserRegs, quick: &Quick<'_, C>) -> Trap {
             irq::handle(vector);
             Trap::Interrupt
         }
+        trap::DEBUG => Trap::Exception { vector, code: msr::take_dr6() },
         _ => Trap::Exception { vector, code },
     };
     cpu::irqs_on();
@@ -262,7 +272,7 @@ unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, quick: &Quick<'_, C>) -> Raw
     // return to the address on top of it, with the vector in RAX and the error code in RDX. The stack is aligned for a call,
     // here and eight words further down.
     unsafe {
-        asm!(
+        with_registers!(asm (
             "push rbx",
             "push rbp",
             "push rdi",
@@ -275,23 +285,13 @@ unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, quick: &Quick<'_, C>) -> Raw
             "mov gs:[{gs_user_regs}], rdi",
             "mov gs:[{gs_kernel_rsp}], rsp",
             "test sil, sil",
-            "mov rax, [rdi + {rax}]",
-            "mov rbx, [rdi + {rbx}]",
-            "mov rcx, [rdi + {rcx}]",
-            "mov rdx, [rdi + {rdx}]",
-            "mov rsi, [rdi + {rsi}]",
-            "mov rbp, [rdi + {rbp}]",
-            "mov r8, [rdi + {r8}]",
-            "mov r9, [rdi + {r9}]",
-            "mov r10, [rdi + {r10}]",
-            "mov r11, [rdi + {r11}]",
-            "mov r12, [rdi + {r12}]",
-            "mov r13, [rdi + {r13}]",
-            "mov r14, [rdi + {r14}]",
-            "mov r15, [rdi + {r15}]",
+            "mov rax, [rdi + {rax}]", "mov rbx, [rdi + {rbx}]", "mov rcx, [rdi + {rcx}]",
+            "mov rdx, [rdi + {rdx}]", "mov rsi, [rdi + {rsi}]", "mov rbp, [rdi + {rbp}]",
+            "mov r8, [rdi + {r8}]", "mov r9, [rdi + {r9}]", "mov r10, [rdi + {r10}]",
+            "mov r11, [rdi + {r11}]", "mov r12, [rdi + {r12}]", "mov r13, [rdi + {r13}]",
+            "mov r14, [rdi + {r14}]", "mov r15, [rdi + {r15}]",
             "jz 2f",
-            "mov rsp, [rdi + {rsp}]",
-            "mov rdi, [rdi + {rdi}]",
+            "mov rsp, [rdi + {rsp}]", "mov rdi, [rdi + {rdi}]",
             "swapgs",
             "sysretq",
             "2:",
@@ -308,28 +308,12 @@ unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, quick: &Quick<'_, C>) -> Raw
             "add rsp, 40",
             "pop rbp",
             "pop rbx",
+            "/* {orig_rax} */",
+        )
             gs_user_regs = const cpu::GS_USER_REGS,
             gs_kernel_rsp = const cpu::GS_KERNEL_RSP,
             user_data = const gdt::USER_DATA,
             user_code = const gdt::USER_CODE,
-            rax = const offset_of!(UserRegs, rax),
-            rbx = const offset_of!(UserRegs, rbx),
-            rcx = const offset_of!(UserRegs, rcx),
-            rdx = const offset_of!(UserRegs, rdx),
-            rsi = const offset_of!(UserRegs, rsi),
-            rdi = const offset_of!(UserRegs, rdi),
-            rbp = const offset_of!(UserRegs, rbp),
-            r8 = const offset_of!(UserRegs, r8),
-            r9 = const offset_of!(UserRegs, r9),
-            r10 = const offset_of!(UserRegs, r10),
-            r11 = const offset_of!(UserRegs, r11),
-            r12 = const offset_of!(UserRegs, r12),
-            r13 = const offset_of!(UserRegs, r13),
-            r14 = const offset_of!(UserRegs, r14),
-            r15 = const offset_of!(UserRegs, r15),
-            rip = const offset_of!(UserRegs, rip),
-            rflags = const offset_of!(UserRegs, rflags),
-            rsp = const offset_of!(UserRegs, rsp),
             inout("rdi") core::ptr::from_mut(regs) => _,
             inout("rsi") u64::from(sysret) => _,
             out("rax") vector,
@@ -337,12 +321,7 @@ unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, quick: &Quick<'_, C>) -> Raw
             inout("rcx") core::ptr::from_ref(quick.context) => _,
             inout("r8") core::ptr::from_ref(quick.stop) => _,
             inout("r9") quick.calls.len() as u64 | u64::from(quick.left.get()) << 32 => count,
-            out("r10") _,
-            out("r11") _,
-            out("r12") _,
-            out("r13") _,
-            out("r14") _,
-            out("r15") _,
+            out("r10") _, out("r11") _, out("r12") _, out("r13") _, out("r14") _, out("r15") _,
         );
     }
     RawTrap { vector, code, left: (count >> 32) as u32 }
@@ -354,19 +333,14 @@ unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, quick: &Quick<'_, C>) -> Raw
 /// RIP comes from an instruction that was executed, below `USER_END`, and is not the function's to change.
 #[unsafe(naked)]
 unsafe extern "sysv64" fn syscall_entry() {
-    naked_asm!(
+    with_registers!(naked_asm (
         "swapgs",
         "mov gs:[{gs_scratch}], rsp",
         "mov rsp, gs:[{gs_user_regs}]",
         "mov [rsp + {orig_rax}], rax",
-        "mov [rsp + {rip}], rcx",
-        "mov [rsp + {rflags}], r11",
-        "mov [rsp + {rdx}], rdx",
-        "mov [rsp + {rsi}], rsi",
-        "mov [rsp + {rdi}], rdi",
-        "mov [rsp + {r8}], r8",
-        "mov [rsp + {r9}], r9",
-        "mov [rsp + {r10}], r10",
+        "mov [rsp + {rip}], rcx", "mov [rsp + {rflags}], r11", "mov [rsp + {rdx}], rdx",
+        "mov [rsp + {rsi}], rsi", "mov [rsp + {rdi}], rdi", "mov [rsp + {r8}], r8",
+        "mov [rsp + {r9}], r9", "mov [rsp + {r10}], r10",
         "mov rcx, gs:[{gs_scratch}]",
         "mov [rsp + {rsp}], rcx",
         "mov rsi, rsp",
@@ -393,14 +367,9 @@ unsafe extern "sysv64" fn syscall_entry() {
         // The thread may have slept in between, and may be on another CPU now.
         "mov gs:[{gs_user_regs}], rcx",
         "mov gs:[{gs_kernel_rsp}], rsp",
-        "mov rdx, [rcx + {rdx}]",
-        "mov rsi, [rcx + {rsi}]",
-        "mov rdi, [rcx + {rdi}]",
-        "mov r8, [rcx + {r8}]",
-        "mov r9, [rcx + {r9}]",
-        "mov r10, [rcx + {r10}]",
-        "mov rsp, [rcx + {rsp}]",
-        "mov rcx, [rcx + {rip}]",
+        "mov rdx, [rcx + {rdx}]", "mov rsi, [rcx + {rsi}]", "mov rdi, [rcx + {rdi}]",
+        "mov r8, [rcx + {r8}]", "mov r9, [rcx + {r9}]", "mov r10, [rcx + {r10}]",
+        "mov rsp, [rcx + {rsp}]", "mov rcx, [rcx + {rip}]",
         "swapgs",
         "sysretq",
         "3:",
@@ -409,15 +378,13 @@ unsafe extern "sysv64" fn syscall_entry() {
         "cli",
         "mov rcx, rsi",
         "2:",
-        "mov [rcx + {rax}], rax",
-        "mov [rcx + {rbx}], rbx",
-        "mov [rcx + {rbp}], rbp",
-        "mov [rcx + {r12}], r12",
-        "mov [rcx + {r13}], r13",
-        "mov [rcx + {r14}], r14",
+        "mov [rcx + {rax}], rax", "mov [rcx + {rbx}], rbx", "mov [rcx + {rbp}], rbp",
+        "mov [rcx + {r12}], r12", "mov [rcx + {r13}], r13", "mov [rcx + {r14}], r14",
         "mov [rcx + {r15}], r15",
         "mov eax, {syscall}",
         "ret",
+        "/* {rcx} {r11} */",
+    )
         syscall = const SYSCALL,
         slow = const FLAGS_SLOW,
         calls = const STACK_CALLS,
@@ -429,23 +396,6 @@ unsafe extern "sysv64" fn syscall_entry() {
         gs_scratch = const cpu::GS_SCRATCH,
         gs_user_regs = const cpu::GS_USER_REGS,
         gs_kernel_rsp = const cpu::GS_KERNEL_RSP,
-        rax = const offset_of!(UserRegs, rax),
-        rbx = const offset_of!(UserRegs, rbx),
-        rdx = const offset_of!(UserRegs, rdx),
-        rsi = const offset_of!(UserRegs, rsi),
-        rdi = const offset_of!(UserRegs, rdi),
-        rbp = const offset_of!(UserRegs, rbp),
-        r8 = const offset_of!(UserRegs, r8),
-        r9 = const offset_of!(UserRegs, r9),
-        r10 = const offset_of!(UserRegs, r10),
-        r12 = const offset_of!(UserRegs, r12),
-        r13 = const offset_of!(UserRegs, r13),
-        r14 = const offset_of!(UserRegs, r14),
-        r15 = const offset_of!(UserRegs, r15),
-        rip = const offset_of!(UserRegs, rip),
-        rflags = const offset_of!(UserRegs, rflags),
-        rsp = const offset_of!(UserRegs, rsp),
-        orig_rax = const offset_of!(UserRegs, orig_rax),
     )
 }
 

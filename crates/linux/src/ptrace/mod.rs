@@ -1,6 +1,7 @@
 //! Threads that another traces: where they stop, and how they go on (`docs/ptrace.md`). `request` has the call, `tracer` who traces
 //! whom.
 
+mod debug;
 mod request;
 mod tracer;
 
@@ -14,12 +15,14 @@ use guard::fpu;
 use guard::user::UserRegs;
 use linux_raw_sys::{general as sys, ptrace as api};
 
+use self::debug::DebugRegisters;
 use crate::process::Process;
 use crate::registers::TRAP_FLAG;
 use crate::sigframe::LastFault;
 use crate::siginfo::{SigInfo, bit};
 use crate::{SysResult, Task, signal};
 
+pub(crate) use debug::Cause;
 pub use request::sys_ptrace;
 pub(crate) use tracer::{Told, born, forget, process_ends, superseded, thread_ended, tracer_ends, tracer_of};
 
@@ -101,6 +104,9 @@ pub(crate) struct Trace {
     stop_told: u32,
     /// The trap flag is the tracer's, not the program's.
     trap_flag: bool,
+    /// What it has in its debug registers, also when nobody traces it any more, and whether the tracer has changed that in this stop.
+    debug: DebugRegisters,
+    debug_changed: bool,
     /// What `PTRACE_GETEVENTMSG` tells.
     message: u64,
     /// The signal that its tracer lets it have after the stop.
@@ -191,12 +197,17 @@ fn stop(task: &Task, regs: &mut UserRegs, report: Report) -> Option<(i32, Option
     drop(tracer);
     let over = || task.trace.lock().as_ref().and_then(|trace| trace.stop.as_ref()).is_none_or(|stop| stop.over);
     task.process().resumed.wait(|| (over() || released()).then_some(()));
-    let (stop, signal, steps) = {
+    let (stop, signal, steps, debug) = {
         let mut trace = task.trace.lock();
         let trace = trace.as_mut()?;
-        (trace.stop.take()?, trace.signal, trace.course.steps)
+        let debug = core::mem::take(&mut trace.debug_changed).then_some(trace.debug);
+        (trace.stop.take()?, trace.signal, trace.course.steps, debug)
     };
     *regs = stop.regs;
+    if let Some(debug) = debug {
+        // It was checked when the tracer set it.
+        thread.with_fpu(|state| state.set_breakpoints(debug.addresses, debug.control).is_ok());
+    }
     if stop.changed {
         thread.with_fpu(|state| {
             let read = |to: &mut [u8]| {
@@ -363,8 +374,17 @@ pub(crate) fn event(task: &Task, regs: &mut UserRegs, event: Event, message: u64
     stop(task, regs, Report::trap(task, place, SIGTRAP | (event as i32) << 8, message));
 }
 
-/// The thread runs another program. `former` is the number it had.
+/// There was a debug exception in the thread's program, about which the processor says `status`.
+pub(crate) fn debug_exception(task: &Task, status: u64) -> Option<Cause> {
+    let mut trace = task.trace.lock();
+    trace.as_mut().map_or(&mut DebugRegisters::default(), |trace| &mut trace.debug).happened(status)
+}
+
+/// The thread runs another program, with new registers. `former` is the number it had.
 pub(crate) fn runs_program(task: &Task, regs: &mut UserRegs, former: i32) {
+    if let Some(trace) = task.trace.lock().as_mut() {
+        trace.debug = DebugRegisters::default();
+    }
     if !task.is_ptraced() {
         return;
     }

@@ -135,7 +135,7 @@ fn transfer_set(target: &Task, kind: usize, place: usize, set: bool) -> SysResul
     Ok(0)
 }
 
-/// A word of `struct user`, of which registers are all there is.
+/// A word of `struct user`, of which there are the registers, those for debugging too.
 fn user_word(target: &Task, at: usize, new: Option<u64>) -> Result<u64, Errno> {
     if !at.is_multiple_of(WORD) || at >= registers::USER {
         return Err(Errno::EIO);
@@ -147,12 +147,16 @@ fn user_word(target: &Task, at: usize, new: Option<u64>) -> Result<u64, Errno> {
             None => seen.get(at).ok_or(Errno::EIO),
         })?;
     }
-    let debug = (registers::DEBUG..registers::DEBUG + 8 * WORD).contains(&at);
-    with_stop(target, |_| match new {
-        // There are no watchpoints: what would set none is accepted.
-        Some(0) if debug => Ok(0),
-        Some(_) => Err(Errno::EIO),
-        None => Ok(0),
+    let debug = (registers::DEBUG..registers::DEBUG + 8 * WORD).contains(&at).then(|| (at - registers::DEBUG) / WORD);
+    with_stop(target, |trace| match (debug, new) {
+        (Some(number), Some(value)) => {
+            trace.debug.set(number, value)?;
+            trace.debug_changed = true;
+            Ok(0)
+        }
+        (Some(number), None) => Ok(trace.debug.get(number)),
+        (None, Some(_)) => Err(Errno::EIO),
+        (None, None) => Ok(0),
     })
 }
 

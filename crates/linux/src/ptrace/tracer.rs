@@ -48,16 +48,16 @@ pub(super) fn begin(tracer: &Arc<Task>, task: &Arc<Task>, seized: bool, options:
     {
         let mut tracees = tracer.process().tracees.lock();
         let mut trace = task.trace.lock();
-        // What is left of a stop that has just ended stays, until the thread has seen that.
-        let stop = match trace.take() {
+        // What is left of a stop that has just ended stays, until the thread has seen that; so do debug registers.
+        let (stop, debug, debug_changed) = match trace.take() {
             Some(old) if old.tracer.is_some() => {
                 *trace = Some(old);
                 return Err(Errno::EPERM);
             }
-            old => old.and_then(|old| old.stop),
+            old => old.map(|old| (old.stop, old.debug, old.debug_changed)).unwrap_or_default(),
         };
         let tracer = Some(Arc::downgrade(tracer));
-        *trace = Some(Box::new(Trace { tracer, seized, options, stop, ..Trace::default() }));
+        *trace = Some(Box::new(Trace { tracer, seized, options, stop, debug, debug_changed, ..Trace::default() }));
         task.set_ptraced(true);
         tracees.push(task.clone());
     }

@@ -356,6 +356,9 @@ impl Thread {
     /// Gives this thread floating-point state of its own, saved and restored by the switch. For the calling thread itself.
     pub fn set_fpu(&self, fpu: Option<UserFpu>) {
         let old = self.with_own(|own| {
+            if let Some(old) = &mut own.fpu {
+                old.disarm();
+            }
             if let Some(fpu) = &fpu {
                 fpu.restore();
             }

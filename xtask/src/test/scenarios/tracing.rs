@@ -34,14 +34,14 @@ const PROGRAMS: [(&str, &[&str], &str); 5] = [
         "1\nRead-only file system\n1",
     ),
     (
-        "gdb: a breakpoint, back trace, threads, a called function, steps, a watchpoint in software, a changed variable",
+        "gdb: a breakpoint, back trace, threads, a called function, steps, watchpoints in hardware and software, a changed variable",
         &[
             "bash",
             "-ec",
             r#"cd /tmp; cat > t.c <<'END'
 #include <pthread.h>
 #include <stdio.h>
-volatile int watched;
+volatile int watched, other;
 static pthread_barrier_t both;
 int twice(int x) { return x * 2; }
 static void *work(void *arg) { pthread_barrier_wait(&both); pthread_barrier_wait(&both); return arg; }
@@ -51,6 +51,8 @@ int main(void) {
     pthread_create(&thread, 0, work, 0);
     pthread_barrier_wait(&both);
     watched = twice(21);
+    other = watched + 1;
+    for (int i = 0; i < 3; i++) watched += other;
     pthread_barrier_wait(&both);
     pthread_join(thread, 0);
     printf("%d\n", watched);
@@ -60,7 +62,6 @@ END
 gcc -g -O0 -pthread -o t t.c
 cat > commands <<'END'
 set pagination off
-set can-use-hw-watchpoints 0
 break twice
 run
 bt
@@ -68,6 +69,13 @@ info threads
 delete
 print twice(x + 29)
 finish
+watch watched
+rwatch other
+continue
+continue
+info breakpoints
+delete
+set can-use-hw-watchpoints 0
 watch watched
 continue
 delete
@@ -77,7 +85,7 @@ set var watched = 77
 continue
 END
 gdb -nx -q -batch -x commands ./t > g 2>&1 < /dev/null
-sed -nE 's/^#([01]) .*(twice|main) \(.*/\1 \2/p; s/^.*Thread .*\(LWP.*" .*(twice|pthread_barrier_wait) .*/thread in \1/p; /^\$[0-9]|^Value|^(Old|New) value|^77$/p; s/.*(exited with code .*)]/\1/p' g"#,
+sed -nE 's/^#([01]) .*(twice|main) \(.*/\1 \2/p; s/^.*Thread .*\(LWP.*" .*(twice|pthread_barrier_wait) .*/thread in \1/p; /^\$[0-9]|^Value|^(Old|New) value|^(Hardware )?(read )?[Ww]atchpoint|^77$/p; s/.*breakpoint already hit (.*)/hit \1/p; s/.*(exited with code .*)]/\1/p' g"#,
         ],
         "0 twice\n1 main\nthread in twice\nthread in pthread_barrier_wait\n$1 = 100\nValue returned is $2 = 42\nOld value = 0\nNew value = 42\n$3 = 5\n77\nexited with code 03",
     ),
