@@ -298,7 +298,7 @@ pub(crate) fn irqs_off() {
 pub(crate) fn irqs_off_in_thread() {
     // SAFETY: reads this CPU's area, whose address GS has; turning interrupts off cannot break memory safety.
     unsafe {
-        asm!("cmp dword ptr gs:[{}], 0", "jne {}", "cli", const offset_of!(CpuArea, pinned), label { pinned_panic() }, options(nostack));
+        asm!("cmp dword ptr gs:[{}], 0", "jne {}", "cli", const offset_of!(CpuArea, pinned), label { assert_not_pinned() }, options(nostack));
     }
 }
 
@@ -320,15 +320,7 @@ pub fn enable_irqs() {
 
 #[inline]
 pub(super) fn assert_not_pinned() {
-    if pinned() != 0 {
-        pinned_panic();
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn pinned_panic() -> ! {
-    panic!("interrupts enabled or context switched within CpuLocal::with");
+    assert!(pinned() == 0, "interrupts enabled or context switched within CpuLocal::with");
 }
 
 /// Runs `f` with interrupts off, and restores the state found.

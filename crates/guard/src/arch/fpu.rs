@@ -148,12 +148,8 @@ impl UserFpu {
 
     fn allocate() -> Option<Self> {
         // SAFETY: the layout's size is at least 512.
-        NonNull::new(unsafe { alloc_zeroed(layout()) }).map(|area| Self {
-            area,
-            bases: [0; 2],
-            debug: [0; 5],
-            cpu: NOWHERE.into(),
-        })
+        let area = NonNull::new(unsafe { alloc_zeroed(layout()) })?;
+        Some(Self { area, bases: [0; 2], debug: [0; 5], cpu: AtomicU32::new(NOWHERE) })
     }
 
     fn bytes(&self) -> &[u8] {
