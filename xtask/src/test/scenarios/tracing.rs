@@ -85,9 +85,9 @@ set var watched = 77
 continue
 END
 gdb -nx -q -batch -x commands ./t > g 2>&1 < /dev/null
-sed -nE 's/^#([01]) .*(twice|main) \(.*/\1 \2/p; s/^.*Thread .*\(LWP.*" .*(twice|pthread_barrier_wait) .*/thread in \1/p; /^\$[0-9]|^Value|^(Old|New) value|^(Hardware )?(read )?[Ww]atchpoint|^77$/p; s/.*breakpoint already hit (.*)/hit \1/p; s/.*(exited with code .*)]/\1/p' g"#,
+sed -nE 's/^#([01]) .*(twice|main) \(.*/\1 \2/p; s/^.*Thread .*\(LWP.*" .*(twice|pthread_barrier_wait) .*/thread in \1/p; /^\$[0-9]|^Value|^(Old|New) value|^(Hardware )?(read )?[Ww]atchpoint|^163$/p; s/.*breakpoint already hit (.*)/hit \1/p; s/.*(exited with code .*)]/\1/p' g"#,
         ],
-        "0 twice\n1 main\nthread in twice\nthread in pthread_barrier_wait\n$1 = 100\nValue returned is $2 = 42\nOld value = 0\nNew value = 42\n$3 = 5\n77\nexited with code 03",
+        "0 twice\n1 main\nthread in twice\nthread in pthread_barrier_wait\n$1 = 100\nValue returned is $2 = 42\nHardware watchpoint 2: watched\nHardware read watchpoint 3: other\nOld value = 0\nNew value = 42\nValue = 43\nhit 1 time\nhit 1 time\nWatchpoint 4: watched\nOld value = 42\nNew value = 85\n$3 = 5\n163\nexited with code 03",
     ),
     (
         "gdb attaches to a process, looks and lets go",
