@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use fs::File;
-use linux_raw_sys::net as consts;
+use linux_raw_sys::{general as sys, net as consts};
 use net::unix::Rights;
 use net::{Flags, Incoming, Kind, Outgoing, Socket, Ucred, Wait};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -24,6 +24,9 @@ const MAX_RIGHTS: usize = 253;
 const MAX_CONTROL: usize = 20_480;
 /// The most messages in one call of `sendmmsg(2)`; further ones are left.
 const MAX_MESSAGES: usize = 1024;
+
+/// The sender does not want its bytes copied, and hears when it may use their memory again.
+const MSG_ZEROCOPY: u32 = 0x400_0000;
 
 /// `struct msghdr`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -73,6 +76,10 @@ struct Beside {
     other: Vec<(u32, u32, Vec<u8>)>,
 }
 
+fn is_inet(socket: &Socket) -> bool {
+    matches!(socket.protocol().family(), consts::AF_INET | consts::AF_INET6)
+}
+
 /// Checks who a sender says it is.
 fn check_credentials(task: &Task, who: Ucred) -> Result<(), Errno> {
     let cred = task.cred();
@@ -84,7 +91,8 @@ fn check_credentials(task: &Task, who: Ucred) -> Result<(), Errno> {
 }
 
 /// Reads the control messages of a call that sends.
-fn read_control(task: &Task, addr: usize, len: usize) -> Result<Beside, Errno> {
+fn read_control(task: &Task, socket: &Socket, addr: usize, len: usize) -> Result<Beside, Errno> {
+    let inet = is_inet(socket);
     if len > MAX_CONTROL {
         return Err(Errno::ENOBUFS);
     }
@@ -112,6 +120,12 @@ fn read_control(task: &Task, addr: usize, len: usize) -> Result<Beside, Errno> {
                 let who = Ucred { pid: i32::from_ne_bytes(*pid), uid: u32::from_ne_bytes(*uid), gid: u32::from_ne_bytes(*gid) };
                 check_credentials(task, who)?;
                 beside.credentials = Some(who);
+            }
+            (consts::SOL_SOCKET, kind) if inet => {
+                let cred = task.cred();
+                let marks = cred.capable(sys::CAP_NET_ADMIN) || cred.capable(sys::CAP_NET_RAW);
+                socket.options().check_beside(kind, data, marks)?;
+                beside.other.push((consts::SOL_SOCKET, kind, data.to_vec()));
             }
             (consts::SOL_SOCKET, _) => return Err(Errno::EINVAL),
             (level, kind) => beside.other.push((level, kind, data.to_vec())),
@@ -162,26 +176,30 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
         &mut large[..]
     };
     let mut done = 0;
-    loop {
+    let sent = loop {
         let len = (wanted - done).min(buf.len());
         let copied = pieces(buffers, done, len, |addr, range| uaccess::read_bytes(addr, &mut buf[range]));
         match copied.and_then(|()| once(&buf[..len], done + len == wanted)) {
             Ok(n) => {
                 done += n;
                 if n < len || done == wanted {
-                    return Ok(done);
+                    break Ok(done);
                 }
             }
             Err(Errno::EPIPE) if stream => {
                 if flags & consts::MSG_NOSIGNAL == 0 {
                     signal_broken_pipe(task);
                 }
-                return if done > 0 { Ok(done) } else { Err(Errno::EPIPE) };
+                break if done > 0 { Ok(done) } else { Err(Errno::EPIPE) };
             }
-            Err(_) if done > 0 => return Ok(done),
-            Err(e) => return Err(e),
+            Err(_) if done > 0 => break Ok(done),
+            Err(e) => break Err(e),
         }
+    };
+    if flags & MSG_ZEROCOPY != 0 && matches!(sent, Ok(1..)) && socket.options().switch(consts::SO_ZEROCOPY) {
+        protocol.copied();
     }
+    sent
 }
 
 /// `sendto(2)`
@@ -198,12 +216,12 @@ fn buffers(header: &MsgHdr) -> Result<Buffers, Errno> {
 }
 
 fn send_message(task: &Task, file: &File, header: &MsgHdr, flags: u32) -> SysResult {
-    of_file(file)?;
+    let socket = of_file(file)?;
     let buffers = buffers(header)?;
     let beside = if header.control == 0 || header.control_len == 0 {
         Beside::default()
     } else {
-        read_control(task, header.control as usize, header.control_len as usize)?
+        read_control(task, socket, header.control as usize, header.control_len as usize)?
     };
     let to = To { addr: if header.name_len == 0 { 0 } else { header.name as usize }, len: header.name_len };
     send(task, file, buffers.as_slice(), &to, beside, flags)
@@ -240,13 +258,15 @@ pub fn sys_sendmmsg(task: &Task, fd: i32, messages: UserPtr<MMsgHdr>, count: usi
 /// Receives into the caller's buffers. Also returns what has to be said of it in flags, and where it came from.
 fn receive(socket: &Socket, file: &File, buffers: &[(usize, usize)], flags: u32) -> Result<(usize, u32, Incoming), Errno> {
     let protocol = socket.protocol();
-    // Errors are told by the next call: there is no queue of them.
-    if flags & consts::MSG_ERRQUEUE != 0 && matches!(protocol.family(), consts::AF_INET | consts::AF_INET6) {
-        return Err(Errno::EAGAIN);
-    }
     let wait = wait_of(socket.receive_wait(file.nonblocking()), flags);
     let message_flags = Flags::from_bits_truncate(flags);
     let wanted = total(buffers);
+    if flags & consts::MSG_ERRQUEUE != 0 && is_inet(socket) {
+        let (data, got) = protocol.take_notice(wanted)?;
+        pieces(buffers, 0, data.len(), |addr, range| uaccess::write_bytes(addr, &data[range]))?;
+        let cut = if got.full > got.copied { consts::MSG_TRUNC } else { 0 };
+        return Ok((got.copied, consts::MSG_ERRQUEUE | cut, got));
+    }
     let bytes = protocol.kind() == Kind::Stream;
     // TCP throws away what it is asked to cut off.
     let discards = bytes && flags & consts::MSG_TRUNC != 0 && protocol.family() != consts::AF_UNIX;

@@ -2,9 +2,10 @@
 
 use abi::errno::Errno;
 use alloc::vec;
+use alloc::vec::Vec;
 use bpf::{Program, Purpose};
 use linux_raw_sys::net as consts;
-use net::{Protocol, Ucred};
+use net::{Options, Protocol, Ucred};
 
 use crate::seccomp::read_program;
 use crate::socket::with_socket;
@@ -19,6 +20,9 @@ const MAX_NAME: usize = 16;
 /// `struct timeval`: seconds, microseconds.
 type TimeVal = [i64; 2];
 const MICROS: i64 = 1_000_000;
+
+/// The first number behind those of what filters can load beside a packet.
+const BPF_EXTENSIONS: u32 = 64;
 
 /// `getsockopt(2)`
 pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usize, len: UserPtr<i32>) -> SysResult {
@@ -65,6 +69,23 @@ pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
                 }
                 name
             }
+            consts::SO_PEEK_OFF if !protocol.peeks_beyond() => return Err(Errno::EOPNOTSUPP),
+            consts::SO_PEEK_OFF => options.peek_offset().to_ne_bytes().to_vec(),
+            consts::SO_MEMINFO => memory(protocol, options),
+            consts::SO_TXTIME => {
+                let (clock, flags) = options.launch().unwrap_or((0, 0));
+                [clock.to_ne_bytes(), flags.to_ne_bytes()].concat()
+            }
+            consts::SO_PEERNAME => {
+                let name = protocol.peer()?.encode();
+                if name.len() < room {
+                    return Err(Errno::EINVAL);
+                }
+                name
+            }
+            consts::SO_BPF_EXTENSIONS => BPF_EXTENSIONS.to_ne_bytes().to_vec(),
+            // Neither is there: limits of groups of processes for sockets' memory, interfaces with numbered queues.
+            consts::SO_RESERVE_MEM | consts::SO_INCOMING_NAPI_ID => 0u32.to_ne_bytes().to_vec(),
             consts::SO_COOKIE | consts::SO_NETNS_COOKIE if room < size_of::<u64>() => return Err(Errno::EINVAL),
             consts::SO_COOKIE => options.cookie().to_ne_bytes().to_vec(),
             // There is one network for all.
@@ -87,7 +108,7 @@ pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
             uaccess::read_bytes(value, &mut bytes)?;
             return socket.protocol().set_option(level, option, &bytes).map(|()| 0);
         }
-        let options = socket.options();
+        let (protocol, options) = (socket.protocol(), socket.options());
         if option == consts::SO_BINDTODEVICE {
             let mut name = vec![0; len.min(MAX_NAME - 1)];
             uaccess::read_bytes(value, &mut name)?;
@@ -122,6 +143,39 @@ pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
                 options.set_filter(Some(read_program(value, Purpose::Packets)?))?;
             }
             consts::SO_DETACH_FILTER => options.set_filter(None)?,
+            // As of a kernel without the other sort of BPF.
+            consts::SO_ATTACH_BPF | consts::SO_ATTACH_REUSEPORT_EBPF if len != size_of::<u32>() => return Err(Errno::EINVAL),
+            consts::SO_ATTACH_BPF | consts::SO_ATTACH_REUSEPORT_EBPF if options.filter_locked() => return Err(Errno::EPERM),
+            consts::SO_ATTACH_BPF | consts::SO_ATTACH_REUSEPORT_EBPF => return Err(Errno::EOPNOTSUPP),
+            consts::SO_ATTACH_REUSEPORT_CBPF => {
+                if len != size_of::<[u64; 2]>() {
+                    return Err(Errno::EINVAL);
+                }
+                if !options.switch(consts::SO_REUSEPORT) {
+                    return Err(Errno::EINVAL);
+                }
+                options.set_chooser(Some(read_program(value, Purpose::Packets)?))?;
+            }
+            consts::SO_DETACH_REUSEPORT_BPF if !options.switch(consts::SO_REUSEPORT) => return Err(Errno::ENOENT),
+            consts::SO_DETACH_REUSEPORT_BPF => options.set_chooser(None)?,
+            consts::SO_TIMESTAMPING_OLD | consts::SO_TIMESTAMPING_NEW => {
+                let first = if options.begins_numbers(number) { protocol.first_number()? } else { 0 };
+                options.set_stamping(option, number, first)?;
+            }
+            consts::SO_PEEK_OFF if !protocol.peeks_beyond() => return Err(Errno::EOPNOTSUPP),
+            consts::SO_PEEK_OFF => options.set_peek_offset(number),
+            consts::SO_ZEROCOPY if !protocol.spares_copies() => return Err(Errno::EOPNOTSUPP),
+            consts::SO_ZEROCOPY if !(0..=1).contains(&number) => return Err(Errno::EINVAL),
+            consts::SO_TXTIME => {
+                if len != size_of::<[i32; 2]>() {
+                    return Err(Errno::EINVAL);
+                }
+                let [clock, flags] = UserPtr::<[i32; 2]>::new(value).read()?;
+                options.set_launch(clock, flags.cast_unsigned(), task.cred().capable(linux_raw_sys::general::CAP_NET_ADMIN))?;
+            }
+            consts::SO_RESERVE_MEM => return Err(Errno::EOPNOTSUPP),
+            // Another way is taken at once: there is but one.
+            consts::SO_CNX_ADVICE => {}
             consts::SO_LOCK_FILTER => options.lock_filter(number != 0)?,
             consts::SO_TYPE | consts::SO_PROTOCOL | consts::SO_DOMAIN | consts::SO_ERROR | consts::SO_ACCEPTCONN => {
                 return Err(Errno::ENOPROTOOPT);
@@ -130,6 +184,14 @@ pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
         }
         Ok(0)
     })
+}
+
+/// What the socket's queues hold and may, in the order of `SK_MEMINFO_*`.
+fn memory(protocol: &dyn Protocol, options: &Options) -> Vec<u8> {
+    let memory = protocol.memory();
+    let (received, sent) = (memory.received as u32, memory.sent as u32);
+    let (receives, sends) = (options.receive_buffer() as u32, options.send_buffer() as u32);
+    [received, receives, sent, sends, 0, sent, 0, 0, memory.lost as u32].map(u32::to_ne_bytes).concat()
 }
 
 /// The peer's groups, all or (`ERANGE`) only how much room they take.

@@ -85,8 +85,8 @@ calls! {
     51 getsockname(Fd, Ptr, Ptr) = [socket::sys_getsockname];
     52 getpeername(Fd, Ptr, Ptr) = [socket::sys_getpeername];
     53 socketpair(Num, Hex, Int, Ptr) = [socket::sys_socketpair];
-    54 setsockopt(Fd, Num, Num, Ptr, Int) = [sockopt::sys_setsockopt]; // partial: no SO_PEEK_OFF, SO_ZEROCOPY, SO_TXTIME, eBPF; no time stamps of what is sent
-    55 getsockopt(Fd, Num, Num, Ptr, Ptr) = [sockopt::sys_getsockopt]; // partial: no SO_PEEK_OFF, SO_ZEROCOPY, SO_TXTIME, SO_MEMINFO
+    54 setsockopt(Fd, Num, Num, Ptr, Int) = [sockopt::sys_setsockopt];
+    55 getsockopt(Fd, Num, Num, Ptr, Ptr) = [sockopt::sys_getsockopt];
     56 clone(Hex, Ptr, Ptr, Ptr, Ptr) = [regs clone::sys_clone]; // partial: namespaces are EPERM
     57 fork() = [regs clone::sys_fork];
     58 vfork() = [regs clone::sys_vfork];

@@ -42,6 +42,20 @@ pub(crate) fn set(deadline_ns: u64, alarm: Arc<dyn Alarm>) -> Ticket {
     ticket
 }
 
+/// An alarm of a socket.
+struct SocketAlarm(Arc<dyn net::Alarm>);
+
+impl Alarm for SocketAlarm {
+    fn fire(&self) {
+        self.0.fire();
+    }
+}
+
+/// Sets an alarm of a socket.
+pub(crate) fn set_for_sockets(deadline_ns: u64, alarm: Arc<dyn net::Alarm>) {
+    set(deadline_ns, Arc::new(SocketAlarm(alarm)));
+}
+
 /// Takes an alarm back. It may be firing at this moment.
 pub(crate) fn cancel(ticket: Ticket) {
     let alarm = ALARMS.lock().remove(&(ticket.0, ticket.1));

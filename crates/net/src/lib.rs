@@ -11,8 +11,10 @@
 extern crate alloc;
 
 mod address;
+mod alarms;
 pub mod inet;
 pub mod netlink;
+mod notices;
 mod options;
 mod port;
 mod rare;
@@ -21,5 +23,6 @@ mod stream;
 pub mod unix;
 
 pub use address::{Address, UnixName};
+pub use alarms::{Alarm, set_alarms};
 pub use options::{Linger, Options};
-pub use socket::{Caller, Flags, Groups, Incoming, Kind, Outgoing, Protocol, Socket, Ucred, Wait, set_identity};
+pub use socket::{Caller, Flags, Groups, Incoming, Kind, Memory, Outgoing, Protocol, Socket, Ucred, Wait, set_identity};

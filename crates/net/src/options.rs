@@ -1,9 +1,11 @@
 //! What `setsockopt(2)` sets on any socket (`socket(7)`).
 
+use crate::Flags;
+use crate::notices::{Notice, Notices};
 use crate::rare::Rare;
 use abi::errno::Errno;
 use alloc::boxed::Box;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use fs::Result;
 use linux_raw_sys::net;
 use task::Mutex;
@@ -35,6 +37,11 @@ pub struct Options {
     pub(crate) stamp: AtomicU32,
     /// What `SO_TIMESTAMPING` is set to.
     pub(crate) stamping: AtomicU32,
+    /// The number of the message that is stamped next, or of a stream the byte from which they are counted.
+    pub(crate) stamp_key: AtomicU32,
+    /// Where looking at what waits begins, bytes (`SO_PEEK_OFF`); -1: always at the front.
+    peek_offset: AtomicI32,
+    pub(crate) notices: Notices,
     /// Whether there is a filter.
     pub(crate) filtered: AtomicBool,
     pub(crate) rare: Mutex<Option<Box<Rare>>>,
@@ -54,6 +61,9 @@ impl Default for Options {
             linger: AtomicU64::new(0),
             stamp: AtomicU32::new(0),
             stamping: AtomicU32::new(0),
+            stamp_key: AtomicU32::new(0),
+            peek_offset: AtomicI32::new(-1),
+            notices: Notices::default(),
             filtered: AtomicBool::new(false),
             rare: Mutex::new(None),
         }
@@ -71,7 +81,10 @@ const SWITCHES: u64 = 1 << net::SO_DEBUG
     | 1 << net::SO_NO_CHECK
     | 1 << net::SO_RXQ_OVFL
     | 1 << net::SO_SELECT_ERR_QUEUE
-    | 1 << net::SO_PASSSEC;
+    | 1 << net::SO_PASSSEC
+    | 1 << net::SO_WIFI_STATUS
+    | 1 << net::SO_NOFCS
+    | 1 << net::SO_ZEROCOPY;
 
 fn is_switch(option: u32) -> bool {
     option < u64::BITS && SWITCHES >> option & 1 != 0
@@ -100,7 +113,8 @@ impl Options {
             stamp: AtomicU32::new(self.stamp.load(Ordering::Relaxed)),
             stamping: AtomicU32::new(self.stamping.load(Ordering::Relaxed)),
             filtered: AtomicBool::new(self.filtered.load(Ordering::Relaxed)),
-            rare: Mutex::new(self.rare.lock().clone()),
+            rare: Mutex::new(self.inherited_rare()),
+            ..Self::default()
         }
     }
 
@@ -156,6 +170,37 @@ impl Options {
     /// Sets what happens at closing.
     pub fn set_linger(&self, (on, seconds): Linger) {
         self.linger.store(u64::from(on) << 32 | u64::from(seconds.cast_unsigned()), Ordering::Relaxed);
+    }
+
+    /// Where looking at what waits begins; -1: always at the front.
+    #[must_use]
+    pub fn peek_offset(&self) -> i32 {
+        self.peek_offset.load(Ordering::Relaxed)
+    }
+
+    /// Sets it.
+    pub fn set_peek_offset(&self, offset: i32) {
+        self.peek_offset.store(offset, Ordering::Relaxed);
+    }
+
+    /// How many bytes a call with these flags leaves out.
+    pub(crate) fn left_out(&self, flags: Flags) -> usize {
+        if flags.contains(Flags::PEEK) { self.peek_offset().max(0) as usize } else { 0 }
+    }
+
+    /// So many bytes were received, or only looked at.
+    pub(crate) fn went_on(&self, bytes: usize, flags: Flags) {
+        let offset = self.peek_offset();
+        if offset >= 0 {
+            let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+            let ahead = if flags.contains(Flags::PEEK) { offset.saturating_add(bytes) } else { (offset - bytes).max(0) };
+            self.set_peek_offset(ahead);
+        }
+    }
+
+    /// The socket has to be told something, unless there are too many such things.
+    pub(crate) fn notice(&self, notice: Notice) {
+        self.notices.put(notice, self.receive_buffer());
     }
 
     /// An option of the level `SOL_SOCKET` that is a number and the same for all families.
@@ -215,7 +260,6 @@ impl Options {
             net::SO_TIMESTAMP_OLD | net::SO_TIMESTAMPNS_OLD | net::SO_TIMESTAMP_NEW | net::SO_TIMESTAMPNS_NEW => {
                 self.stamp.store(if value != 0 { option } else { 0 }, Ordering::Relaxed);
             }
-            net::SO_TIMESTAMPING_OLD | net::SO_TIMESTAMPING_NEW => self.set_stamping(option, value)?,
             _ => return self.remember(option, value, privileged),
         }
         Ok(())

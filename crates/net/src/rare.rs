@@ -1,6 +1,7 @@
 //! Options that few sockets have: filters, the time of arrival, and numbers that are remembered and have no meaning here.
 
 use crate::Options;
+use crate::notices::{Cause, Notice};
 use abi::errno::Errno;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -21,11 +22,15 @@ pub(crate) struct Rare {
     locked: bool,
     /// What tells it from others; 0 until somebody asks.
     cookie: u64,
+    /// Chooses among sockets that share a port (`SO_ATTACH_REUSEPORT_CBPF`).
+    chooser: Option<Arc<Program>>,
+    /// Clock and flags of times at which messages are to go out (`SO_TXTIME`).
+    launch: Option<(i32, u32)>,
     numbers: Vec<(u32, i32)>,
 }
 
 /// Numbers that are remembered, what they are at first, and whether it takes a right to set them.
-const REMEMBERED: [(u32, i32, bool); 8] = [
+const REMEMBERED: [(u32, i32, bool); 10] = [
     (net::SO_MARK, 0, true),
     (net::SO_BUSY_POLL, 0, true),
     (net::SO_PREFER_BUSY_POLL, 0, true),
@@ -35,11 +40,23 @@ const REMEMBERED: [(u32, i32, bool); 8] = [
     (net::SO_INCOMING_CPU, -1, false),
     (net::SO_BINDTOIFINDEX, 0, false),
     (net::SO_BUF_LOCK, 0, false),
+    (net::SO_RCVMARK, 0, true),
+    // "As the host does it."
+    (net::SO_TXREHASH, 255, false),
 ];
 
-/// Flags of `SO_TIMESTAMPING`: software's stamps, of what arrives; all there are.
+/// Flags of `SO_TIMESTAMPING`: software's stamps, of what arrives and of what is sent, at each stage; all there are.
+const OF_SENT: u32 = 1 << 1;
 const OF_ARRIVALS: u32 = 1 << 3;
 const SOFTWARE: u32 = 1 << 4;
+const OF_QUEUED: u32 = 1 << 8;
+const OF_ENDED: u32 = 1 << 9;
+/// What is sent is told of with a number; without its bytes; with counters, which takes that it is without.
+const NUMBERED: u32 = 1 << 7;
+const WITHOUT_BYTES: u32 = 1 << 11;
+const WITH_COUNTERS: u32 = 1 << 12;
+/// Those that one message may have of its own.
+const OF_A_MESSAGE: u32 = 1 | OF_SENT | OF_QUEUED | OF_ENDED;
 const ALL_STAMPING: u32 = (1 << 16) - 1;
 /// The option was set by its newer number.
 const NEWER: u32 = 1 << 31;
@@ -113,10 +130,30 @@ impl Options {
         })
     }
 
-    pub(crate) fn set_stamping(&self, option: u32, flags: i32) -> Result<()> {
+    /// What a socket made by accepting from this one has of it.
+    pub(crate) fn inherited_rare(&self) -> Option<Box<Rare>> {
+        self.rare.lock().clone().map(|rare| Box::new(Rare { cookie: 0, ..*rare }))
+    }
+
+    /// Whether setting `SO_TIMESTAMPING` to `flags` begins to number what is sent.
+    #[must_use]
+    pub fn begins_numbers(&self, flags: i32) -> bool {
+        flags.cast_unsigned() & NUMBERED != 0 && self.stamping() & NUMBERED == 0
+    }
+
+    /// Sets what is stamped with the time (`SO_TIMESTAMPING`). If that begins to number what is sent, `first` is the number of what is sent
+    /// next, or of the stream's byte from which they are counted.
+    ///
+    /// # Errors
+    /// `EINVAL`.
+    pub fn set_stamping(&self, option: u32, flags: i32, first: u32) -> Result<()> {
+        let begins = self.begins_numbers(flags);
         let flags = flags.cast_unsigned();
-        if flags & !ALL_STAMPING != 0 {
+        if flags & !ALL_STAMPING != 0 || flags & (WITH_COUNTERS | WITHOUT_BYTES) == WITH_COUNTERS {
             return Err(Errno::EINVAL);
+        }
+        if begins {
+            self.stamp_key.store(first, Ordering::Relaxed);
         }
         let newer = if option == net::SO_TIMESTAMPING_NEW { NEWER } else { 0 };
         self.stamping.store(flags | newer, Ordering::Relaxed);
@@ -127,6 +164,120 @@ impl Options {
     #[must_use]
     pub fn stamping(&self) -> u32 {
         self.stamping.load(Ordering::Relaxed) & !NEWER
+    }
+
+    /// At which stages what is sent now is stamped, if at any; `beside` is what was said of the message.
+    pub(crate) fn stages(&self, beside: &[Beside]) -> u32 {
+        let stamping = self.stamping.load(Ordering::Relaxed);
+        if stamping == 0 {
+            return 0;
+        }
+        let own = beside.iter().find(|(level, kind, _)| {
+            *level == net::SOL_SOCKET && matches!(*kind, net::SO_TIMESTAMPING_OLD | net::SO_TIMESTAMPING_NEW)
+        });
+        let asked = own.and_then(|(.., bytes)| bytes.first_chunk()).map_or(stamping, |bytes| u32::from_ne_bytes(*bytes));
+        asked & (OF_SENT | OF_QUEUED | OF_ENDED)
+    }
+
+    /// The number of a message that is sent now.
+    pub(crate) fn next_number(&self) -> u32 {
+        if self.stamping() & NUMBERED == 0 { 0 } else { self.stamp_key.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// The number of what ends with a stream's byte number `last`.
+    pub(crate) fn byte_number(&self, last: u64) -> u32 {
+        if self.stamping() & NUMBERED == 0 { 0 } else { (last as u32).wrapping_sub(self.stamp_key.load(Ordering::Relaxed)) }
+    }
+
+    /// Tells when what was sent as number `key` went through its stages; `packet` makes it as it went out.
+    pub(crate) fn stamp_sent(&self, stages: u32, key: u32, packet: impl FnOnce() -> Vec<u8>) {
+        let time = Some(now());
+        let bare = self.stamping() & WITHOUT_BYTES != 0;
+        let data = if bare { Vec::new() } else { packet() };
+        for (asked, stage) in [(OF_QUEUED, 1), (OF_SENT, 0), (OF_ENDED, 2)] {
+            if stages & asked != 0 {
+                // What has come to its end has no bytes any more.
+                let data = if stage == 2 { Vec::new() } else { data.clone() };
+                self.notice(Notice { cause: Cause::stamped(stage, key), offender: None, to: None, time, data });
+            }
+        }
+    }
+
+    /// What was sent was told of at stages that only streams have.
+    pub(crate) const fn of_messages(stages: u32) -> u32 {
+        stages & !OF_ENDED
+    }
+
+    /// The control message that tells of a time, if those of software are wanted.
+    pub(crate) fn stamp_of(&self, time: u64) -> Option<Beside> {
+        let stamping = self.stamping.load(Ordering::Relaxed);
+        (stamping & SOFTWARE != 0).then(|| three_stamps(Timestamp::from_ns(time), stamping))
+    }
+
+    /// Checks what a program says of a message at the level of all sockets.
+    ///
+    /// # Errors
+    /// `EINVAL`; `EPERM` for a mark unless `privileged`.
+    pub fn check_beside(&self, kind: u32, bytes: &[u8], privileged: bool) -> Result<()> {
+        let word = || bytes.first_chunk().filter(|_| bytes.len() == 4).map(|word| u32::from_ne_bytes(*word)).ok_or(Errno::EINVAL);
+        match kind {
+            net::SO_MARK if !privileged => Err(Errno::EPERM),
+            net::SO_MARK => word().map(drop),
+            net::SO_TIMESTAMPING_OLD | net::SO_TIMESTAMPING_NEW => {
+                if word()? & !OF_A_MESSAGE == 0 {
+                    Ok(())
+                } else {
+                    Err(Errno::EINVAL)
+                }
+            }
+            // Nothing waits at the loop, so that it goes out at once whatever the time is.
+            net::SO_TXTIME if bytes.len() == 8 && self.launch().is_some() => Ok(()),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Clock and flags of times at which messages are to go out (`SO_TXTIME`), if there may be such.
+    #[must_use]
+    pub fn launch(&self) -> Option<(i32, u32)> {
+        self.rare.lock().as_ref()?.launch
+    }
+
+    /// Allows such times.
+    ///
+    /// # Errors
+    /// `EINVAL`; `EPERM` for a clock that only the `privileged` may use.
+    pub fn set_launch(&self, clock: i32, flags: u32, privileged: bool) -> Result<()> {
+        const ALL: u32 = 3;
+        const MONOTONIC: i32 = 1;
+        if flags & !ALL != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if clock != MONOTONIC && !privileged {
+            return Err(Errno::EPERM);
+        }
+        self.change_rare(|rare| rare.launch = Some((clock, flags)));
+        Ok(())
+    }
+
+    /// Sets what chooses among the sockets that share this one's port, or takes it away.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is nothing to be taken away.
+    pub fn set_chooser(&self, chooser: Option<Program>) -> Result<()> {
+        self.change_rare(|rare| {
+            if chooser.is_none() && rare.chooser.is_none() {
+                return Err(Errno::ENOENT);
+            }
+            rare.chooser = chooser.map(Arc::new);
+            Ok(())
+        })
+    }
+
+    /// Which of `count` sockets that share this one's port gets a message, if there is something that chooses and it does.
+    pub(crate) fn choose(&self, data: &[u8], count: usize) -> Option<usize> {
+        let chooser = self.rare.lock().as_ref()?.chooser.clone()?;
+        let chosen = chooser.run(&(&[][..], data)) as usize;
+        (chosen < count).then_some(chosen)
     }
 
     /// The time, nanoseconds since 1970, if what arrives now has to be stamped with it; else 0.
@@ -143,16 +294,14 @@ impl Options {
             return told;
         }
         let time = Timestamp::from_ns(if arrival == 0 { now() } else { arrival });
-        let pair = |fraction: u32| [time.sec.to_ne_bytes(), i64::from(fraction).to_ne_bytes()].concat();
+        let pair = |fraction: u32| pair(time.sec, fraction);
         match stamp {
             0 => {}
             net::SO_TIMESTAMP_OLD | net::SO_TIMESTAMP_NEW => told.push((net::SOL_SOCKET, stamp, pair(time.nsec / 1000))),
             _ => told.push((net::SOL_SOCKET, stamp, pair(time.nsec))),
         }
         if stamping & (OF_ARRIVALS | SOFTWARE) == OF_ARRIVALS | SOFTWARE {
-            let kind = if stamping & NEWER != 0 { net::SO_TIMESTAMPING_NEW } else { net::SO_TIMESTAMPING_OLD };
-            // Three stamps: software's, one that is not used any more, hardware's.
-            told.push((net::SOL_SOCKET, kind, [pair(time.nsec), alloc::vec![0; 32]].concat()));
+            told.push(three_stamps(time, stamping));
         }
         told
     }
@@ -217,8 +366,18 @@ impl Options {
     }
 }
 
+fn pair(seconds: i64, fraction: u32) -> Vec<u8> {
+    [seconds.to_ne_bytes(), i64::from(fraction).to_ne_bytes()].concat()
+}
+
+/// The control message of `SO_TIMESTAMPING`: three stamps, software's, one that is not used any more, hardware's.
+fn three_stamps(time: Timestamp, stamping: u32) -> Beside {
+    let kind = if stamping & NEWER != 0 { net::SO_TIMESTAMPING_NEW } else { net::SO_TIMESTAMPING_OLD };
+    (net::SOL_SOCKET, kind, [pair(time.sec, time.nsec), alloc::vec![0; 32]].concat())
+}
+
 /// Nanoseconds since 1970.
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     let now = Timestamp::now();
     (now.sec.cast_unsigned()) * 1_000_000_000 + u64::from(now.nsec)
 }

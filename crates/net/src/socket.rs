@@ -179,6 +179,17 @@ pub struct Incoming {
     pub beside: Vec<(u32, u32, Vec<u8>)>,
 }
 
+/// What a socket's queues hold, bytes (`SO_MEMINFO`).
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Memory {
+    /// What waits to be received.
+    pub received: usize,
+    /// What was sent and waits to be received by the peer.
+    pub sent: usize,
+    /// How many messages were lost for want of room.
+    pub lost: u64,
+}
+
 /// One family's sockets.
 pub trait Protocol: FileOps {
     /// The family's number.
@@ -267,6 +278,40 @@ pub trait Protocol: FileOps {
 
     /// Bytes that wait to be received, or else those sent that the peer has not received.
     fn queued(&self, incoming: bool) -> usize;
+
+    /// What its queues hold.
+    fn memory(&self) -> Memory {
+        Memory { received: self.queued(true), sent: self.queued(false), lost: 0 }
+    }
+
+    /// Takes the oldest of what it is to be told of what it sent, with at most `limit` bytes.
+    ///
+    /// # Errors
+    /// `EAGAIN` if there is nothing.
+    fn take_notice(&self, _limit: usize) -> Result<(Vec<u8>, Incoming)> {
+        Err(Errno::EAGAIN)
+    }
+
+    /// What was just sent was not to be copied (`MSG_ZEROCOPY`), and was.
+    fn copied(&self) {}
+
+    /// Whether `SO_ZEROCOPY` can be set.
+    fn spares_copies(&self) -> bool {
+        false
+    }
+
+    /// Whether `SO_PEEK_OFF` can be set.
+    fn peeks_beyond(&self) -> bool {
+        false
+    }
+
+    /// The number from which what is sent is counted if that begins now: of a stream that of the byte that is sent next.
+    ///
+    /// # Errors
+    /// `EINVAL` if it cannot begin.
+    fn first_number(&self) -> Result<u32> {
+        Ok(0)
+    }
 
     /// An option of a level below that of all sockets.
     ///

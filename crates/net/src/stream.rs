@@ -161,7 +161,7 @@ fn take_bytes(queue: &mut Stream, buf: &mut [u8], peek: bool, hole: usize, who: 
             let from = from.unwrap_or(Ucred::UNKNOWN_SENDER);
             !who || *taken.credentials.get_or_insert(from) == from
         };
-        for mark in &mut queue.marks {
+        for mark in queue.marks.iter_mut().filter(|mark| mark.end > start) {
             if at < mark.start {
                 if !go_on(&mut taken, None) {
                     taken.stop = true;
@@ -224,11 +224,19 @@ pub(crate) struct Pair<'a, Q> {
 }
 
 impl<Q: AsMut<Stream>> Pair<'_, Q> {
-    /// Sends bytes with what goes with them. How many is less than all of them if it may not, or need not, wait for room.
+    /// Sends bytes with what goes with them. How many is less than all of them if it may not, or need not, wait for room. `told` hears of
+    /// each stretch that was put into the queue, and how many bytes there were before it.
     ///
     /// # Errors
     /// As [`Wait::at`]; the port's own error; `EPIPE` if nothing can be sent any more.
-    pub(crate) fn send(&self, mut message: Outgoing<'_>, credentials: Option<Ucred>, flags: Flags, wait: Wait) -> Result<usize> {
+    pub(crate) fn send(
+        &self,
+        mut message: Outgoing<'_>,
+        credentials: Option<Ucred>,
+        flags: Flags,
+        wait: Wait,
+        told: &mut dyn FnMut(u64, &[u8]),
+    ) -> Result<usize> {
         let data = message.data;
         let urgent = flags.contains(Flags::OOB);
         let mut done = 0;
@@ -256,10 +264,13 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
                 if credentials.is_some() || rights.is_some() {
                     queue.mark(Mark { start, end: start + n as u64, credentials, rights });
                 }
-                Some(Ok(n))
+                Some(Ok((start, n)))
             };
             match wait.at(&self.own.writable, attempt) {
-                Ok(n) => done += n,
+                Ok((start, n)) => {
+                    told(start, &data[done..done + n]);
+                    done += n;
+                }
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => break,
             }
@@ -274,6 +285,7 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
     }
 
     /// Sends bytes with nothing else, if that takes no more than putting them into a queue. `None`: it takes more.
+    #[inline]
     pub(crate) fn send_plain(&self, data: &[u8]) -> Option<usize> {
         if self.own.failed() || self.own.is_shut(SENDING) {
             return None;
@@ -341,7 +353,8 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
                         hole = 0;
                     }
                 }
-                if queue.as_mut().bytes.len() == hole {
+                hole += self.own.options.left_out(flags);
+                if queue.as_mut().bytes.len() <= hole {
                     drop(queue);
                     if let Some(error) = self.own.take_error() {
                         return Some(Err(error));
@@ -358,6 +371,7 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
             if !peek && taken.bytes > 0 {
                 self.peer.writable.notify_of(ROOM);
             }
+            self.own.options.went_on(taken.bytes, flags);
             got.copied += taken.bytes;
             got.credentials = got.credentials.or(taken.credentials);
             let seen = (!taken.seen.is_empty()).then(|| Rights::new(taken.seen));
@@ -398,7 +412,7 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
             WHOLE
         } else {
             let any = || {
-                let bytes = self.own.queue.lock().as_mut().bytes.len();
+                let bytes = self.own.queue.lock().as_mut().bytes.len().saturating_sub(self.own.options.left_out(flags));
                 (bytes > 0 || self.own.failed() || self.own.is_shut(RECEIVING)).then_some(Ok(bytes.max(1)))
             };
             wait.at(&self.own.readable, any)?

@@ -46,17 +46,17 @@ pub const CHECKS: &[(&str, Check)] = &[
 const LOCAL: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
 /// Two connected sockets: client and server.
-fn pair_at(ip: impl Into<std::net::IpAddr>) -> Result<(TcpStream, TcpStream)> {
+pub fn pair_at(ip: impl Into<std::net::IpAddr>) -> Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind(SocketAddr::new(ip.into(), 0))?;
     let client = TcpStream::connect(listener.local_addr()?)?;
     Ok((client, listener.accept()?.0))
 }
 
-fn pair() -> Result<(TcpStream, TcpStream)> {
+pub fn pair() -> Result<(TcpStream, TcpStream)> {
     pair_at(LOCAL)
 }
 
-fn socket(family: libc::c_int, kind: libc::c_int) -> io::Result<OwnedFd> {
+pub fn socket(family: libc::c_int, kind: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: the new number belongs to nobody else.
     unsafe { Ok(OwnedFd::from_raw_fd(checked(libc::socket(family, kind, 0))?)) }
 }
@@ -98,12 +98,12 @@ pub fn port_of(fd: &impl AsRawFd) -> io::Result<u16> {
     Ok(u16::from_be(address.sin6_port))
 }
 
-fn listen(fd: &impl AsRawFd, backlog: libc::c_int) -> io::Result<()> {
+pub fn listen(fd: &impl AsRawFd, backlog: libc::c_int) -> io::Result<()> {
     // SAFETY: a plain system call.
     checked(unsafe { libc::listen(fd.as_raw_fd(), backlog) }).map(drop)
 }
 
-fn get(fd: &impl AsRawFd, level: libc::c_int, option: libc::c_int) -> io::Result<i32> {
+pub fn get(fd: &impl AsRawFd, level: libc::c_int, option: libc::c_int) -> io::Result<i32> {
     let mut value = 0i32;
     let mut len = 4;
     // SAFETY: both are alive during the call.
@@ -111,13 +111,13 @@ fn get(fd: &impl AsRawFd, level: libc::c_int, option: libc::c_int) -> io::Result
     Ok(value)
 }
 
-fn set<T>(fd: &impl AsRawFd, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
+pub fn set<T>(fd: &impl AsRawFd, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
     let len = mem::size_of::<T>() as libc::socklen_t;
     // SAFETY: the value is alive during the call.
     checked(unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const *value).cast(), len) }).map(drop)
 }
 
-fn nonblocking(fd: &impl AsRawFd) -> io::Result<()> {
+pub fn nonblocking(fd: &impl AsRawFd) -> io::Result<()> {
     // SAFETY: plain system calls.
     unsafe {
         let flags = checked(libc::fcntl(fd.as_raw_fd(), libc::F_GETFL))?;
@@ -126,7 +126,7 @@ fn nonblocking(fd: &impl AsRawFd) -> io::Result<()> {
 }
 
 /// Waits until one of `events` is so, and returns all that is.
-fn wait_for(fd: &impl AsRawFd, events: i16) -> Result<i16> {
+pub fn wait_for(fd: &impl AsRawFd, events: i16) -> Result<i16> {
     let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
     // SAFETY: one entry, alive during the call.
     let n = checked(unsafe { libc::poll(&raw mut entry, 1, 20_000) })?;
@@ -188,7 +188,7 @@ fn stream_of_8_mib_both_ways() -> Result<()> {
 }
 
 /// A port at which nobody listens.
-fn unused_port() -> Result<u16> {
+pub fn unused_port() -> Result<u16> {
     Ok(TcpListener::bind((LOCAL, 0))?.local_addr()?.port())
 }
 
@@ -689,7 +689,23 @@ fn datagrams_are_lost() -> Result<()> {
 
 /// What `recvmsg` gives of control messages: level, kind, bytes.
 pub fn receive_control(fd: &impl AsRawFd) -> io::Result<Vec<(i32, i32, Vec<u8>)>> {
-    let mut bytes = [0u8; 64];
+    receive_all(fd, 0).map(|all| all.control)
+}
+
+/// What `recvmsg` gives.
+pub struct Received {
+    pub data: Vec<u8>,
+    pub flags: i32,
+    /// Of the address.
+    pub name: Vec<u8>,
+    /// Level, kind, bytes.
+    pub control: Vec<(i32, i32, Vec<u8>)>,
+}
+
+/// One message with all that comes with it.
+pub fn receive_all(fd: &impl AsRawFd, flags: i32) -> io::Result<Received> {
+    let mut bytes = [0u8; 256];
+    let mut name = [0u8; 128];
     let mut control = [0u64; 32];
     let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // SAFETY: a structure of numbers and pointers may be zero.
@@ -698,8 +714,10 @@ pub fn receive_control(fd: &impl AsRawFd) -> io::Result<Vec<(i32, i32, Vec<u8>)>
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = mem::size_of_val(&control);
+    message.msg_name = name.as_mut_ptr().cast();
+    message.msg_namelen = name.len() as libc::socklen_t;
     // SAFETY: all it points to is alive during the call.
-    checked(unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, 0) } as libc::c_int)?;
+    let n = checked(unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) } as libc::c_int)?;
     let control: Vec<u8> = control.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let mut rest = &control[..message.msg_controllen];
     let mut told = Vec::new();
@@ -709,7 +727,8 @@ pub fn receive_control(fd: &impl AsRawFd) -> io::Result<Vec<(i32, i32, Vec<u8>)>
         told.push((word(8), word(12), rest[16..len].to_vec()));
         rest = rest.get(len.next_multiple_of(8)..).unwrap_or_default();
     }
-    Ok(told)
+    let (data, name) = (bytes[..n as usize].to_vec(), name[..message.msg_namelen as usize].to_vec());
+    Ok(Received { data, flags: message.msg_flags, name, control: told })
 }
 
 fn packet_info() -> Result<()> {

@@ -28,6 +28,7 @@ mod listeners;
 mod locks;
 mod mappings;
 mod memory;
+mod notices;
 mod packets;
 mod pressure;
 mod proc;
@@ -112,6 +113,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         sockets::CHECKS,
         urgent::CHECKS,
         arrivals::CHECKS,
+        notices::CHECKS,
         packets::CHECKS,
         inet::CHECKS,
         tokio_server::CHECKS,

@@ -4,7 +4,7 @@ use super::options::{IP, IPV6};
 use super::{Common, Family, network};
 use crate::port::{self, RECEIVING, SENDING};
 use crate::rare::Beside;
-use crate::{Address, Flags, Incoming, Options, Wait};
+use crate::{Address, Caller, Flags, Incoming, Kind, Memory, Options, Outgoing, Protocol, Socket, Wait};
 use abi::errno::Errno;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
 use fs::poll::{Events, PollTable};
-use fs::{File, Result};
+use fs::{File, FileOps, Result};
 use linux_raw_sys::net;
 
 /// What a datagram takes up of the receiver's buffer besides its bytes.
@@ -63,6 +63,21 @@ impl Inbox {
         Self { port: port::Port::new(options.clone()), options, lost: AtomicU64::new(0) }
     }
 
+    /// Error, data: whoever waits for either looks again.
+    pub(super) fn fail(&self, error: Errno) {
+        self.port.set_error(error);
+        self.port.readable.notify();
+    }
+
+    /// Tells when a datagram that has gone out did; `beside` is what was said of it.
+    pub(super) fn stamp_sent(&self, beside: &[Beside], packet: impl FnOnce() -> Vec<u8>) {
+        let stages = Options::of_messages(self.options.stages(beside));
+        if stages != 0 {
+            self.options.stamp_sent(stages, self.options.next_number(), packet);
+            self.port.readable.notify_of(Events::ERR);
+        }
+    }
+
     /// What waits to be received takes up so many bytes.
     pub(super) fn charge(&self) -> usize {
         self.port.queue.lock().charge
@@ -100,7 +115,8 @@ impl Inbox {
         self.port.readable.notify_of(Events::READABLE);
     }
 
-    fn next(&self, flags: Flags, wait: Wait) -> Result<Option<Datagram>> {
+    /// The next datagram, and how many of its bytes are left out.
+    fn next(&self, flags: Flags, wait: Wait) -> Result<Option<(Datagram, usize)>> {
         if flags.contains(Flags::OOB) {
             return Err(Errno::EAGAIN);
         }
@@ -108,16 +124,22 @@ impl Inbox {
             if let Some(error) = self.port.take_error() {
                 return Some(Err(error));
             }
+            let mut skip = self.options.left_out(flags);
             let mut queue = self.port.queue.lock();
             let found = if flags.contains(Flags::PEEK) {
-                queue.datagrams.front().cloned()
+                let beyond = queue.datagrams.iter().find(|datagram| {
+                    let within = skip == 0 || skip < datagram.data.len();
+                    skip -= if within { 0 } else { datagram.data.len() };
+                    within
+                });
+                beyond.cloned()
             } else {
                 let taken = queue.datagrams.pop_front();
                 queue.charge -= taken.as_ref().map_or(0, |d| d.data.len() + COST);
                 taken
             };
             match found {
-                Some(datagram) => Some(Ok(Some(datagram))),
+                Some(datagram) => Some(Ok(Some((datagram, skip)))),
                 None => self.port.is_shut(RECEIVING).then_some(Ok(None)),
             }
         };
@@ -136,21 +158,16 @@ impl Inbox {
         Incoming { full: datagram.data.len(), from: Some(common.shown(datagram.from)), beside, ..Incoming::default() }
     }
 
-    /// What `Protocol::receive` promises.
-    pub(super) fn receive(&self, common: &Common, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
-        let Some(datagram) = self.next(flags, wait)? else { return Ok(Incoming::default()) };
-        let mut got = self.incoming(common, &datagram);
-        got.copied = datagram.data.len().min(buf.len());
-        buf[..got.copied].copy_from_slice(&datagram.data[..got.copied]);
-        Ok(got)
-    }
-
     /// What `Protocol::receive_owned` promises.
     pub(super) fn receive_owned(&self, common: &Common, limit: usize, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
-        let Some(mut datagram) = self.next(flags, wait)? else { return Ok((Vec::new(), Incoming::default())) };
+        let Some((mut datagram, skip)) = self.next(flags, wait)? else { return Ok((Vec::new(), Incoming::default())) };
         let mut got = self.incoming(common, &datagram);
+        if skip > 0 {
+            datagram.data.drain(..skip);
+        }
         datagram.data.truncate(limit);
         got.copied = datagram.data.len();
+        self.options.went_on(got.copied, flags);
         Ok((datagram.data, got))
     }
 
@@ -167,7 +184,7 @@ impl Inbox {
         }
         let shut = |what| self.port.is_shut(what);
         let mut events = Events::WRITABLE | Events::WRBAND;
-        events.set(Events::ERR, self.port.failed());
+        events.set(Events::ERR, self.port.failed() || self.options.notices.any());
         events.set(Events::HUP, shut(RECEIVING | SENDING));
         events.set(Events::READABLE | Events::RDHUP, shut(RECEIVING));
         events.set(Events::READABLE, shut(RECEIVING) || !self.port.queue.lock().datagrams.is_empty());
@@ -184,6 +201,185 @@ impl Inbox {
     pub(super) fn pause(&self, file: &File, sends: bool) -> Wait {
         let timeout = if sends { self.options.send_timeout() } else { self.options.receive_timeout() };
         Wait { nonblocking: file.nonblocking(), timeout }
+    }
+}
+
+/// A transport of datagrams: what UDP and raw sockets do each in its own way.
+pub(super) trait Transport: Send + Sync + 'static {
+    /// What all internet sockets have.
+    fn common(&self) -> &Common;
+
+    /// Where it receives.
+    fn inbox(&self) -> &Inbox;
+
+    /// What `Protocol::kind` promises.
+    fn kind(&self) -> Kind;
+
+    /// The number of the protocol.
+    fn number(&self) -> i32;
+
+    /// Its own address and the peer's.
+    fn addresses(&self) -> (SocketAddr, Option<SocketAddr>);
+
+    /// Whether it has an address of its own.
+    fn is_bound(&self) -> bool;
+
+    /// What `Protocol::bind` promises.
+    fn bind(&self, caller: &Caller<'_>, address: &Address) -> Result<()>;
+
+    /// What `Protocol::connect` promises.
+    fn connect(&self, address: &Address) -> Result<()>;
+
+    /// What `Protocol::send` promises.
+    fn send(&self, message: Outgoing<'_>, flags: Flags) -> Result<usize>;
+
+    /// What `Protocol::option` promises.
+    fn option(&self, level: u32, option: u32) -> Result<Vec<u8>> {
+        super::options::get(self.common(), None, level, option)
+    }
+
+    /// What `Protocol::set_option` promises.
+    fn set_option(&self, level: u32, option: u32, value: &[u8]) -> Result<()> {
+        super::options::set(self.common(), None, self.is_bound(), level, option, value)
+    }
+
+    /// Whether it spares copies, and looks at what waits from an offset on.
+    fn is_udp(&self) -> bool;
+
+    /// Nobody will use it again.
+    fn release(&self);
+}
+
+/// An open socket of such a transport.
+pub(super) struct Endpoint<T>(Arc<T>);
+
+impl<T: Transport> Endpoint<T> {
+    pub(super) fn socket(transport: Arc<T>) -> Socket {
+        let options = transport.inbox().options.clone();
+        Socket::new(Arc::new(Self(transport)), options)
+    }
+}
+
+impl<T: Transport> FileOps for Endpoint<T> {
+    fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
+        self.receive(buf, Flags::empty(), self.0.inbox().pause(file, false)).map(|incoming| incoming.copied)
+    }
+
+    fn write(&self, _: &File, buf: &[u8]) -> Result<usize> {
+        self.0.send(Outgoing::plain(buf), Flags::empty())
+    }
+
+    fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
+        self.0.inbox().poll(table)
+    }
+
+    fn closed(&self, _: &File) {
+        self.0.release();
+    }
+}
+
+impl<T: Transport> Protocol for Endpoint<T> {
+    fn family(&self) -> u32 {
+        self.0.common().family.number()
+    }
+
+    fn kind(&self) -> Kind {
+        self.0.kind()
+    }
+
+    fn number(&self) -> i32 {
+        self.0.number()
+    }
+
+    fn listening(&self) -> bool {
+        false
+    }
+
+    fn bind(&self, caller: &Caller<'_>, address: &Address) -> Result<()> {
+        self.0.bind(caller, address)
+    }
+
+    fn connect(&self, _: &Caller<'_>, address: &Address, _: Wait) -> Result<()> {
+        self.0.connect(address)
+    }
+
+    fn listen(&self, _: usize) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn accept(&self, _: Wait) -> Result<Socket> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn local(&self) -> Address {
+        self.0.common().shown(self.0.addresses().0)
+    }
+
+    fn peer(&self) -> Result<Address> {
+        self.0.addresses().1.map(|peer| self.0.common().shown(peer)).ok_or(Errno::ENOTCONN)
+    }
+
+    fn shutdown(&self, receiving: bool, sending: bool) -> Result<()> {
+        let connected = self.0.addresses().1.is_some();
+        self.0.inbox().port.shut((u8::from(receiving) * RECEIVING) | (u8::from(sending) * SENDING));
+        // Linux does it, and says so all the same.
+        if connected { Ok(()) } else { Err(Errno::ENOTCONN) }
+    }
+
+    fn send(&self, message: Outgoing<'_>, flags: Flags, _: Wait) -> Result<usize> {
+        self.0.send(message, flags)
+    }
+
+    fn receive(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
+        let (data, got) = self.receive_owned(buf.len(), flags, wait)?;
+        buf[..data.len()].copy_from_slice(&data);
+        Ok(got)
+    }
+
+    fn receive_owned(&self, limit: usize, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
+        self.0.inbox().receive_owned(self.0.common(), limit, flags, wait)
+    }
+
+    fn take_error(&self) -> Option<Errno> {
+        self.0.inbox().port.take_error()
+    }
+
+    fn queued(&self, incoming: bool) -> usize {
+        if incoming { self.0.inbox().first() } else { 0 }
+    }
+
+    fn memory(&self) -> Memory {
+        Memory { received: self.0.inbox().charge(), sent: 0, lost: self.0.inbox().lost() }
+    }
+
+    fn take_notice(&self, limit: usize) -> Result<(Vec<u8>, Incoming)> {
+        self.0.common().take_notice(&self.0.inbox().options, limit)
+    }
+
+    fn copied(&self) {
+        let inbox = self.0.inbox();
+        inbox.options.notices.copied(inbox.options.receive_buffer());
+        inbox.port.readable.notify_of(Events::ERR);
+    }
+
+    fn spares_copies(&self) -> bool {
+        self.0.is_udp()
+    }
+
+    fn peeks_beyond(&self) -> bool {
+        self.0.is_udp()
+    }
+
+    fn opened(&self, file: &Arc<File>) {
+        self.0.common().opened(file);
+    }
+
+    fn option(&self, level: u32, option: u32) -> Result<Vec<u8>> {
+        self.0.option(level, option)
+    }
+
+    fn set_option(&self, level: u32, option: u32, value: &[u8]) -> Result<()> {
+        self.0.set_option(level, option, value)
     }
 }
 
@@ -210,6 +406,10 @@ impl Sends {
         let chosen = |(level, option)| options.number(level, option);
         let mut sends = Self { hops: chosen(hops), class: chosen(class), source: None };
         for (level, kind, bytes) in beside {
+            if *level == net::SOL_SOCKET {
+                // Checked when it was said; what it means is looked at where it counts.
+                continue;
+            }
             let number = match (bytes.first_chunk(), &bytes[..]) {
                 (Some(word), _) => i32::from_ne_bytes(*word),
                 (None, [byte]) if *level == IP => i32::from(*byte),
@@ -264,16 +464,23 @@ fn tell(common: &Common, datagram: &Datagram, told: &mut Vec<Beside>) {
         }
     }
     if common.family == Family::V6 {
-        if wanted(IPV6, net::IPV6_RECVPKTINFO) {
+        let older = wanted(IPV6, net::IPV6_2292PKTINFO);
+        if older || wanted(IPV6, net::IPV6_RECVPKTINFO) {
             let ip = match datagram.to.ip() {
                 IpAddr::V4(ip) => ip.to_ipv6_mapped(),
                 IpAddr::V6(ip) => ip,
             };
             let bytes = [&ip.octets()[..], &datagram.interface.to_ne_bytes()].concat();
-            told.push((IPV6, net::IPV6_PKTINFO, bytes));
+            told.push((IPV6, if older { net::IPV6_2292PKTINFO } else { net::IPV6_PKTINFO }, bytes));
         }
         if wanted(IPV6, net::IPV6_RECVHOPLIMIT) {
             told.push((IPV6, net::IPV6_HOPLIMIT, number(datagram.ttl)));
+        }
+        if wanted(IPV6, net::IPV6_2292HOPLIMIT) {
+            told.push((IPV6, net::IPV6_2292HOPLIMIT, number(datagram.ttl)));
+        }
+        if wanted(IPV6, net::IPV6_RECVORIGDSTADDR) {
+            told.push((IPV6, net::IPV6_RECVORIGDSTADDR, common.shown(datagram.to).encode()));
         }
         if wanted(IPV6, net::IPV6_RECVTCLASS) {
             told.push((IPV6, net::IPV6_TCLASS, number(datagram.tos)));

@@ -3,7 +3,10 @@
 //! Inside, an IPv4 address is always an IPv4 address; only at the edge of an `AF_INET6` socket is it a mapped one.
 
 mod datagrams;
+mod groups;
+mod info;
 pub(crate) mod interfaces;
+mod known;
 pub mod listing;
 pub mod network;
 mod options;
@@ -12,14 +15,16 @@ mod raw;
 mod table;
 mod tcp;
 mod udp;
+pub(crate) mod wire;
 
 pub use datagrams::Datagram;
 pub use network::{Interface, Network, Route};
 pub use packets::arrive as packet_arrives;
 pub use tcp::{Initiator, Opening, arrive};
 
-use crate::{Address, Caller, Kind, Socket};
+use crate::{Address, Caller, Incoming, Kind, Options, Socket};
 use abi::errno::Errno;
+use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fs::{File, Result};
@@ -103,6 +108,13 @@ impl Common {
 
     fn opened(&self, file: &File) {
         self.ino.store(file.path().metadata().ino, Ordering::Relaxed);
+    }
+
+    /// What `Protocol::take_notice` promises.
+    fn take_notice(&self, options: &Options, limit: usize) -> Result<(Vec<u8>, Incoming)> {
+        let notice = options.notices.take().ok_or(Errno::EAGAIN)?;
+        let beside = notice.time.and_then(|time| options.stamp_of(time)).into_iter().collect();
+        Ok(notice.incoming(self.family == Family::V6, limit, beside, |address| self.shown(address)))
     }
 
     fn only_v6(&self) -> bool {

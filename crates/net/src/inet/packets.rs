@@ -46,11 +46,11 @@ pub(super) fn pseudo_header(from: IpAddr, to: IpAddr, length: usize, protocol: u
     [&octets(from)[..], &octets(to), &(length as u32).to_be_bytes(), &[0, 0, 0, protocol]].concat()
 }
 
-/// The header of an IPv4 packet.
-pub(super) fn v4_header(packet: &Datagram) -> Vec<u8> {
+/// The header of an IPv4 packet with so many bytes behind it.
+pub(super) fn v4_header(packet: &Datagram, bytes: usize) -> Vec<u8> {
     const NO_FRAGMENTS: u16 = 0x4000;
     let (IpAddr::V4(from), IpAddr::V4(to)) = (packet.from.ip(), packet.to.ip()) else { return Vec::new() };
-    let length = (V4_HEADER + packet.data.len()) as u16;
+    let length = (V4_HEADER + bytes) as u16;
     let mut header = [0; V4_HEADER];
     header[..2].copy_from_slice(&[0x45, packet.tos]);
     header[2..4].copy_from_slice(&length.to_be_bytes());

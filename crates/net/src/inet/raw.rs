@@ -1,18 +1,17 @@
 //! Sockets that speak IP itself (`raw(7)`), and those that may send nothing but echo requests (`icmp(7)`).
 
-use super::datagrams::{Inbox, Sends};
+use super::datagrams::{Endpoint, Inbox, Sends, Transport};
 use super::packets::{self, ECHO, ECHO6, ICMP, ICMP6};
-use super::{Common, Datagram, Family, network};
-use crate::port::{RECEIVING, SENDING};
-use crate::{Address, Caller, Flags, Incoming, Kind, Outgoing, Protocol, Socket, Wait};
+use super::{Common, Datagram, Family, network, wire};
+use crate::port::SENDING;
+use crate::{Address, Caller, Flags, Kind, Outgoing, Socket};
 use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
-use fs::poll::{Events, PollTable};
-use fs::{File, FileOps, Result};
+use fs::Result;
 use linux_raw_sys::net;
 use task::Mutex;
 
@@ -103,8 +102,7 @@ impl Raw {
     }
 
     pub(super) fn into_socket(self: Arc<Self>) -> Socket {
-        let options = self.inbox.options.clone();
-        Socket::new(self, options)
+        Endpoint::socket(self)
     }
 
     /// The socket that asks with a number.
@@ -143,16 +141,9 @@ impl Raw {
         // Where packets come from is no port's business.
         packet.from.set_port(0);
         if self.is_v4() {
-            packet.data = [packets::v4_header(&packet), core::mem::take(&mut packet.data)].concat();
+            packet.data = [packets::v4_header(&packet, packet.data.len()), core::mem::take(&mut packet.data)].concat();
         }
         self.inbox.take(packet, &[]);
-    }
-
-    /// Its own address and the peer's. The port is the protocol, or an asker's number.
-    pub(super) fn addresses(&self) -> (SocketAddr, Option<SocketAddr>) {
-        let state = *self.state.lock();
-        let port = if self.asks { state.id } else { self.protocol.into() };
-        (SocketAddr::new(state.local.unwrap_or(self.common.family.nowhere().ip()), port), state.peer)
     }
 
     /// Gives an asker a number, if it has none.
@@ -210,37 +201,13 @@ impl Raw {
     }
 }
 
-impl FileOps for Raw {
-    fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        self.receive(buf, Flags::empty(), self.inbox.pause(file, false)).map(|incoming| incoming.copied)
+impl Transport for Raw {
+    fn common(&self) -> &Common {
+        &self.common
     }
 
-    fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
-        self.send(Outgoing::plain(buf), Flags::empty(), self.inbox.pause(file, true))
-    }
-
-    fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
-        self.inbox.poll(table)
-    }
-
-    fn closed(&self, _: &File) {
-        ALL.lock().remove(&self.common.id);
-        if self.asks {
-            let key = (self.is_v4(), self.state.lock().id);
-            let mut askers = ASKERS.lock();
-            if askers.get(&key).is_some_and(|asker| asker.ptr_eq(&self.this)) {
-                askers.remove(&key);
-            }
-        } else {
-            LISTENERS.fetch_sub(1, Ordering::AcqRel);
-        }
-        self.inbox.close();
-    }
-}
-
-impl Protocol for Raw {
-    fn family(&self) -> u32 {
-        self.common.family.number()
+    fn inbox(&self) -> &Inbox {
+        &self.inbox
     }
 
     fn kind(&self) -> Kind {
@@ -251,7 +218,18 @@ impl Protocol for Raw {
         self.protocol.into()
     }
 
-    fn listening(&self) -> bool {
+    /// The port is the protocol, or an asker's number.
+    fn addresses(&self) -> (SocketAddr, Option<SocketAddr>) {
+        let state = *self.state.lock();
+        let port = if self.asks { state.id } else { self.protocol.into() };
+        (SocketAddr::new(state.local.unwrap_or(self.common.family.nowhere().ip()), port), state.peer)
+    }
+
+    fn is_bound(&self) -> bool {
+        self.state.lock().local.is_some()
+    }
+
+    fn is_udp(&self) -> bool {
         false
     }
 
@@ -271,7 +249,7 @@ impl Protocol for Raw {
         Ok(())
     }
 
-    fn connect(&self, _: &Caller<'_>, address: &Address, _: Wait) -> Result<()> {
+    fn connect(&self, address: &Address) -> Result<()> {
         if *address == Address::Unspecified {
             let mut state = self.state.lock();
             state.peer = None;
@@ -290,28 +268,7 @@ impl Protocol for Raw {
         Ok(())
     }
 
-    fn listen(&self, _: usize) -> Result<()> {
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    fn accept(&self, _: Wait) -> Result<Socket> {
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    fn local(&self) -> Address {
-        self.common.shown(self.addresses().0)
-    }
-
-    fn peer(&self) -> Result<Address> {
-        self.addresses().1.map(|peer| self.common.shown(peer)).ok_or(Errno::ENOTCONN)
-    }
-
-    fn shutdown(&self, receiving: bool, sending: bool) -> Result<()> {
-        self.inbox.port.shut((u8::from(receiving) * RECEIVING) | (u8::from(sending) * SENDING));
-        if self.addresses().1.is_some() { Ok(()) } else { Err(Errno::ENOTCONN) }
-    }
-
-    fn send(&self, message: Outgoing<'_>, flags: Flags, _: Wait) -> Result<usize> {
+    fn send(&self, message: Outgoing<'_>, flags: Flags) -> Result<usize> {
         if flags.contains(Flags::OOB) {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -351,29 +308,10 @@ impl Protocol for Raw {
             packets::without_header(&mut packet).ok_or(Errno::EINVAL)?;
             packet
         };
+        self.inbox.stamp_sent(&message.beside, || wire::frame(&packet));
         // What is lost on its way is not told.
         let _ = network::current().transmit(packet);
         Ok(len)
-    }
-
-    fn receive(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
-        self.inbox.receive(&self.common, buf, flags, wait)
-    }
-
-    fn receive_owned(&self, limit: usize, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
-        self.inbox.receive_owned(&self.common, limit, flags, wait)
-    }
-
-    fn take_error(&self) -> Option<Errno> {
-        self.inbox.port.take_error()
-    }
-
-    fn queued(&self, incoming: bool) -> usize {
-        if incoming { self.inbox.first() } else { 0 }
-    }
-
-    fn opened(&self, file: &Arc<File>) {
-        self.common.opened(file);
     }
 
     fn option(&self, level: u32, option: u32) -> Result<Vec<u8>> {
@@ -414,7 +352,21 @@ impl Protocol for Raw {
                 Ok(())
             }
             (SOL_RAW | SOL_ICMPV6, _) => Err(Errno::ENOPROTOOPT),
-            _ => super::options::set(&self.common, false, self.state.lock().local.is_some(), level, option, value),
+            _ => super::options::set(&self.common, None, self.is_bound(), level, option, value),
         }
+    }
+
+    fn release(&self) {
+        ALL.lock().remove(&self.common.id);
+        if self.asks {
+            let key = (self.is_v4(), self.state.lock().id);
+            let mut askers = ASKERS.lock();
+            if askers.get(&key).is_some_and(|asker| asker.ptr_eq(&self.this)) {
+                askers.remove(&key);
+            }
+        } else {
+            LISTENERS.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.inbox.close();
     }
 }

@@ -1,17 +1,17 @@
 //! UDP sockets: queues of datagrams. UDP-Lite is the same with ports of its own: without packets there is no checksum to cover less.
 
-use super::datagrams::{Inbox, Sends};
+use super::datagrams::{Endpoint, Inbox, Sends, Transport};
+use super::options::{IP, IPV6};
 use super::table::{Bound, Place, Scope, Sharing, Table, share};
-use super::{Common, Datagram, Family, network, packets};
-use crate::port::{RECEIVING, SENDING};
-use crate::{Address, Caller, Flags, Incoming, Kind, Outgoing, Protocol, Socket, Wait};
+use super::{Common, Datagram, Family, network, packets, wire};
+use crate::notices::{Cause, Notice};
+use crate::port::SENDING;
+use crate::{Address, Caller, Flags, Kind, Outgoing, Socket};
 use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
-use fs::poll::{Events, PollTable};
-use fs::{File, FileOps, Result};
+use fs::Result;
 use linux_raw_sys::net;
 use task::Mutex;
 
@@ -37,7 +37,7 @@ pub fn deliver(datagram: Datagram) -> Result<()> {
     let group = datagram.to.ip();
     if group.is_multicast() {
         let members = ports(datagram.protocol).at_port(datagram.to.port());
-        for member in members.iter().filter(|socket| socket.common.options.in_group(group)) {
+        for member in members.iter().filter(|socket| socket.common.options.in_group(group, datagram.from.ip())) {
             member.take(datagram.clone());
         }
         return Ok(());
@@ -50,7 +50,10 @@ pub fn deliver(datagram: Datagram) -> Result<()> {
     let shared = |socket: &Arc<Udp>| socket.inbox.options.switch(net::SO_REUSEPORT);
     let receiver = match &receivers[..] {
         [] => return Err(Errno::ECONNREFUSED),
-        all if all.iter().all(shared) => &all[share(datagram.from, datagram.to, all.len())],
+        all if all.iter().all(shared) => {
+            let chosen = all.iter().find_map(|socket| socket.inbox.options.choose(&datagram.data, all.len()));
+            &all[chosen.unwrap_or_else(|| share(datagram.from, datagram.to, all.len()))]
+        }
         // The one that was bound last.
         [.., last] => last,
     };
@@ -103,18 +106,11 @@ impl Udp {
     }
 
     pub(super) fn into_socket(self: Arc<Self>) -> Socket {
-        let options = self.inbox.options.clone();
-        Socket::new(self, options)
+        Endpoint::socket(self)
     }
 
     pub(super) fn is_lite(&self) -> bool {
         i32::from(self.protocol) == net::IPPROTO_UDPLITE as i32
-    }
-
-    /// Its own address and the peer's.
-    pub(super) fn addresses(&self) -> (SocketAddr, Option<SocketAddr>) {
-        let local = self.state.lock().place.as_ref().map_or(self.common.family.nowhere(), |place| place.address);
-        (local, *self.peer.lock())
     }
 
     fn take(&self, datagram: Datagram) {
@@ -136,6 +132,12 @@ impl Udp {
         let address = state.place.as_ref().map_or(self.common.family.nowhere(), |place| place.address);
         let ip = address.ip();
         Ok(if ip.is_unspecified() || ip.is_multicast() { SocketAddr::new(route.source, address.port()) } else { address })
+    }
+
+    /// Whether it is told why what it sent was refused.
+    fn tells_errors(&self) -> bool {
+        let options = &self.common.options;
+        options.is_on(IP, net::IP_RECVERR) || (self.common.family == Family::V6 && options.is_on(IPV6, net::IPV6_RECVERR))
     }
 
     /// How a destination is reached: a group through the interface that was chosen for it.
@@ -165,36 +167,15 @@ impl Udp {
         }
         Ok(to)
     }
-
-    fn release(&self) {
-        ALL.lock().remove(&self.common.id);
-        let place = self.state.lock().place.take();
-        drop(place);
-        self.inbox.close();
-    }
 }
 
-impl FileOps for Udp {
-    fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        self.receive(buf, Flags::empty(), self.inbox.pause(file, false)).map(|incoming| incoming.copied)
+impl Transport for Udp {
+    fn common(&self) -> &Common {
+        &self.common
     }
 
-    fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
-        self.send(Outgoing::plain(buf), Flags::empty(), self.inbox.pause(file, true))
-    }
-
-    fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
-        self.inbox.poll(table)
-    }
-
-    fn closed(&self, _: &File) {
-        self.release();
-    }
-}
-
-impl Protocol for Udp {
-    fn family(&self) -> u32 {
-        self.common.family.number()
+    fn inbox(&self) -> &Inbox {
+        &self.inbox
     }
 
     fn kind(&self) -> Kind {
@@ -205,8 +186,17 @@ impl Protocol for Udp {
         i32::from(self.protocol)
     }
 
-    fn listening(&self) -> bool {
-        false
+    fn addresses(&self) -> (SocketAddr, Option<SocketAddr>) {
+        let local = self.state.lock().place.as_ref().map_or(self.common.family.nowhere(), |place| place.address);
+        (local, *self.peer.lock())
+    }
+
+    fn is_bound(&self) -> bool {
+        self.state.lock().place.is_some()
+    }
+
+    fn is_udp(&self) -> bool {
+        !self.is_lite()
     }
 
     fn bind(&self, caller: &Caller<'_>, address: &Address) -> Result<()> {
@@ -220,7 +210,7 @@ impl Protocol for Udp {
         Ok(())
     }
 
-    fn connect(&self, _: &Caller<'_>, address: &Address, _: Wait) -> Result<()> {
+    fn connect(&self, address: &Address) -> Result<()> {
         if *address == Address::Unspecified {
             *self.peer.lock() = None;
             let place = {
@@ -242,31 +232,7 @@ impl Protocol for Udp {
         Ok(())
     }
 
-    fn listen(&self, _: usize) -> Result<()> {
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    fn accept(&self, _: Wait) -> Result<Socket> {
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    fn local(&self) -> Address {
-        self.common.shown(self.addresses().0)
-    }
-
-    fn peer(&self) -> Result<Address> {
-        let peer = *self.peer.lock();
-        peer.map(|peer| self.common.shown(peer)).ok_or(Errno::ENOTCONN)
-    }
-
-    fn shutdown(&self, receiving: bool, sending: bool) -> Result<()> {
-        let connected = self.peer.lock().is_some();
-        self.inbox.port.shut((u8::from(receiving) * RECEIVING) | (u8::from(sending) * SENDING));
-        // Linux does it, and says so all the same.
-        if connected { Ok(()) } else { Err(Errno::ENOTCONN) }
-    }
-
-    fn send(&self, message: Outgoing<'_>, flags: Flags, _: Wait) -> Result<usize> {
+    fn send(&self, message: Outgoing<'_>, flags: Flags) -> Result<usize> {
         if flags.contains(Flags::OOB) {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -308,43 +274,26 @@ impl Protocol for Udp {
             lost: 0,
             data: message.data.to_vec(),
         };
-        match network::current().transmit(datagram) {
-            // It has gone out; that nobody was there is told by the next call, to one who talks to somebody.
-            Err(error) if peer == Some(to) => {
-                self.inbox.port.set_error(error);
-                self.inbox.port.readable.notify();
+        self.inbox.stamp_sent(&message.beside, || wire::frame(&datagram));
+        // It has gone out; that nobody was there is told by the next call, to one who talks to somebody or wants to know all.
+        if let Err(error) = network::current().transmit(datagram) {
+            let tells = self.tells_errors();
+            if tells {
+                let (offender, data) = (Some(SocketAddr::new(to.ip(), 0)), message.data.to_vec());
+                let notice = Notice { cause: Cause::refused(to.is_ipv4()), offender, to: Some(to), time: None, data };
+                self.inbox.options.notice(notice);
             }
-            _ => {}
+            if tells || peer == Some(to) {
+                self.inbox.fail(error);
+            }
         }
         Ok(len)
     }
 
-    fn receive(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
-        self.inbox.receive(&self.common, buf, flags, wait)
-    }
-
-    fn receive_owned(&self, limit: usize, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
-        self.inbox.receive_owned(&self.common, limit, flags, wait)
-    }
-
-    fn take_error(&self) -> Option<Errno> {
-        self.inbox.port.take_error()
-    }
-
-    fn queued(&self, incoming: bool) -> usize {
-        if incoming { self.inbox.first() } else { 0 }
-    }
-
-    fn opened(&self, file: &Arc<File>) {
-        self.common.opened(file);
-    }
-
-    fn option(&self, level: u32, option: u32) -> Result<Vec<u8>> {
-        super::options::get(&self.common, None, level, option)
-    }
-
-    fn set_option(&self, level: u32, option: u32, value: &[u8]) -> Result<()> {
-        let bound = self.state.lock().place.is_some();
-        super::options::set(&self.common, false, bound, level, option, value)
+    fn release(&self) {
+        ALL.lock().remove(&self.common.id);
+        let place = self.state.lock().place.take();
+        drop(place);
+        self.inbox.close();
     }
 }

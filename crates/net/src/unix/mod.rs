@@ -392,6 +392,10 @@ impl Protocol for Unix {
         }
     }
 
+    fn peeks_beyond(&self) -> bool {
+        true
+    }
+
     fn at_mark(&self) -> Result<bool> {
         if self.kind == Kind::Stream { Ok(self.port.queue.lock().at_mark()) } else { Err(Errno::EOPNOTSUPP) }
     }

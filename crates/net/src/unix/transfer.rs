@@ -95,7 +95,7 @@ impl Unix {
         }
         let peer = peer.ok_or(Errno::ENOTCONN)?;
         let credentials = self.sender(peer, &message);
-        self.pair(peer).send(message, credentials, flags, wait)
+        self.pair(peer).send(message, credentials, flags, wait, &mut |_, _| {})
     }
 
     fn send_packet(&self, mut message: Outgoing<'_>, wait: Wait) -> Result<usize> {
@@ -204,7 +204,8 @@ impl Unix {
     /// As [`Wait::at`].
     pub(super) fn receive_plain(&self, buf: &mut [u8], wait: Wait) -> Result<Option<usize>> {
         let options = &self.port.options;
-        let special = self.kind != Kind::Stream || options.pass_credentials() || options.receive_least() > 1;
+        let special =
+            self.kind != Kind::Stream || options.pass_credentials() || options.receive_least() > 1 || options.peek_offset() >= 0;
         let Some(peer) = self.peer.get().filter(|_| !special) else { return Ok(None) };
         self.pair(peer).receive_plain(buf, wait)
     }
@@ -214,9 +215,8 @@ impl Unix {
         if self.kind == Kind::Stream {
             return self.receive_bytes(buf, flags, wait);
         }
-        let (data, mut got) = self.receive_packet(flags, wait)?;
-        got.copied = data.len().min(buf.len());
-        buf[..got.copied].copy_from_slice(&data[..got.copied]);
+        let (data, got) = self.take_message(buf.len(), flags, wait)?;
+        buf[..data.len()].copy_from_slice(&data);
         Ok(got)
     }
 
@@ -227,8 +227,11 @@ impl Unix {
             return self.pair(peer).receive_owned(limit, flags, self.port.options.pass_credentials(), wait);
         }
         let (mut data, mut got) = self.receive_packet(flags, wait)?;
+        let whole = data.len();
         data.truncate(limit);
         got.copied = data.len();
+        // Receiving takes a message whole, looking at one no more than was copied.
+        self.port.options.went_on(if flags.contains(Flags::PEEK) { got.copied } else { whole }, flags);
         Ok((data, got))
     }
 
@@ -255,7 +258,13 @@ impl Unix {
         let mut blocked = Vec::new();
         let attempt = || {
             let mut queue = self.port.queue.lock();
-            let Some(first) = queue.packets.front() else {
+            let mut skip = self.port.options.left_out(flags);
+            let beyond = queue.packets.iter().find(|packet| {
+                let within = skip == 0 || skip < packet.data.len();
+                skip -= if within { 0 } else { packet.data.len() };
+                within
+            });
+            let Some(first) = beyond else {
                 drop(queue);
                 if let Some(error) = self.port.take_error() {
                     return Some(Err(error));
@@ -264,7 +273,7 @@ impl Unix {
             };
             if peek {
                 seen.extend(first.rights.iter().flat_map(|rights| rights.files().iter().cloned()));
-                let (data, from, credentials) = (first.data.clone(), first.from.clone(), first.credentials);
+                let (data, from, credentials) = (first.data[skip..].to_vec(), first.from.clone(), first.credentials);
                 return Some(Ok(Some(Packet { data, from, credentials, rights: None, arrival: first.arrival })));
             }
             let packet = queue.packets.pop_front();

@@ -1,6 +1,7 @@
 //! Waiting for connections.
 
 use super::connect::Opening;
+use super::defer::Deferred;
 use super::{Common, Connection, PORTS, Port, Tcp};
 use crate::inet::table::{Scope, share};
 use crate::port::{RECEIVING, SENDING};
@@ -8,6 +9,7 @@ use crate::{Socket, Wait};
 use abi::errno::Errno;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use fs::Result;
 use fs::poll::Events;
@@ -21,7 +23,10 @@ pub fn arrive(opening: Opening) {
     let chosen = match listeners.len() {
         0 => None,
         1 => listeners.first(),
-        n => listeners.get(share(opening.from, opening.to, n)),
+        n => {
+            let chosen = listeners.iter().find_map(|listener| listener.port.options.choose(&[], n));
+            listeners.get(chosen.unwrap_or_else(|| share(opening.from, opening.to, n)))
+        }
     };
     let refused = match chosen {
         Some(listener) => listener.admit(opening),
@@ -34,6 +39,8 @@ pub fn arrive(opening: Opening) {
 
 pub(super) struct Backlog {
     pub(super) waiting: VecDeque<Arc<Tcp>>,
+    /// Those that are not accepted before data has come.
+    pub(super) deferred: Vec<Arc<Deferred>>,
     /// Those for whom there was no room yet.
     outside: VecDeque<Opening>,
     pub(super) most: usize,
@@ -51,7 +58,13 @@ impl Tcp {
                 return None;
             }
             let server = self.serve(&opening);
-            backlog.waiting.push_back(server.clone());
+            match self.deferral() {
+                0 => backlog.waiting.push_back(server.clone()),
+                seconds => {
+                    let deferred = self.defer(&server, seconds);
+                    backlog.deferred.push(deferred);
+                }
+            }
             server
         };
         self.port.readable.notify_of(Events::READABLE);
@@ -66,6 +79,7 @@ impl Tcp {
         common.options.inherit(&self.common.options);
         let port = Arc::new(Port::new(Arc::new(self.port.options.inherit())));
         let server = Self::with(common, port);
+        server.set_patience(self.patience());
         server.connection.call_once(|| Connection { peer: opening.port.clone(), local: opening.to, remote: opening.from });
         server
     }
@@ -77,8 +91,8 @@ impl Tcp {
             self.listens.store(false, Ordering::Release);
             state.backlog.take()
         };
-        let Some(Backlog { waiting, outside, .. }) = backlog else { return };
-        for socket in waiting {
+        let Some(Backlog { waiting, deferred, outside, .. }) = backlog else { return };
+        for socket in waiting.into_iter().chain(deferred.iter().map(|deferred| deferred.server.clone())) {
             if let Some(connection) = socket.connection.get() {
                 socket.abort(connection);
             }
@@ -111,7 +125,7 @@ impl Tcp {
             self.listens.store(false, Ordering::Release);
             return Err(Errno::EADDRINUSE);
         }
-        state.backlog = Some(Backlog { waiting: VecDeque::new(), outside: VecDeque::new(), most });
+        state.backlog = Some(Backlog { waiting: VecDeque::new(), deferred: Vec::new(), outside: VecDeque::new(), most });
         Ok(())
     }
 

@@ -1,24 +1,29 @@
 //! TCP sockets: connections are pairs of ports ([`crate::stream`]).
 
 mod connect;
+mod defer;
+mod file;
 mod listen;
+mod patience;
 
 pub use connect::{Initiator, Opening};
 pub use listen::arrive;
 
+use super::known::TCP_INQ;
+use super::options::TCP;
 use super::table::{Bound, Place, Scope, Sharing, Table};
+use super::wire::{ACK, PSH, Segment};
 use super::{Common, Family};
 use crate::port::{self, ENDED, RECEIVING, SENDING};
 use crate::stream::{Pair, Stream};
-use crate::{Address, Caller, Flags, Incoming, Kind, Options, Outgoing, Protocol, Socket, Wait};
+use crate::{Flags, Incoming, Options, Outgoing, Socket, Wait};
 use abi::errno::Errno;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicBool, Ordering};
-use fs::poll::{Events, PollTable};
-use fs::{File, FileOps, Result};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use fs::poll::Events;
+use fs::{File, Result};
 use linux_raw_sys::net;
 use listen::Backlog;
 use task::{Mutex, Once};
@@ -26,6 +31,9 @@ use task::{Mutex, Once};
 /// What buffers hold unless somebody says otherwise, bytes (the middle values of `net.ipv4.tcp_wmem` and `tcp_rmem`).
 const SEND_BUFFER: usize = 87_040;
 const RECEIVE_BUFFER: usize = 131_072;
+
+/// The window of segments, in units of 128 bytes.
+const WINDOW: u16 = 512;
 
 /// One side of a connection: where it receives.
 pub(super) type Port = port::Port<Stream>;
@@ -66,6 +74,12 @@ pub struct Tcp {
     state: Mutex<State>,
     /// As `state.backlog.is_some()`, for those who must not lock.
     listens: AtomicBool,
+    /// How long what is sent may wait for the peer (`TCP_USER_TIMEOUT`), milliseconds; 0: for ever.
+    patience: AtomicU32,
+    /// Somebody is watching how long it waits.
+    watched: AtomicBool,
+    /// A listener's connections are not accepted before data has come, or so many seconds have passed (`TCP_DEFER_ACCEPT`); 0: at once.
+    defers: AtomicU32,
     this: Weak<Tcp>,
 }
 
@@ -89,6 +103,9 @@ impl Tcp {
             connection: Once::new(),
             state: Mutex::default(),
             listens: AtomicBool::new(false),
+            patience: AtomicU32::new(0),
+            watched: AtomicBool::new(false),
+            defers: AtomicU32::new(0),
             this: this.clone(),
         });
         ALL.lock().insert(id, Arc::downgrade(&socket));
@@ -179,9 +196,61 @@ impl Tcp {
         Wait { nonblocking: file.nonblocking(), timeout }
     }
 
+    /// How many bytes it has sent.
+    fn sent(&self, connection: &Connection) -> u64 {
+        let queue = connection.peer.queue.lock();
+        queue.taken + queue.bytes.len() as u64
+    }
+
+    /// Sends, and does what is to be done of what was sent.
+    fn put_out(&self, connection: &Connection, message: Outgoing<'_>, flags: Flags, wait: Wait) -> Result<usize> {
+        let options = &self.port.options;
+        let stages = options.stages(&message.beside);
+        let mut last = None;
+        let mut told = |start: u64, data: &[u8]| {
+            if stages != 0 {
+                last = Some((start, data.to_vec()));
+            }
+        };
+        let sent = self.pair(connection).send(Outgoing { to: None, ..message }, None, flags, wait, &mut told);
+        if let Some((start, data)) = last {
+            let end = start + data.len() as u64 - 1;
+            options.stamp_sent(stages, options.byte_number(end), || self.segment(connection, start, &data).frame());
+            self.port.readable.notify_of(Events::ERR);
+        }
+        sent
+    }
+
+    /// Bytes of the stream as they would go out.
+    fn segment<'a>(&self, connection: &Connection, start: u64, data: &'a [u8]) -> Segment<'a> {
+        let received = {
+            let queue = self.port.queue.lock();
+            queue.taken + queue.bytes.len() as u64
+        };
+        Segment {
+            from: connection.local,
+            to: connection.remote,
+            sequence: (start as u32).wrapping_add(1),
+            acknowledges: (received as u32).wrapping_add(1),
+            flags: PSH | ACK,
+            window: WINDOW,
+            data,
+        }
+    }
+
     fn take_in(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
         let connection = self.receiving(flags, wait)?;
-        after_end(self.pair(connection).receive(buf, flags, false, wait), Incoming::default())
+        let mut got = after_end(self.pair(connection).receive(buf, flags, false, wait), Incoming::default())?;
+        self.tell_rest(&mut got);
+        Ok(got)
+    }
+
+    /// Says how much there is still to be received, if that is asked for (`TCP_INQ`).
+    fn tell_rest(&self, got: &mut Incoming) {
+        if self.common.options.tells.load(Ordering::Relaxed) && self.common.options.is_on(TCP, TCP_INQ) {
+            let rest = self.port.queue.lock().bytes.len() as u32;
+            got.beside.push((TCP, TCP_INQ, rest.to_ne_bytes().to_vec()));
+        }
     }
 
     /// Ends the connection with a reset.
@@ -229,191 +298,5 @@ fn after_end<R>(result: Result<R>, end: R) -> Result<R> {
     match result {
         Err(Errno::EPIPE) => Ok(end),
         result => result,
-    }
-}
-
-impl FileOps for Tcp {
-    fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        let wait = self.pause(file, false);
-        if self.port.options.receive_least() <= 1
-            && let Some(n) = self.pair(self.connected(wait)?).receive_plain(buf, wait)?
-        {
-            return Ok(n);
-        }
-        self.take_in(buf, Flags::empty(), wait).map(|incoming| incoming.copied)
-    }
-
-    fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
-        if let Some(connection) = self.connection.get()
-            && let Some(n) = self.pair(connection).send_plain(buf)
-        {
-            return Ok(n);
-        }
-        self.send(Outgoing::plain(buf), Flags::empty(), self.pause(file, true))
-    }
-
-    fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
-        if let Some(table) = table {
-            table.watch(&self.port.readable);
-            table.watch(&self.port.writable);
-        }
-        if self.listens() {
-            let any = self.backlog().is_some_and(|(waiting, _)| waiting > 0);
-            return if any { Events::READABLE } else { Events::empty() };
-        }
-        let writable = Events::WRITABLE | Events::WRBAND;
-        let failed = self.port.failed();
-        let mut events = if failed { Events::ERR } else { Events::empty() };
-        let Some(connection) = self.connection.get() else {
-            if self.state.lock().connecting.is_some() {
-                return events;
-            }
-            events.set(Events::READABLE | Events::RDHUP, failed || self.port.is_shut(RECEIVING));
-            return events | Events::HUP | writable;
-        };
-        let shut = |what| self.port.is_shut(what);
-        events.set(Events::HUP, shut(RECEIVING | SENDING));
-        let least = self.port.options.receive_least();
-        let (news, urgent) = {
-            let queue = self.port.queue.lock();
-            let hole = if queue.urgent.is_some() { queue.hole(self.port.inline()) } else { 0 };
-            (queue.bytes.len() >= least + hole, queue.has_urgent())
-        };
-        events.set(Events::PRI, urgent);
-        events.set(Events::READABLE | Events::RDHUP, shut(RECEIVING));
-        events.set(Events::READABLE, shut(RECEIVING) || news);
-        // As Linux does, so that whoever is told can write more than a little.
-        let room = connection.peer.queue.lock().charge * 3 <= self.pair(connection).limit * 2;
-        events.set(writable, room || shut(SENDING));
-        events
-    }
-
-    fn closed(&self, _: &File) {
-        self.release();
-    }
-}
-
-impl Protocol for Tcp {
-    fn family(&self) -> u32 {
-        self.common.family.number()
-    }
-
-    fn kind(&self) -> Kind {
-        Kind::Stream
-    }
-
-    fn number(&self) -> i32 {
-        net::IPPROTO_TCP as i32
-    }
-
-    fn listening(&self) -> bool {
-        self.listens()
-    }
-
-    fn bind(&self, caller: &Caller<'_>, address: &Address) -> Result<()> {
-        let meant = self.common.bindable(caller, address)?;
-        let mut state = self.state.lock();
-        if state.place.is_some() || self.connection.get().is_some() {
-            return Err(Errno::EINVAL);
-        }
-        state.place = Some(self.place(Scope::new(meant.ip(), self.common.only_v6()), meant.port())?);
-        state.bound = true;
-        Ok(())
-    }
-
-    fn connect(&self, _: &Caller<'_>, address: &Address, wait: Wait) -> Result<()> {
-        self.connect_to(address, wait)
-    }
-
-    fn listen(&self, backlog: usize) -> Result<()> {
-        self.start_listening(backlog)
-    }
-
-    fn accept(&self, wait: Wait) -> Result<Socket> {
-        self.take_connection(wait)
-    }
-
-    fn local(&self) -> Address {
-        self.common.shown(self.addresses().0)
-    }
-
-    fn peer(&self) -> Result<Address> {
-        let connection = self.connection.get().ok_or(Errno::ENOTCONN)?;
-        if self.port.is_shut(SENDING | ENDED) {
-            return Err(Errno::ENOTCONN);
-        }
-        Ok(self.common.shown(connection.remote))
-    }
-
-    fn shutdown(&self, receiving: bool, sending: bool) -> Result<()> {
-        if self.listens() {
-            if receiving {
-                self.stop_listening();
-            }
-            return Ok(());
-        }
-        let connection = self.connection.get().ok_or(Errno::ENOTCONN)?;
-        if self.port.is_shut(SENDING | ENDED) {
-            return Err(Errno::ENOTCONN);
-        }
-        self.port.shut((u8::from(receiving) * RECEIVING) | (u8::from(sending) * SENDING));
-        if sending {
-            connection.peer.shut(RECEIVING | ENDED);
-        }
-        Ok(())
-    }
-
-    fn send(&self, message: Outgoing<'_>, flags: Flags, wait: Wait) -> Result<usize> {
-        // Linux does not tell one that never was connected from one that is no more.
-        let connection = self.connected(wait).map_err(|e| if e == Errno::ENOTCONN { Errno::EPIPE } else { e })?;
-        let len = message.data.len();
-        match self.pair(connection).send(Outgoing { to: None, ..message }, None, flags, wait) {
-            Err(Errno::EPIPE) if !self.port.is_shut(SENDING) => {
-                // The peer is gone. That is learnt from its answer to what is sent now.
-                reset(&self.port);
-                Ok(len)
-            }
-            result => result,
-        }
-    }
-
-    fn receive(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
-        self.take_in(buf, flags, wait)
-    }
-
-    fn receive_owned(&self, limit: usize, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
-        let pair = self.pair(self.receiving(flags, wait)?);
-        after_end(pair.receive_owned(limit, flags, false, wait), (Vec::new(), Incoming::default()))
-    }
-
-    fn take_error(&self) -> Option<Errno> {
-        self.port.take_error()
-    }
-
-    fn queued(&self, incoming: bool) -> usize {
-        match self.connection.get() {
-            _ if incoming => self.port.queue.lock().ready(self.port.inline()),
-            // What fits into the receiver's buffer has been acknowledged.
-            Some(Connection { peer, .. }) => peer.queue.lock().charge.saturating_sub(peer.options.receive_buffer()),
-            None => 0,
-        }
-    }
-
-    fn at_mark(&self) -> Result<bool> {
-        Ok(self.port.queue.lock().at_mark())
-    }
-
-    fn opened(&self, file: &Arc<File>) {
-        self.common.opened(file);
-        self.port.opened(file);
-    }
-
-    fn option(&self, level: u32, option: u32) -> Result<Vec<u8>> {
-        super::options::get(&self.common, Some(self), level, option)
-    }
-
-    fn set_option(&self, level: u32, option: u32, value: &[u8]) -> Result<()> {
-        let bound = self.state.lock().place.is_some();
-        super::options::set(&self.common, true, bound, level, option, value)
     }
 }

@@ -1,0 +1,27 @@
+//! Things that sockets do at a time: the personality's clock runs them.
+
+use alloc::sync::Arc;
+use task::Once;
+
+/// Something to be done at a time.
+pub trait Alarm: Send + Sync {
+    /// The time has come. Called without locks, in a thread of its own.
+    fn fire(&self);
+}
+
+/// Has an alarm fire at a time, nanoseconds since the start.
+type Setter = fn(u64, Arc<dyn Alarm>);
+
+static SETTER: Once<Setter> = Once::new();
+
+/// Sets the function that has alarms fire. The first call counts; without one none ever fires.
+pub fn set_alarms(setter: Setter) {
+    SETTER.call_once(|| setter);
+}
+
+/// Has an alarm fire after so many nanoseconds.
+pub(crate) fn after(nanoseconds: u64, alarm: Arc<dyn Alarm>) {
+    if let Some(set) = SETTER.get() {
+        set(task::now_ns().saturating_add(nanoseconds), alarm);
+    }
+}

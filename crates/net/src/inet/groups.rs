@@ -1,0 +1,227 @@
+//! Groups: which a socket is in, on which interface, from whom (`ip(7)`, `ipv6(7)`, RFC 3678), and through which interface it sends to them.
+
+use super::Common;
+use super::network::{self, Interface};
+use super::options::{IP, IPV6};
+use crate::Address;
+use abi::errno::Errno;
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use fs::Result;
+use linux_raw_sys::net;
+
+/// The most sources that one membership names (`net.ipv4.igmp_max_msf`).
+const MOST_SOURCES: usize = 10;
+
+/// A group a socket has joined.
+pub(super) struct Membership {
+    group: IpAddr,
+    interface: u32,
+    /// What the sources send is received; else all but that.
+    only: bool,
+    sources: Vec<IpAddr>,
+}
+
+impl Membership {
+    /// Whether what `from` sends to a group is received because of this.
+    pub(super) fn admits(&self, group: IpAddr, from: IpAddr) -> bool {
+        self.group == group && self.sources.contains(&from) == self.only
+    }
+}
+
+/// What is asked of a membership.
+struct Asked {
+    group: IpAddr,
+    interface: u32,
+    source: Option<IpAddr>,
+}
+
+/// Whether an option is about groups.
+pub(super) const fn is_about(level: u32, option: u32) -> bool {
+    let any = matches!(option, net::MCAST_JOIN_GROUP..=net::MCAST_LEAVE_SOURCE_GROUP);
+    match level {
+        IP => {
+            any || matches!(
+                option,
+                net::IP_MULTICAST_IF | net::IP_ADD_MEMBERSHIP | net::IP_DROP_MEMBERSHIP | net::IP_UNBLOCK_SOURCE
+                    ..=net::IP_DROP_SOURCE_MEMBERSHIP
+            )
+        }
+        _ => any || matches!(option, net::IPV6_ADD_MEMBERSHIP | net::IPV6_DROP_MEMBERSHIP),
+    }
+}
+
+/// Sets such an option.
+///
+/// # Errors
+/// `EINVAL`, `ENODEV`, `EADDRINUSE`, `EADDRNOTAVAIL`, `ENOBUFS`.
+pub(super) fn set(common: &Common, level: u32, option: u32, value: &[u8]) -> Result<()> {
+    if (level, option) == (IP, net::IP_MULTICAST_IF) {
+        return set_multicast_interface(common, value);
+    }
+    let asked = match (level, option) {
+        (IP, net::IP_ADD_MEMBERSHIP | net::IP_DROP_MEMBERSHIP) => {
+            let index = if value.len() < 12 { 0 } else { word(value, 8)? };
+            asked_v4(v4(value, 0)?, v4(value, 4)?, index, None)?
+        }
+        (IP, net::IP_UNBLOCK_SOURCE..=net::IP_DROP_SOURCE_MEMBERSHIP) => {
+            asked_v4(v4(value, 0)?, v4(value, 4)?, 0, Some(v4(value, 8)?.into()))?
+        }
+        (IPV6, net::IPV6_ADD_MEMBERSHIP | net::IPV6_DROP_MEMBERSHIP) => {
+            let group = Ipv6Addr::from(*value.first_chunk::<16>().ok_or(Errno::EINVAL)?);
+            asked_of(group.into(), Ipv4Addr::UNSPECIFIED, word(value, 16)?, None)?
+        }
+        _ => asked_any(level, option, value)?,
+    };
+    common.options.change_groups(|groups| match (level, option) {
+        (IP, net::IP_ADD_MEMBERSHIP) | (IPV6, net::IPV6_ADD_MEMBERSHIP) | (_, net::MCAST_JOIN_GROUP) => {
+            join(groups, &asked, false)
+        }
+        (IP, net::IP_DROP_MEMBERSHIP) | (IPV6, net::IPV6_DROP_MEMBERSHIP) | (_, net::MCAST_LEAVE_GROUP) => {
+            groups.remove(find(groups, &asked).ok_or(Errno::EADDRNOTAVAIL)?);
+            Ok(())
+        }
+        (_, net::IP_ADD_SOURCE_MEMBERSHIP | net::MCAST_JOIN_SOURCE_GROUP) => {
+            if find(groups, &asked).is_none() {
+                join(groups, &asked, true)?;
+            }
+            change_source(groups, &asked, true, true)
+        }
+        (_, net::IP_DROP_SOURCE_MEMBERSHIP | net::MCAST_LEAVE_SOURCE_GROUP) => change_source(groups, &asked, true, false),
+        (_, net::IP_BLOCK_SOURCE | net::MCAST_BLOCK_SOURCE) => change_source(groups, &asked, false, true),
+        _ => change_source(groups, &asked, false, false),
+    })
+}
+
+fn find(groups: &[Membership], asked: &Asked) -> Option<usize> {
+    groups.iter().position(|one| (one.group, one.interface) == (asked.group, asked.interface))
+}
+
+fn join(groups: &mut Vec<Membership>, asked: &Asked, only: bool) -> Result<()> {
+    if find(groups, asked).is_some() {
+        return Err(Errno::EADDRINUSE);
+    }
+    groups.push(Membership { group: asked.group, interface: asked.interface, only, sources: Vec::new() });
+    Ok(())
+}
+
+/// Adds a source to those that are, or are not, received, or takes it away. A membership that names sources of one sort has none of the other;
+/// one whose last wanted source goes ends.
+fn change_source(groups: &mut Vec<Membership>, asked: &Asked, only: bool, adds: bool) -> Result<()> {
+    let at = find(groups, asked).ok_or(Errno::EINVAL)?;
+    let membership = &mut groups[at];
+    if membership.only != only {
+        if !membership.sources.is_empty() {
+            return Err(Errno::EINVAL);
+        }
+        membership.only = only;
+    }
+    let source = asked.source.ok_or(Errno::EINVAL)?;
+    match (membership.sources.iter().position(|known| *known == source), adds) {
+        (Some(_), true) | (None, false) => return Err(Errno::EADDRNOTAVAIL),
+        (None, true) if membership.sources.len() == MOST_SOURCES => return Err(Errno::ENOBUFS),
+        (None, true) => membership.sources.push(source),
+        (Some(known), false) => drop(membership.sources.swap_remove(known)),
+    }
+    if only && membership.sources.is_empty() {
+        groups.swap_remove(at);
+    }
+    Ok(())
+}
+
+fn asked_of(group: IpAddr, address: Ipv4Addr, index: i32, source: Option<IpAddr>) -> Result<Asked> {
+    if !group.is_multicast() {
+        return Err(Errno::EINVAL);
+    }
+    Ok(Asked { group, interface: interface_of(address, index, group)?.index, source })
+}
+
+fn asked_v4(group: Ipv4Addr, address: Ipv4Addr, index: i32, source: Option<IpAddr>) -> Result<Asked> {
+    asked_of(group.into(), address, index, source)
+}
+
+/// `struct group_req` or `struct group_source_req`: the interface's number, and addresses of either family.
+fn asked_any(level: u32, option: u32, value: &[u8]) -> Result<Asked> {
+    const GROUP: usize = 8;
+    const SOURCE: usize = 136;
+    let address = |at: usize| match Address::decode(value.get(at..).ok_or(Errno::EINVAL)?)? {
+        Address::Inet(address) if address.is_ipv4() == (level == IP) => Ok(address.ip()),
+        _ => Err(Errno::EINVAL),
+    };
+    let source = if matches!(option, net::MCAST_JOIN_GROUP | net::MCAST_LEAVE_GROUP) { None } else { Some(address(SOURCE)?) };
+    asked_of(address(GROUP)?, Ipv4Addr::UNSPECIFIED, word(value, 0)?, source)
+}
+
+/// The interface with an address, or a number; 0 or no address is the one that routes to `group`.
+fn interface_of(address: Ipv4Addr, index: i32, group: IpAddr) -> Result<Interface> {
+    let interfaces = network::current().interfaces();
+    let is_it = |interface: &Interface| match index {
+        0 => interface.addresses.iter().any(|(ip, prefix)| match ip {
+            IpAddr::V4(ip) => (u32::from(*ip) ^ u32::from(address)).leading_zeros() >= u32::from(*prefix),
+            IpAddr::V6(_) => false,
+        }),
+        index => interface.index.cast_signed() == index,
+    };
+    if index == 0 && address.is_unspecified() {
+        let route = network::current().route(group).map_err(|_| Errno::ENODEV)?;
+        return interfaces.into_iter().find(|i| i.index == route.interface).ok_or(Errno::ENODEV);
+    }
+    interfaces.into_iter().find(is_it).ok_or(Errno::ENODEV)
+}
+
+/// The interface's address and number in `struct ip_mreq`, `ip_mreqn` or alone.
+fn set_multicast_interface(common: &Common, value: &[u8]) -> Result<()> {
+    let (address, index) = match value.len() {
+        0..4 => return Err(Errno::EINVAL),
+        4..8 => (v4(value, 0)?, 0),
+        8..12 => (v4(value, 4)?, 0),
+        _ => (v4(value, 4)?, word(value, 8)?),
+    };
+    let chosen = if address.is_unspecified() && index == 0 {
+        None
+    } else {
+        let interface = interface_of(address, index, address.into()).map_err(|_| Errno::EADDRNOTAVAIL)?;
+        interface.addresses.into_iter().find_map(|(ip, _)| match ip {
+            IpAddr::V4(ip) => Some(ip),
+            IpAddr::V6(_) => None,
+        })
+    };
+    common.options.set_multicast(chosen);
+    Ok(())
+}
+
+fn v4(value: &[u8], at: usize) -> Result<Ipv4Addr> {
+    value.get(at..).and_then(|rest| rest.first_chunk::<4>()).map(|octets| Ipv4Addr::from(*octets)).ok_or(Errno::EINVAL)
+}
+
+fn word(value: &[u8], at: usize) -> Result<i32> {
+    let bytes = value.get(at..).and_then(|rest| rest.first_chunk());
+    bytes.map(|bytes| i32::from_ne_bytes(*bytes)).ok_or(Errno::EINVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_of_one_sort() {
+        let [a, b]: [IpAddr; 2] = ["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
+        let group: IpAddr = "239.1.2.3".parse().unwrap();
+        let from = |source| Asked { group, interface: 1, source: Some(source) };
+        let mut groups = Vec::new();
+        assert_eq!(change_source(&mut groups, &from(a), false, true), Err(Errno::EINVAL));
+        join(&mut groups, &from(a), false).unwrap();
+        assert_eq!(join(&mut groups, &from(a), false), Err(Errno::EADDRINUSE));
+        assert!(groups[0].admits(group, a));
+        change_source(&mut groups, &from(a), false, true).unwrap();
+        assert!(!groups[0].admits(group, a) && groups[0].admits(group, b));
+        assert_eq!(change_source(&mut groups, &from(b), true, true), Err(Errno::EINVAL));
+        assert_eq!(change_source(&mut groups, &from(b), false, false), Err(Errno::EADDRNOTAVAIL));
+        change_source(&mut groups, &from(a), false, false).unwrap();
+        // With no source named it may become the other sort.
+        change_source(&mut groups, &from(b), true, true).unwrap();
+        assert!(!groups[0].admits(group, a) && groups[0].admits(group, b));
+        change_source(&mut groups, &from(b), true, false).unwrap();
+        assert!(groups.is_empty());
+    }
+}

@@ -1,0 +1,128 @@
+//! Options of internet sockets that are numbers: which there are, what they are at first, and between what they may be.
+
+use super::options::{IP, IPV6, TCP, UDP};
+use abi::errno::Errno;
+use fs::Result;
+use linux_raw_sys::net;
+
+pub(super) const UDP_LITE: u32 = net::IPPROTO_UDPLITE as u32;
+const UDP_CORK: u32 = 1;
+/// How much of a datagram a checksum covers, sent and received.
+const LITE_COVERAGE: [u32; 2] = [10, 11];
+const UDP_NO_CHECK6_TX: u32 = 101;
+const IP_RECVFRAGSIZE: u32 = 25;
+const IP_RECVERR_RFC4884: u32 = 26;
+const TCP_THIN_LINEAR_TIMEOUTS: u32 = 16;
+const TCP_THIN_DUPACK: u32 = 17;
+const TCP_SAVE_SYN: u32 = 27;
+const TCP_FASTOPEN_NO_COOKIE: u32 = 34;
+pub(super) const TCP_INQ: u32 = 36;
+const TCP_TX_DELAY: u32 = 37;
+const IPV6_RECVFRAGSIZE: u32 = 77;
+/// The largest segment through the loop, bytes.
+pub(super) const LOOP_SEGMENT: i32 = 65_483;
+
+/// Level and number of an option that is a number, what it is at first, its least and its largest value.
+pub(super) type Known = (u32, u32, i32, i32, i32);
+
+pub(super) const SWITCH: (i32, i32) = (0, 1);
+
+const fn switch(level: u32, option: u32, first: i32) -> Known {
+    (level, option, first, SWITCH.0, SWITCH.1)
+}
+
+const KNOWN: [Known; 84] = [
+    (IP, net::IP_TOS, 0, 0, 255),
+    (IP, net::IP_TTL, 64, 1, 255),
+    switch(IP, net::IP_HDRINCL, 0),
+    switch(IP, net::IP_RECVOPTS, 0),
+    switch(IP, net::IP_RETOPTS, 0),
+    switch(IP, net::IP_PKTINFO, 0),
+    (IP, net::IP_MTU_DISCOVER, 1, 0, 5),
+    switch(IP, net::IP_RECVERR, 0),
+    switch(IP, net::IP_RECVTTL, 0),
+    switch(IP, net::IP_RECVTOS, 0),
+    switch(IP, net::IP_FREEBIND, 0),
+    switch(IP, net::IP_RECVORIGDSTADDR, 0),
+    (IP, net::IP_MINTTL, 0, 0, 255),
+    switch(IP, net::IP_NODEFRAG, 0),
+    switch(IP, net::IP_BIND_ADDRESS_NO_PORT, 0),
+    switch(IP, IP_RECVFRAGSIZE, 0),
+    (IP, net::IP_MULTICAST_TTL, 1, 0, 255),
+    switch(IP, net::IP_MULTICAST_LOOP, 1),
+    switch(IP, net::IP_MULTICAST_ALL, 1),
+    (IP, net::IP_UNICAST_IF, 0, 0, i32::MAX),
+    (IPV6, net::IPV6_UNICAST_HOPS, 64, 0, 255),
+    (IPV6, net::IPV6_MULTICAST_HOPS, 1, 0, 255),
+    switch(IPV6, net::IPV6_MULTICAST_LOOP, 1),
+    (IPV6, net::IPV6_MULTICAST_IF, 0, 0, i32::MAX),
+    (IPV6, net::IPV6_MTU_DISCOVER, 1, 0, 5),
+    switch(IPV6, net::IPV6_RECVERR, 0),
+    switch(IPV6, net::IPV6_V6ONLY, 0),
+    switch(IPV6, net::IPV6_RECVPKTINFO, 0),
+    switch(IPV6, net::IPV6_RECVHOPLIMIT, 0),
+    switch(IPV6, net::IPV6_RECVTCLASS, 0),
+    (IPV6, net::IPV6_TCLASS, 0, 0, 255),
+    switch(IPV6, net::IPV6_DONTFRAG, 0),
+    switch(IPV6, net::IPV6_AUTOFLOWLABEL, 1),
+    switch(IPV6, net::IPV6_FREEBIND, 0),
+    switch(IPV6, net::IPV6_RECVERR_RFC4884, 0),
+    switch(IPV6, IPV6_RECVFRAGSIZE, 0),
+    (IPV6, net::IPV6_MINHOPCOUNT, 0, 0, 255),
+    (IPV6, net::IPV6_UNICAST_IF, 0, 0, i32::MAX),
+    switch(IPV6, net::IPV6_MULTICAST_ALL, 1),
+    switch(TCP, net::TCP_NODELAY, 0),
+    (TCP, net::TCP_MAXSEG, LOOP_SEGMENT, 88, 32_767),
+    switch(TCP, net::TCP_CORK, 0),
+    (TCP, net::TCP_KEEPIDLE, 7200, 1, 32_767),
+    (TCP, net::TCP_KEEPINTVL, 75, 1, 32_767),
+    (TCP, net::TCP_KEEPCNT, 9, 1, 127),
+    (TCP, net::TCP_SYNCNT, 6, 1, 127),
+    (TCP, net::TCP_LINGER2, 60, -1, 120),
+    (TCP, net::TCP_DEFER_ACCEPT, 0, 0, i32::MAX),
+    (TCP, net::TCP_WINDOW_CLAMP, 0, 0, i32::MAX),
+    switch(TCP, net::TCP_QUICKACK, 1),
+    (TCP, net::TCP_USER_TIMEOUT, 0, 0, i32::MAX),
+    (TCP, net::TCP_FASTOPEN, 0, 0, i32::MAX),
+    switch(TCP, net::TCP_FASTOPEN_CONNECT, 0),
+    (TCP, net::TCP_NOTSENT_LOWAT, 0, i32::MIN, i32::MAX),
+    (UDP_LITE, LITE_COVERAGE[0], 0, 0, 65_535),
+    (UDP_LITE, LITE_COVERAGE[1], 0, 0, 65_535),
+    switch(IP, net::IP_TRANSPARENT, 0),
+    switch(IP, net::IP_ROUTER_ALERT, 0),
+    switch(IP, net::IP_PASSSEC, 0),
+    switch(IP, net::IP_CHECKSUM, 0),
+    switch(IP, IP_RECVERR_RFC4884, 0),
+    switch(IPV6, net::IPV6_TRANSPARENT, 0),
+    switch(IPV6, net::IPV6_RECVORIGDSTADDR, 0),
+    switch(IPV6, net::IPV6_FLOWINFO, 0),
+    switch(IPV6, net::IPV6_FLOWINFO_SEND, 0),
+    switch(IPV6, net::IPV6_RECVPATHMTU, 0),
+    switch(IPV6, net::IPV6_RECVHOPOPTS, 0),
+    switch(IPV6, net::IPV6_RECVDSTOPTS, 0),
+    switch(IPV6, net::IPV6_RECVRTHDR, 0),
+    switch(IPV6, net::IPV6_2292PKTINFO, 0),
+    switch(IPV6, net::IPV6_2292HOPLIMIT, 0),
+    switch(IPV6, net::IPV6_2292HOPOPTS, 0),
+    switch(IPV6, net::IPV6_2292DSTOPTS, 0),
+    switch(IPV6, net::IPV6_2292RTHDR, 0),
+    switch(IPV6, net::IPV6_ROUTER_ALERT_ISOLATE, 0),
+    // "Temporary or public as it comes, home or care of as it comes."
+    (IPV6, net::IPV6_ADDR_PREFERENCES, 0, 0, 0x3f),
+    switch(TCP, TCP_THIN_LINEAR_TIMEOUTS, 0),
+    switch(TCP, TCP_THIN_DUPACK, 0),
+    switch(TCP, TCP_SAVE_SYN, 0),
+    switch(TCP, TCP_FASTOPEN_NO_COOKIE, 0),
+    switch(TCP, TCP_INQ, 0),
+    (TCP, TCP_TX_DELAY, 0, 0, i32::MAX),
+    switch(UDP, UDP_CORK, 0),
+    switch(UDP, UDP_NO_CHECK6_TX, 0),
+];
+
+/// What is known of an option.
+///
+/// # Errors
+/// `ENOPROTOOPT`.
+pub(super) fn known(level: u32, option: u32) -> Result<Known> {
+    KNOWN.into_iter().find(|known| (known.0, known.1) == (level, option)).ok_or(Errno::ENOPROTOOPT)
+}

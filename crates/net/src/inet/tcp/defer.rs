@@ -1,0 +1,105 @@
+//! Connections that are accepted only when data has come (`TCP_DEFER_ACCEPT`, `tcp(7)`).
+
+use super::Tcp;
+use crate::alarms::{self, Alarm};
+use crate::port::{ENDED, SENDING};
+use alloc::sync::{Arc, Weak};
+use core::sync::atomic::Ordering;
+use fs::poll::{Events, Watcher};
+
+/// A connection that waits for its first byte.
+pub(super) struct Deferred {
+    pub(super) server: Arc<Tcp>,
+    listener: Weak<Tcp>,
+}
+
+impl Watcher for Deferred {
+    fn changed(self: Arc<Self>, _: Events) {
+        let reset = self.server.port.failed() && self.server.port.is_shut(SENDING | ENDED);
+        let data = !self.server.port.queue.lock().bytes.is_empty();
+        if reset || data || self.server.port.is_shut(ENDED) {
+            self.end(!reset);
+        }
+    }
+}
+
+/// It has waited long enough.
+struct Timeout(Weak<Deferred>);
+
+impl Alarm for Timeout {
+    fn fire(&self) {
+        if let Some(deferred) = self.0.upgrade() {
+            deferred.end(true);
+        }
+    }
+}
+
+impl Deferred {
+    /// It waits no longer: it can be accepted, or nobody will hear of it.
+    fn end(&self, accepted: bool) {
+        let Some(listener) = self.listener.upgrade() else { return };
+        let ended = {
+            let mut state = listener.state.lock();
+            let Some(backlog) = &mut state.backlog else { return };
+            let Some(at) = backlog.deferred.iter().position(|other| core::ptr::eq(&**other, self)) else { return };
+            let ended = backlog.deferred.swap_remove(at);
+            if accepted {
+                backlog.waiting.push_back(ended.server.clone());
+            }
+            ended
+        };
+        if accepted {
+            listener.port.readable.notify_of(Events::READABLE);
+        } else {
+            ended.server.release();
+        }
+    }
+}
+
+impl Tcp {
+    /// The seconds that a listener's connections wait for data; 0: none.
+    pub(in crate::inet) fn deferral(&self) -> u32 {
+        self.defers.load(Ordering::Relaxed)
+    }
+
+    /// Sets it. As on Linux it becomes the time after which so many answers have been sent in vain: 1, 3, 7, … seconds, then two minutes more each.
+    pub(in crate::inet) fn set_deferral(&self, seconds: u32) {
+        self.defers.store(whole_periods(seconds), Ordering::Relaxed);
+    }
+
+    /// A connection that is not to be accepted yet.
+    pub(super) fn defer(&self, server: &Arc<Self>, seconds: u32) -> Arc<Deferred> {
+        let deferred = Arc::new(Deferred { server: server.clone(), listener: self.this.clone() });
+        let watcher: Arc<dyn Watcher> = deferred.clone();
+        server.port.readable.watch(&watcher);
+        alarms::after(u64::from(seconds) * 1_000_000_000, Arc::new(Timeout(Arc::downgrade(&deferred))));
+        deferred
+    }
+}
+
+/// The least sum of periods that reaches `seconds`: the first one is of a second, each is twice the one before, none more than two minutes.
+fn whole_periods(seconds: u32) -> u32 {
+    const LONGEST: u32 = 120;
+    const MOST: usize = 255;
+    let (mut sum, mut period) = (0, 1);
+    for _ in 0..MOST {
+        if sum >= seconds {
+            break;
+        }
+        sum += period;
+        period = (period * 2).min(LONGEST);
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::whole_periods;
+
+    #[test]
+    fn times_are_those_of_linux() {
+        for (asked, got) in [(0, 0), (1, 1), (2, 3), (3, 3), (5, 7), (30, 31), (100, 127), (130, 247)] {
+            assert_eq!(whole_periods(asked), got, "{asked}");
+        }
+    }
+}

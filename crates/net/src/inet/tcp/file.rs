@@ -1,0 +1,225 @@
+//! A TCP socket as a file, and what system calls do with it.
+
+use super::{Connection, Tcp, after_end, reset};
+use crate::inet::options;
+use crate::inet::table::Scope;
+use crate::port::{ENDED, RECEIVING, SENDING};
+use crate::{Address, Caller, Flags, Incoming, Kind, Outgoing, Protocol, Socket, Wait};
+use abi::errno::Errno;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use fs::poll::{Events, PollTable};
+use fs::{File, FileOps, Result};
+use linux_raw_sys::net;
+
+impl FileOps for Tcp {
+    fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
+        let wait = self.pause(file, false);
+        if self.port.options.receive_least() <= 1
+            && let Some(n) = self.pair(self.connected(wait)?).receive_plain(buf, wait)?
+        {
+            return Ok(n);
+        }
+        self.take_in(buf, Flags::empty(), wait).map(|incoming| incoming.copied)
+    }
+
+    fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
+        if let Some(connection) = self.connection.get()
+            && self.port.options.stages(&[]) == 0
+            && let Some(n) = self.pair(connection).send_plain(buf)
+        {
+            self.look_after(connection);
+            return Ok(n);
+        }
+        self.send(Outgoing::plain(buf), Flags::empty(), self.pause(file, true))
+    }
+
+    fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
+        if let Some(table) = table {
+            table.watch(&self.port.readable);
+            table.watch(&self.port.writable);
+        }
+        if self.listens() {
+            let any = self.backlog().is_some_and(|(waiting, _)| waiting > 0);
+            return if any { Events::READABLE } else { Events::empty() };
+        }
+        let writable = Events::WRITABLE | Events::WRBAND;
+        let failed = self.port.failed();
+        let told = self.port.options.notices.any();
+        let mut events = if failed || told { Events::ERR } else { Events::empty() };
+        let Some(connection) = self.connection.get() else {
+            if self.state.lock().connecting.is_some() {
+                return events;
+            }
+            events.set(Events::READABLE | Events::RDHUP, failed || self.port.is_shut(RECEIVING));
+            return events | Events::HUP | writable;
+        };
+        let shut = |what| self.port.is_shut(what);
+        events.set(Events::HUP, shut(RECEIVING | SENDING));
+        let least = self.port.options.receive_least();
+        let (news, urgent) = {
+            let queue = self.port.queue.lock();
+            let hole = if queue.urgent.is_some() { queue.hole(self.port.inline()) } else { 0 };
+            (queue.bytes.len() >= least + hole, queue.has_urgent())
+        };
+        events.set(Events::PRI, urgent);
+        events.set(Events::READABLE | Events::RDHUP, shut(RECEIVING));
+        events.set(Events::READABLE, shut(RECEIVING) || news);
+        // As Linux does, so that whoever is told can write more than a little.
+        let room = connection.peer.queue.lock().charge * 3 <= self.pair(connection).limit * 2;
+        events.set(writable, room || shut(SENDING));
+        events
+    }
+
+    fn closed(&self, _: &File) {
+        self.release();
+    }
+}
+
+impl Protocol for Tcp {
+    fn family(&self) -> u32 {
+        self.common.family.number()
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Stream
+    }
+
+    fn number(&self) -> i32 {
+        net::IPPROTO_TCP as i32
+    }
+
+    fn listening(&self) -> bool {
+        self.listens()
+    }
+
+    fn bind(&self, caller: &Caller<'_>, address: &Address) -> Result<()> {
+        let meant = self.common.bindable(caller, address)?;
+        let mut state = self.state.lock();
+        if state.place.is_some() || self.connection.get().is_some() {
+            return Err(Errno::EINVAL);
+        }
+        state.place = Some(self.place(Scope::new(meant.ip(), self.common.only_v6()), meant.port())?);
+        state.bound = true;
+        Ok(())
+    }
+
+    fn connect(&self, _: &Caller<'_>, address: &Address, wait: Wait) -> Result<()> {
+        self.connect_to(address, wait)
+    }
+
+    fn listen(&self, backlog: usize) -> Result<()> {
+        self.start_listening(backlog)
+    }
+
+    fn accept(&self, wait: Wait) -> Result<Socket> {
+        self.take_connection(wait)
+    }
+
+    fn local(&self) -> Address {
+        self.common.shown(self.addresses().0)
+    }
+
+    fn peer(&self) -> Result<Address> {
+        let connection = self.connection.get().ok_or(Errno::ENOTCONN)?;
+        if self.port.is_shut(SENDING | ENDED) {
+            return Err(Errno::ENOTCONN);
+        }
+        Ok(self.common.shown(connection.remote))
+    }
+
+    fn shutdown(&self, receiving: bool, sending: bool) -> Result<()> {
+        if self.listens() {
+            if receiving {
+                self.stop_listening();
+            }
+            return Ok(());
+        }
+        let connection = self.connection.get().ok_or(Errno::ENOTCONN)?;
+        if self.port.is_shut(SENDING | ENDED) {
+            return Err(Errno::ENOTCONN);
+        }
+        self.port.shut((u8::from(receiving) * RECEIVING) | (u8::from(sending) * SENDING));
+        if sending {
+            connection.peer.shut(RECEIVING | ENDED);
+        }
+        Ok(())
+    }
+
+    fn send(&self, message: Outgoing<'_>, flags: Flags, wait: Wait) -> Result<usize> {
+        // Linux does not tell one that never was connected from one that is no more.
+        let connection = self.connected(wait).map_err(|e| if e == Errno::ENOTCONN { Errno::EPIPE } else { e })?;
+        let len = message.data.len();
+        let result = self.put_out(connection, message, flags, wait);
+        self.look_after(connection);
+        match result {
+            Err(Errno::EPIPE) if !self.port.is_shut(SENDING) => {
+                // The peer is gone. That is learnt from its answer to what is sent now.
+                reset(&self.port);
+                Ok(len)
+            }
+            result => result,
+        }
+    }
+
+    fn receive(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
+        self.take_in(buf, flags, wait)
+    }
+
+    fn receive_owned(&self, limit: usize, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
+        let pair = self.pair(self.receiving(flags, wait)?);
+        let (data, mut got) = after_end(pair.receive_owned(limit, flags, false, wait), (Vec::new(), Incoming::default()))?;
+        self.tell_rest(&mut got);
+        Ok((data, got))
+    }
+
+    fn take_notice(&self, limit: usize) -> Result<(Vec<u8>, Incoming)> {
+        self.common.take_notice(&self.port.options, limit)
+    }
+
+    fn copied(&self) {
+        let options = &self.port.options;
+        options.notices.copied(options.receive_buffer());
+        self.port.readable.notify_of(Events::ERR);
+    }
+
+    fn spares_copies(&self) -> bool {
+        true
+    }
+
+    fn first_number(&self) -> Result<u32> {
+        let connection = self.connection.get().ok_or(Errno::EINVAL)?;
+        Ok(self.sent(connection) as u32)
+    }
+
+    fn take_error(&self) -> Option<Errno> {
+        self.port.take_error()
+    }
+
+    fn queued(&self, incoming: bool) -> usize {
+        match self.connection.get() {
+            _ if incoming => self.port.queue.lock().ready(self.port.inline()),
+            // What fits into the receiver's buffer has been acknowledged.
+            Some(Connection { peer, .. }) => peer.queue.lock().charge.saturating_sub(peer.options.receive_buffer()),
+            None => 0,
+        }
+    }
+
+    fn at_mark(&self) -> Result<bool> {
+        Ok(self.port.queue.lock().at_mark())
+    }
+
+    fn opened(&self, file: &Arc<File>) {
+        self.common.opened(file);
+        self.port.opened(file);
+    }
+
+    fn option(&self, level: u32, option: u32) -> Result<Vec<u8>> {
+        options::get(&self.common, Some(self), level, option)
+    }
+
+    fn set_option(&self, level: u32, option: u32, value: &[u8]) -> Result<()> {
+        let bound = self.state.lock().place.is_some();
+        options::set(&self.common, Some(self), bound, level, option, value)
+    }
+}

@@ -1,0 +1,158 @@
+//! Packets as they would be on a wire: the loop carries none, but who listens to it, or is told of what was sent, gets them.
+//!
+//! Facts: RFC 791 (IPv4), RFC 8200 (IPv6), RFC 768 (UDP), RFC 9293 (TCP).
+
+use super::Datagram;
+use super::packets::{self, UDP_HEADER};
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+use linux_raw_sys::net;
+
+/// Bytes of an Ethernet header, which the loop's packets have, too.
+pub(crate) const LINK_HEADER: usize = 14;
+const V4: u16 = 0x0800;
+const V6: u16 = 0x86dd;
+const TCP: u8 = net::IPPROTO_TCP as u8;
+const UDP: u8 = net::IPPROTO_UDP as u8;
+const UDP_LITE: u8 = net::IPPROTO_UDPLITE as u8;
+/// Bytes of a TCP header without options.
+const TCP_HEADER: usize = 20;
+const HOPS: u8 = 64;
+
+/// Flags of a segment.
+pub(super) const SYN: u8 = 2;
+pub(super) const PSH: u8 = 8;
+pub(super) const ACK: u8 = 16;
+
+/// The kind of what is behind the link's header.
+fn ether_type(to: IpAddr) -> u16 {
+    if to.is_ipv4() { V4 } else { V6 }
+}
+
+fn v6_header(packet: &Datagram, length: usize) -> Vec<u8> {
+    let (IpAddr::V6(from), IpAddr::V6(to)) = (packet.from.ip(), packet.to.ip()) else { return Vec::new() };
+    let class = u32::from(packet.tos) << 20;
+    let first = (6 << 28 | class).to_be_bytes();
+    [&first[..], &(length as u16).to_be_bytes(), &[packet.protocol, packet.ttl], &from.octets(), &to.octets()].concat()
+}
+
+/// A packet with its link's and all other headers.
+pub(crate) fn frame(packet: &Datagram) -> Vec<u8> {
+    let mut above = Vec::new();
+    if matches!(packet.protocol, UDP | UDP_LITE) {
+        above.extend_from_slice(&packets::udp_header(packet));
+        above.extend_from_slice(&packet.data);
+        put_sum(&mut above, UDP_HEADER - 2, packet);
+    } else {
+        above.extend_from_slice(&packet.data);
+    }
+    with_link(packet, &above)
+}
+
+fn with_link(packet: &Datagram, above: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(LINK_HEADER + 40 + above.len());
+    bytes.resize(LINK_HEADER - 2, 0);
+    bytes.extend_from_slice(&ether_type(packet.to.ip()).to_be_bytes());
+    if packet.to.is_ipv4() {
+        bytes.extend_from_slice(&packets::v4_header(packet, above.len()));
+    } else {
+        bytes.extend_from_slice(&v6_header(packet, above.len()));
+    }
+    bytes.extend_from_slice(above);
+    bytes
+}
+
+fn put_sum(bytes: &mut [u8], at: usize, packet: &Datagram) {
+    let (from, to) = (packet.from.ip(), packet.to.ip());
+    let head = match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let length = (bytes.len() as u16).to_be_bytes();
+            [&from.octets()[..], &to.octets(), &[0, packet.protocol], &length].concat()
+        }
+        _ => packets::pseudo_header(from, to, bytes.len(), packet.protocol),
+    };
+    let sum = match packets::checksum(&[&head, bytes]) {
+        // That would mean there is none.
+        0 => u16::MAX,
+        sum => sum,
+    };
+    bytes[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// A segment of TCP.
+pub(super) struct Segment<'a> {
+    pub(super) from: SocketAddr,
+    pub(super) to: SocketAddr,
+    /// The number of its first byte.
+    pub(super) sequence: u32,
+    /// The number of the byte that is expected.
+    pub(super) acknowledges: u32,
+    pub(super) flags: u8,
+    pub(super) window: u16,
+    pub(super) data: &'a [u8],
+}
+
+impl Segment<'_> {
+    /// The segment as a packet with all headers.
+    pub(super) fn frame(&self) -> Vec<u8> {
+        // The first one of each side says how large segments may be, and that windows count 128 bytes.
+        const OPTIONS: [u8; 8] = [2, 4, 0xff, 0xcb, 1, 3, 3, 7];
+        let options = if self.flags & SYN != 0 { &OPTIONS[..] } else { &[] };
+        let mut above = Vec::with_capacity(TCP_HEADER + options.len() + self.data.len());
+        above.extend_from_slice(&self.from.port().to_be_bytes());
+        above.extend_from_slice(&self.to.port().to_be_bytes());
+        above.extend_from_slice(&self.sequence.to_be_bytes());
+        above.extend_from_slice(&self.acknowledges.to_be_bytes());
+        above.extend_from_slice(&[((TCP_HEADER + options.len()) as u8 / 4) << 4, self.flags]);
+        above.extend_from_slice(&self.window.to_be_bytes());
+        above.extend_from_slice(&[0; 4]);
+        above.extend_from_slice(options);
+        above.extend_from_slice(self.data);
+        let packet = Datagram {
+            from: self.from,
+            to: self.to,
+            protocol: TCP,
+            interface: 0,
+            ttl: HOPS,
+            tos: 0,
+            arrival: 0,
+            lost: 0,
+            data: Vec::new(),
+        };
+        put_sum(&mut above, 16, &packet);
+        with_link(&packet, &above)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inet::packets::checksum;
+
+    fn addresses(v6: bool) -> (SocketAddr, SocketAddr) {
+        let ip: IpAddr = if v6 { "::1".parse().unwrap() } else { "127.0.0.1".parse().unwrap() };
+        (SocketAddr::new(ip, 1000), SocketAddr::new(ip, 2000))
+    }
+
+    #[test]
+    fn packets_are_whole_with_right_checksums() {
+        for v6 in [false, true] {
+            let (from, to) = addresses(v6);
+            let header = if v6 { 40 } else { 20 };
+            let packet =
+                Datagram { from, to, protocol: UDP, interface: 1, ttl: 64, tos: 0, arrival: 0, lost: 0, data: b"hello".to_vec() };
+            let segment = Segment { from, to, sequence: 7, acknowledges: 9, flags: SYN | ACK, window: 1, data: b"x" };
+            for (bytes, protocol, length) in [(frame(&packet), UDP, 13), (segment.frame(), TCP, 29)] {
+                assert_eq!(bytes.len(), LINK_HEADER + header + length);
+                let above = &bytes[LINK_HEADER + header..];
+                assert_eq!(above[..4], [0x03, 0xe8, 0x07, 0xd0]);
+                let head = packets::pseudo_header(from.ip(), to.ip(), above.len(), protocol);
+                // Mapped, IPv4 addresses add words of ones to the sum, which are nothing.
+                assert_eq!(checksum(&[&head, above]), 0);
+                if !v6 {
+                    assert_eq!(checksum(&[&bytes[LINK_HEADER..LINK_HEADER + 20]]), 0);
+                }
+            }
+        }
+    }
+}
