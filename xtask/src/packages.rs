@@ -32,11 +32,13 @@ pub const SERVERS: &[&str] = &[
     "iputils-ping",
     "memcached",
     "netcat-openbsd",
+    "net-tools",
     "nginx-light",
     "redis-server",
     "redis-tools",
     "rsync",
     "socat",
+    "tcpdump",
 ];
 
 /// Python with the tests of its library, and the names of services that they look up, beside [`BASE`].

@@ -84,7 +84,7 @@ fn decode_type(domain: u32, kind: u32) -> Result<(Kind, OpenFlags), Errno> {
     if kind & !(FLAGS | 0xf) != 0 {
         return Err(Errno::EINVAL);
     }
-    if !matches!(domain, consts::AF_UNIX | consts::AF_INET | consts::AF_INET6 | consts::AF_NETLINK) {
+    if !matches!(domain, consts::AF_UNIX | consts::AF_INET | consts::AF_INET6 | consts::AF_NETLINK | consts::AF_PACKET) {
         return Err(Errno::EAFNOSUPPORT);
     }
     let flags = OpenFlags::from_bits_retain(kind & FLAGS);
@@ -106,12 +106,13 @@ fn install(task: &Task, socket: Socket, flags: OpenFlags) -> SysResult {
 /// `socket(2)`
 pub fn sys_socket(task: &Task, domain: u32, kind: u32, protocol: i32) -> SysResult {
     let (kind, flags) = decode_type(domain, kind)?;
-    if kind == Kind::Raw && !task.cred().capable(sys::CAP_NET_RAW) {
+    if (kind == Kind::Raw || domain == consts::AF_PACKET) && !task.cred().capable(sys::CAP_NET_RAW) {
         return Err(Errno::EPERM);
     }
     let socket = match domain {
         consts::AF_UNIX => net::unix::socket(kind, protocol)?,
         consts::AF_NETLINK => net::netlink::socket(kind, protocol)?,
+        consts::AF_PACKET => net::packet::socket(kind, protocol)?,
         _ => net::inet::socket(domain, kind, protocol)?,
     };
     install(task, socket, flags)

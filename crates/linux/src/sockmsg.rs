@@ -92,7 +92,7 @@ fn check_credentials(task: &Task, who: Ucred) -> Result<(), Errno> {
 
 /// Reads the control messages of a call that sends.
 fn read_control(task: &Task, socket: &Socket, addr: usize, len: usize) -> Result<Beside, Errno> {
-    let inet = is_inet(socket);
+    let inet = is_inet(socket) || socket.protocol().family() == consts::AF_PACKET;
     if len > MAX_CONTROL {
         return Err(Errno::ENOBUFS);
     }

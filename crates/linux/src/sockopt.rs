@@ -21,6 +21,8 @@ const MAX_NAME: usize = 16;
 type TimeVal = [i64; 2];
 const MICROS: i64 = 1_000_000;
 
+/// The level of the options of `AF_PACKET`.
+const SOL_PACKET: u32 = 263;
 /// The first number behind those of what filters can load beside a packet.
 const BPF_EXTENSIONS: u32 = 64;
 
@@ -30,7 +32,9 @@ pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
         let room = usize::try_from(len.read()?).map_err(|_| Errno::EINVAL)?;
         let (protocol, options) = (socket.protocol(), socket.options());
         if level != consts::SOL_SOCKET {
-            let bytes = protocol.option(level, option)?;
+            // One option says something of a number that stands where its value goes.
+            let given = if level == SOL_PACKET && room >= size_of::<u32>() { UserPtr::<u32>::new(value).read()? } else { 0 };
+            let bytes = protocol.option_of(level, option, given)?;
             let n = bytes.len().min(room);
             uaccess::write_bytes(value, &bytes[..n])?;
             len.write(&(n as i32))?;

@@ -72,7 +72,7 @@ calls! {
     38 setitimer(Num, Ptr, Ptr) = [itimer::sys_setitimer];
     39 getpid() = [pids::sys_getpid];
     40 sendfile(Fd, Fd, Ptr, Num) = [splice::sys_sendfile];
-    41 socket(Num, Hex, Int) = [socket::sys_socket]; // partial: no AF_PACKET, AF_VSOCK, AF_ALG; of AF_NETLINK routes, lists of sockets and devices; no SCTP, MPTCP
+    41 socket(Num, Hex, Int) = [socket::sys_socket]; // partial: of AF_NETLINK routes, lists of sockets and devices; AF_VSOCK, AF_ALG, SCTP and MPTCP as a kernel without them
     42 connect(Fd, Ptr, Num) = [socket::sys_connect];
     43 accept(Fd, Ptr, Ptr) = [socket::sys_accept];
     44 sendto(Fd, Ptr, Num, Hex, Ptr, Num) = [sockmsg::sys_sendto];

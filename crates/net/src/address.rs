@@ -34,6 +34,25 @@ pub enum Address {
     Inet(SocketAddr),
     /// `AF_NETLINK`: a port, and a set of groups.
     Netlink(u32, u32),
+    /// `AF_PACKET`.
+    Packet(LinkAddress),
+}
+
+/// Where a packet comes from, or goes to: `struct sockaddr_ll`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LinkAddress {
+    /// What is in it (`ETH_P_*`).
+    pub protocol: u16,
+    /// The interface's number.
+    pub interface: i32,
+    /// The kind of interface (`ARPHRD_*`).
+    pub kind: u16,
+    /// Which way it goes (`PACKET_*`).
+    pub way: u8,
+    /// How long its hardware's addresses are.
+    pub length: u8,
+    /// The hardware's address.
+    pub hardware: [u8; 8],
 }
 
 impl Address {
@@ -54,6 +73,7 @@ impl Address {
             net::AF_INET => inet(rest).ok_or(Errno::EINVAL),
             net::AF_INET6 => inet6(rest).ok_or(Errno::EINVAL),
             net::AF_NETLINK => netlink(rest).ok_or(Errno::EINVAL),
+            net::AF_PACKET => link(rest).ok_or(Errno::EINVAL),
             _ => Err(Errno::EAFNOSUPPORT),
         }
     }
@@ -85,6 +105,14 @@ impl Address {
                 bytes.extend_from_slice(&port.to_ne_bytes());
                 bytes.extend_from_slice(&groups.to_ne_bytes());
             }
+            Self::Packet(address) => {
+                family(net::AF_PACKET);
+                bytes.extend_from_slice(&address.protocol.to_be_bytes());
+                bytes.extend_from_slice(&address.interface.to_ne_bytes());
+                bytes.extend_from_slice(&address.kind.to_ne_bytes());
+                bytes.extend_from_slice(&[address.way, address.length]);
+                bytes.extend_from_slice(&address.hardware);
+            }
             Self::Inet(SocketAddr::V4(address)) => {
                 family(net::AF_INET);
                 bytes.extend_from_slice(&address.port().to_be_bytes());
@@ -109,6 +137,22 @@ fn inet(rest: &[u8]) -> Option<Address> {
     let (ip, rest) = rest.split_first_chunk::<4>()?;
     rest.first_chunk::<8>()?;
     Some(Address::Inet(SocketAddrV4::new(Ipv4Addr::from(*ip), u16::from_be_bytes(*port)).into()))
+}
+
+/// What follows the family in a `struct sockaddr_ll`.
+fn link(rest: &[u8]) -> Option<Address> {
+    let (protocol, rest) = rest.split_first_chunk()?;
+    let (interface, rest) = rest.split_first_chunk()?;
+    let (kind, rest) = rest.split_first_chunk()?;
+    let ([way, length], rest) = rest.split_first_chunk()?;
+    Some(Address::Packet(LinkAddress {
+        protocol: u16::from_be_bytes(*protocol),
+        interface: i32::from_ne_bytes(*interface),
+        kind: u16::from_ne_bytes(*kind),
+        way: *way,
+        length: *length,
+        hardware: *rest.first_chunk()?,
+    }))
 }
 
 /// What follows the family in a `struct sockaddr_nl`.

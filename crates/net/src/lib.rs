@@ -2,7 +2,7 @@
 //!
 //! A [`Socket`] is an open file ([`fs::FileOps`]) with the options every socket has, over a [`Protocol`], which is one family's idea of
 //! binding, connecting and transferring: [`unix`] is `AF_UNIX`, [`inet`] `AF_INET` and `AF_INET6`,
-//! [`netlink`] the part of `AF_NETLINK` that tells of interfaces. Guarantees, locks and costs are in `docs/sockets.md`.
+//! [`netlink`] the part of `AF_NETLINK` that tells of interfaces, [`packet`] `AF_PACKET`. Guarantees, locks and costs are in `docs/sockets.md`.
 //!
 //! Nothing here touches user memory or knows of tasks: the crate runs as an ordinary host program in its tests.
 #![cfg_attr(target_os = "none", no_std)]
@@ -16,13 +16,14 @@ pub mod inet;
 pub mod netlink;
 mod notices;
 mod options;
+pub mod packet;
 mod port;
 mod rare;
 mod socket;
 mod stream;
 pub mod unix;
 
-pub use address::{Address, UnixName};
+pub use address::{Address, LinkAddress, UnixName};
 pub use alarms::{Alarm, set_alarms};
 pub use options::{Linger, Options};
 pub use socket::{Caller, Flags, Groups, Incoming, Kind, Memory, Outgoing, Protocol, Socket, Ucred, Wait, set_identity};

@@ -72,6 +72,11 @@ impl<Q> Port<Q> {
         self.file.call_once(|| Arc::downgrade(file));
     }
 
+    /// The number of its open file.
+    pub(crate) fn ino(&self) -> u64 {
+        self.file.get().and_then(Weak::upgrade).map_or(0, |file| file.path().metadata().ino)
+    }
+
     /// Signals the file's owner that urgent data has come.
     pub(crate) fn tell_urgent(&self) {
         if let Some(file) = self.file.get().and_then(Weak::upgrade) {

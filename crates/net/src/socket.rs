@@ -321,6 +321,14 @@ pub trait Protocol: FileOps {
         Err(Errno::EOPNOTSUPP)
     }
 
+    /// As [`Protocol::option`], of an option whose value depends on a number that the program gives.
+    ///
+    /// # Errors
+    /// Those of `getsockopt(2)`.
+    fn option_of(&self, level: u32, option: u32, _given: u32) -> Result<Vec<u8>> {
+        self.option(level, option)
+    }
+
     /// Sets such an option.
     ///
     /// # Errors
@@ -419,6 +427,10 @@ impl FileOps for Socket {
         }
         request.write(&i32::try_from(self.protocol.queued(incoming)).unwrap_or(i32::MAX))?;
         Ok(0)
+    }
+
+    fn backing(&self, file: &File) -> Result<Arc<dyn vm::Backing>> {
+        self.protocol.backing(file)
     }
 
     fn closed(&self, file: &File) {

@@ -25,6 +25,7 @@ mod large_pages;
 mod layout;
 mod leases;
 mod listeners;
+mod listening;
 mod locks;
 mod mappings;
 mod memory;
@@ -114,6 +115,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         urgent::CHECKS,
         arrivals::CHECKS,
         notices::CHECKS,
+        listening::CHECKS,
         packets::CHECKS,
         inet::CHECKS,
         tokio_server::CHECKS,

@@ -6,8 +6,9 @@ use fs::pseudo::{self, Attr, StaticDir};
 use net::inet::listing;
 
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
-    let texts: [(&str, Text); 14] = [
+    let texts: [(&str, Text); 15] = [
         ("unix", net::unix::listing),
+        ("packet", net::packet::listing),
         ("tcp", || listing::tcp(false)),
         ("tcp6", || listing::tcp(true)),
         ("udp", || listing::udp(false)),

@@ -15,6 +15,8 @@ const NAME: usize = 16;
 type IfReq = [u8; 40];
 /// `struct ifconf`: bytes of room, padding, and where it is.
 type IfConf = [u32; 4];
+/// Asks a driver.
+const SIOCETHTOOL: u32 = 0x8946;
 /// What is said of any request that would change something: there is nothing to change of the loop.
 const CHANGES: [u32; 7] = [
     nr::SIOCSIFFLAGS,
@@ -75,6 +77,10 @@ pub(crate) fn ioctl(request: &Request<'_>) -> Result<usize> {
     }
     if CHANGES.contains(&request.command) {
         return Err(if request.caller.privileged() { Errno::EOPNOTSUPP } else { Errno::EPERM });
+    }
+    // The loop has no driver that could be asked for more.
+    if request.command == SIOCETHTOOL {
+        return Err(Errno::EOPNOTSUPP);
     }
     let asked = matches!(
         request.command,

@@ -10,7 +10,7 @@ mod known;
 pub mod listing;
 pub mod network;
 mod options;
-mod packets;
+pub(crate) mod packets;
 mod raw;
 mod table;
 mod tcp;

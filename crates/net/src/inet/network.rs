@@ -1,6 +1,7 @@
 //! What carries between hosts: the trait that a network is, and the one that every instance has, the loop.
 
-use super::{Datagram, Opening, packets, tcp};
+use super::{Datagram, Opening, packets, tcp, wire};
+use crate::packet;
 use abi::errno::Errno;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -26,6 +27,14 @@ pub struct Interface {
     pub hardware: [u8; 6],
     /// Its addresses, each with the length of its network's prefix.
     pub addresses: Vec<(IpAddr, u8)>,
+}
+
+impl Interface {
+    /// The hardware's address, with room behind it as `struct sockaddr_ll` has.
+    pub(crate) fn hardware_address(&self) -> [u8; 8] {
+        let [a, b, c, d, e, f] = self.hardware;
+        [a, b, c, d, e, f, 0, 0]
+    }
 }
 
 /// How an address is reached.
@@ -117,6 +126,9 @@ impl Network for Loop {
     }
 
     fn transmit(&self, datagram: Datagram) -> Result<()> {
+        if packet::listens() {
+            packet::hear(&wire::frame(&datagram), Self::INDEX, None);
+        }
         packets::arrive(datagram)
     }
 }

@@ -3,6 +3,7 @@
 //! Facts: RFC 791 (IPv4), RFC 792 (ICMP), RFC 1071 (the checksum), RFC 4443 (ICMPv6).
 
 use super::raw::{self, Raw};
+use super::wire::LINK_HEADER;
 use super::{Datagram, network, udp};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -17,6 +18,11 @@ const UDP_LITE: u8 = net::IPPROTO_UDPLITE as u8;
 pub(super) const UDP_HEADER: usize = 8;
 /// Bytes of an IPv4 header without options.
 pub(super) const V4_HEADER: usize = 20;
+/// Bytes of an IPv6 header.
+const V6_HEADER: usize = 40;
+/// The kind of what is behind a link's header.
+const V4: [u8; 2] = [0x08, 0x00];
+const V6: [u8; 2] = [0x86, 0xdd];
 /// How far an answer goes.
 const HOPS: u8 = 64;
 
@@ -127,6 +133,38 @@ fn icmp(mut packet: Datagram) {
         if let Some(socket) = Raw::asker(v4, id) {
             socket.answered(packet);
         }
+    }
+}
+
+/// The packet in a frame that a program made, whole with its link's header; `None` if it is none of IP.
+pub(crate) fn of_frame(frame: &[u8], interface: u32) -> Option<Datagram> {
+    let (link, bytes) = frame.split_first_chunk::<LINK_HEADER>()?;
+    match [link[12], link[13]] {
+        V4 => {
+            let header = bytes.first_chunk::<V4_HEADER>()?;
+            let [from, to] = [12, 16].map(|at| IpAddr::from([header[at], header[at + 1], header[at + 2], header[at + 3]]));
+            let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
+            with_header(bytes.get(..length).unwrap_or(bytes), to, from, interface)
+        }
+        V6 => {
+            let (header, data) = bytes.split_first_chunk::<V6_HEADER>()?;
+            let ip = |at: usize| header[at..].first_chunk::<16>().map(|octets| SocketAddr::new(IpAddr::from(*octets), 0));
+            let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
+            let mut packet = Datagram {
+                from: ip(8)?,
+                to: ip(24)?,
+                protocol: header[6],
+                interface,
+                ttl: header[7],
+                tos: header[0] << 4 | header[1] >> 4,
+                arrival: 0,
+                lost: 0,
+                data: data.get(..length).unwrap_or(data).to_vec(),
+            };
+            without_header(&mut packet)?;
+            Some(packet)
+        }
+        _ => None,
     }
 }
 

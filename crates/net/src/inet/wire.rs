@@ -20,7 +20,9 @@ const TCP_HEADER: usize = 20;
 const HOPS: u8 = 64;
 
 /// Flags of a segment.
+pub(super) const FIN: u8 = 1;
 pub(super) const SYN: u8 = 2;
+pub(super) const RST: u8 = 4;
 pub(super) const PSH: u8 = 8;
 pub(super) const ACK: u8 = 16;
 

@@ -90,6 +90,22 @@ until rsync -q rsync://[::1]:7003/m/r r 2> /dev/null; do sleep 0.1; done; cmp fr
 kill $daemon; wait"#;
 const TOOLS_SAYS: &str = "lo UNKNOWN 127.0.0.1/8 ::1/128 \nlocal 127.0.0.1 dev lo table local src 127.0.0.1 \n3\nup\n2 received\n1 received\nping: connect: Network is unreachable\nhello\nthrough two\nLISTEN 0 1 127.0.0.1:7001 0.0.0.0:*\n1\ndata\ndatagram\nthe same through pipes\nthe same from a daemon";
 
+/// tcpdump: a connection segment by segment to a file (ring of version 2), echo requests through a filter (ring of version 3).
+const TCPDUMP: &str = r#"cd /tmp
+tcpdump -i lo -Z root -n --immediate-mode -c 9 -w cap tcp port 7100 2> log & dump=$!
+until grep -q listening log; do sleep 0.1; done
+socat -u TCP4-LISTEN:7100,reuseaddr STDOUT & server=$!
+until ss -Htln | grep -q 0.0.0.0:7100; do sleep 0.1; done
+exec 3<>/dev/tcp/127.0.0.1/7100; echo hello >&3; exec 3>&-; wait $server $dump
+tcpdump -Z root -n -t -r cap 2> /dev/null | grep -o "Flags .S*F*P*R*\.*.\|length [0-9]*" | tr "\n" " "; echo
+grep -o "[0-9]* packets captured\|[0-9]* packets dropped by kernel" log
+tcpdump -Z root -r cap -A 2> /dev/null | grep -o hello
+tcpdump -i lo -Z root -n -v -c 2 icmp > seen 2> log & dump=$!
+until grep -q listening log; do sleep 0.1; done
+echo other | socat - UDP4-SENDTO:127.0.0.1:9; ping -q -c 1 127.0.0.1 > /dev/null; wait $dump
+grep -c "length 84" seen; grep -o "ICMP echo re[a-z]*" seen; grep -c "bad cksum" seen || true"#;
+const TCPDUMP_SAYS: &str = "hello\nFlags [S] length 0 Flags [S.] length 0 Flags [.] length 0 Flags [P.] length 6 Flags [.] length 0 Flags [F.] length 0 Flags [.] length 0 Flags [F.] length 0 Flags [.] length 0 \n9 packets captured\n0 packets dropped by kernel\nhello\n2\nICMP echo request\nICMP echo reply\n0";
+
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let mut machine = setting.machine("all");
     machine.hardware.memory = "3G".into();
@@ -109,6 +125,7 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
         ),
         step("memcached: 20 clients at a time get what they set", MEMCACHED, MEMCACHED_SAYS),
         step("ip, ss, ping, socat, netcat and rsync over the loop", TOOLS, TOOLS_SAYS),
+        step("tcpdump: a connection, echo requests", TCPDUMP, TCPDUMP_SAYS),
         step("nginx: workers share ports, send files, act as proxy, to curl", NGINX, NGINX_SAYS),
     ];
     batch::run(machine, &steps)

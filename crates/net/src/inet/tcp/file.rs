@@ -3,6 +3,7 @@
 use super::{Connection, Tcp, after_end, reset};
 use crate::inet::options;
 use crate::inet::table::Scope;
+use crate::packet;
 use crate::port::{ENDED, RECEIVING, SENDING};
 use crate::{Address, Caller, Flags, Incoming, Kind, Outgoing, Protocol, Socket, Wait};
 use abi::errno::Errno;
@@ -26,6 +27,7 @@ impl FileOps for Tcp {
     fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
         if let Some(connection) = self.connection.get()
             && self.port.options.stages(&[]) == 0
+            && !packet::listens()
             && let Some(n) = self.pair(connection).send_plain(buf)
         {
             self.look_after(connection);
@@ -138,6 +140,9 @@ impl Protocol for Tcp {
         let connection = self.connection.get().ok_or(Errno::ENOTCONN)?;
         if self.port.is_shut(SENDING | ENDED) {
             return Err(Errno::ENOTCONN);
+        }
+        if sending {
+            self.hear_end(connection, false);
         }
         self.port.shut((u8::from(receiving) * RECEIVING) | (u8::from(sending) * SENDING));
         if sending {

@@ -2,7 +2,7 @@
 
 use super::connect::Opening;
 use super::defer::Deferred;
-use super::{Common, Connection, PORTS, Port, Tcp};
+use super::{Common, Connection, PORTS, Port, Tcp, heard};
 use crate::inet::table::{Scope, share};
 use crate::port::{RECEIVING, SENDING};
 use crate::{Socket, Wait};
@@ -32,7 +32,10 @@ pub fn arrive(opening: Opening) {
         Some(listener) => listener.admit(opening),
         None => Some(opening),
     };
-    if let Some(initiator) = refused.and_then(|opening| opening.initiator.upgrade()) {
+    if let Some(opening) = refused
+        && let Some(initiator) = opening.initiator.upgrade()
+    {
+        heard::opening(opening.from, opening.to, false);
         initiator.failed(Errno::ECONNREFUSED);
     }
 }
@@ -68,6 +71,7 @@ impl Tcp {
             server
         };
         self.port.readable.notify_of(Events::READABLE);
+        heard::opening(opening.from, opening.to, true);
         // Last: whoever began it may send from here on, and close.
         initiator.established(server.port.clone());
         None

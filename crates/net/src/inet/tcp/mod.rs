@@ -3,6 +3,7 @@
 mod connect;
 mod defer;
 mod file;
+mod heard;
 mod listen;
 mod patience;
 
@@ -12,8 +13,8 @@ pub use listen::arrive;
 use super::known::TCP_INQ;
 use super::options::TCP;
 use super::table::{Bound, Place, Scope, Sharing, Table};
-use super::wire::{ACK, PSH, Segment};
 use super::{Common, Family};
+use crate::packet;
 use crate::port::{self, ENDED, RECEIVING, SENDING};
 use crate::stream::{Pair, Stream};
 use crate::{Flags, Incoming, Options, Outgoing, Socket, Wait};
@@ -31,9 +32,6 @@ use task::{Mutex, Once};
 /// What buffers hold unless somebody says otherwise, bytes (the middle values of `net.ipv4.tcp_wmem` and `tcp_rmem`).
 const SEND_BUFFER: usize = 87_040;
 const RECEIVE_BUFFER: usize = 131_072;
-
-/// The window of segments, in units of 128 bytes.
-const WINDOW: u16 = 512;
 
 /// One side of a connection: where it receives.
 pub(super) type Port = port::Port<Stream>;
@@ -208,6 +206,9 @@ impl Tcp {
         let stages = options.stages(&message.beside);
         let mut last = None;
         let mut told = |start: u64, data: &[u8]| {
+            if packet::listens() {
+                self.hear_bytes(connection, start, data);
+            }
             if stages != 0 {
                 last = Some((start, data.to_vec()));
             }
@@ -219,23 +220,6 @@ impl Tcp {
             self.port.readable.notify_of(Events::ERR);
         }
         sent
-    }
-
-    /// Bytes of the stream as they would go out.
-    fn segment<'a>(&self, connection: &Connection, start: u64, data: &'a [u8]) -> Segment<'a> {
-        let received = {
-            let queue = self.port.queue.lock();
-            queue.taken + queue.bytes.len() as u64
-        };
-        Segment {
-            from: connection.local,
-            to: connection.remote,
-            sequence: (start as u32).wrapping_add(1),
-            acknowledges: (received as u32).wrapping_add(1),
-            flags: PSH | ACK,
-            window: WINDOW,
-            data,
-        }
     }
 
     fn take_in(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
@@ -255,6 +239,7 @@ impl Tcp {
 
     /// Ends the connection with a reset.
     fn abort(&self, connection: &Connection) {
+        self.hear_end(connection, true);
         reset(&connection.peer);
         self.port.shut(RECEIVING | SENDING | ENDED);
     }
@@ -278,6 +263,7 @@ impl Tcp {
         if unread || self.port.options.linger() == (true, 0) {
             self.abort(connection);
         } else {
+            self.hear_end(connection, false);
             self.port.shut(RECEIVING | SENDING);
             connection.peer.shut(RECEIVING | ENDED);
         }

@@ -1,0 +1,75 @@
+//! The segments that a connection would send, for who listens to the interface. Sequence numbers begin at 0.
+
+use super::{Connection, Tcp};
+use crate::inet::network;
+use crate::inet::wire::{ACK, FIN, PSH, RST, SYN, Segment};
+use crate::packet;
+use crate::port::SENDING;
+use core::net::SocketAddr;
+
+/// The most bytes of one segment.
+const LARGEST: usize = 65_483;
+/// The window of segments, in units of 128 bytes.
+const WINDOW: u16 = 512;
+
+fn hear(segment: &Segment<'_>) {
+    if let Ok(route) = network::current().route(segment.to.ip()) {
+        packet::hear(&segment.frame(), route.interface, None);
+    }
+}
+
+fn bare(from: SocketAddr, to: SocketAddr, sequence: u32, acknowledges: u32, flags: u8) -> Segment<'static> {
+    Segment { from, to, sequence, acknowledges, flags, window: WINDOW, data: &[] }
+}
+
+/// A connection has been made, or refused.
+pub(super) fn opening(from: SocketAddr, to: SocketAddr, accepted: bool) {
+    if !packet::listens() {
+        return;
+    }
+    hear(&bare(from, to, 0, 0, SYN));
+    if accepted {
+        hear(&bare(to, from, 0, 1, SYN | ACK));
+        hear(&bare(from, to, 1, 1, ACK));
+    } else {
+        hear(&bare(to, from, 0, 1, RST | ACK));
+    }
+}
+
+impl Tcp {
+    /// How many bytes it has received and could receive.
+    fn arrived(&self) -> u64 {
+        let queue = self.port.queue.lock();
+        queue.taken + queue.bytes.len() as u64
+    }
+
+    /// Bytes of the stream as they would go out; `start` is how many there were before them.
+    pub(super) fn segment<'a>(&self, connection: &Connection, start: u64, data: &'a [u8]) -> Segment<'a> {
+        let (sequence, acknowledges) = ((start as u32).wrapping_add(1), (self.arrived() as u32).wrapping_add(1));
+        let (from, to) = (connection.local, connection.remote);
+        Segment { from, to, sequence, acknowledges, flags: PSH | ACK, window: WINDOW, data }
+    }
+
+    /// Bytes go out, and are acknowledged.
+    pub(super) fn hear_bytes(&self, connection: &Connection, start: u64, data: &[u8]) {
+        for (number, piece) in data.chunks(LARGEST).enumerate() {
+            hear(&self.segment(connection, start + (number * LARGEST) as u64, piece));
+        }
+        let end = (start as u32).wrapping_add(data.len() as u32).wrapping_add(1);
+        hear(&bare(connection.remote, connection.local, (self.arrived() as u32).wrapping_add(1), end, ACK));
+    }
+
+    /// It sends nothing more (which is only said once), or ends the connection with a reset.
+    pub(super) fn hear_end(&self, connection: &Connection, resets: bool) {
+        if !packet::listens() || (!resets && self.port.is_shut(SENDING)) {
+            return;
+        }
+        let sequence = (self.sent(connection) as u32).wrapping_add(1);
+        let acknowledges = (self.arrived() as u32).wrapping_add(1);
+        let (from, to) = (connection.local, connection.remote);
+        hear(&bare(from, to, sequence, acknowledges, ACK | if resets { RST } else { FIN }));
+        if !resets {
+            hear(&bare(to, from, acknowledges, sequence.wrapping_add(1), ACK));
+        }
+    }
+}

@@ -1,0 +1,569 @@
+//! `AF_PACKET`: packets as they go over an interface, link's header and all (`packet(7)`), one by one or in memory that is mapped.
+//!
+//! The loop carries no packets: they are made for who listens here (`inet/wire.rs`), and as long as nobody does that costs a load
+//! for each message.
+
+mod ring;
+
+use crate::inet::network::{self, Interface};
+use crate::inet::{packets, wire};
+use crate::port::{Port, RECEIVING, SENDING};
+use crate::rare::now;
+use crate::socket::Memory;
+use crate::{Address, Caller, Flags, Incoming, Kind, LinkAddress, Options, Outgoing, Protocol, Socket, Wait, alarms};
+use abi::errno::Errno;
+use alloc::collections::VecDeque;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use fs::poll::{Events, PollTable};
+use fs::{File, FileOps, Result};
+use linux_raw_sys::net;
+use ring::{Arrival, Ring, Shape};
+use task::Mutex;
+
+/// The level of the options, and those there are.
+const SOL_PACKET: u32 = 263;
+const ADD_MEMBERSHIP: u32 = 1;
+const DROP_MEMBERSHIP: u32 = 2;
+const RX_RING: u32 = 5;
+const STATISTICS: u32 = 6;
+const AUXDATA: u32 = 8;
+const ORIGIN: u32 = 9;
+const VERSION: u32 = 10;
+const HEADER_LENGTH: u32 = 11;
+const RESERVE: u32 = 12;
+const TIMESTAMP: u32 = 17;
+const IGNORE_OUTGOING: u32 = 23;
+/// Every protocol.
+const ALL_PROTOCOLS: u16 = 3;
+/// Which way a packet goes: to this host, or away from it.
+const TO_HOST: u8 = 0;
+const OUTGOING: u8 = 4;
+/// What a packet takes up of the receiver's buffer besides its bytes.
+const COST: usize = 256;
+
+/// Every socket.
+static ALL: Mutex<Vec<Weak<Packets>>> = Mutex::new(Vec::new());
+/// How many there are.
+static LISTENERS: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether anybody listens.
+pub(crate) fn listens() -> bool {
+    LISTENERS.load(Ordering::Acquire) != 0
+}
+
+/// A packet goes over the interface with a number, out and in again: who listens hears it twice. `sender` hears it only coming in.
+pub(crate) fn hear(frame: &[u8], interface: u32, sender: Option<&Weak<Packets>>) {
+    let listeners: Vec<Arc<Packets>> = ALL.lock().iter().filter_map(Weak::upgrade).collect();
+    let interfaces = network::current().interfaces();
+    let Some(interface) = interfaces.iter().find(|known| known.index == interface) else { return };
+    for way in [OUTGOING, TO_HOST] {
+        for listener in &listeners {
+            if way == TO_HOST || !sender.is_some_and(|sender| sender.ptr_eq(&listener.this)) {
+                listener.take(frame, interface, way);
+            }
+        }
+    }
+}
+
+/// A packet that waits.
+struct Packet {
+    data: Vec<u8>,
+    /// How many bytes it had before the filter.
+    full: usize,
+    from: LinkAddress,
+    arrival: u64,
+}
+
+#[derive(Default)]
+struct Queue {
+    packets: VecDeque<Packet>,
+    charge: usize,
+    ring: Option<Ring>,
+    /// Received and lost since somebody asked.
+    counts: (u32, u32),
+}
+
+/// What a socket listens to.
+#[derive(Clone, Copy, Default)]
+struct Bound {
+    protocol: u16,
+    /// 0: every one.
+    interface: u32,
+}
+
+/// A socket.
+pub(crate) struct Packets {
+    kind: Kind,
+    port: Port<Queue>,
+    bound: Mutex<Bound>,
+    auxiliary: AtomicBool,
+    deaf_to_outgoing: AtomicBool,
+    version: AtomicU32,
+    reserve: AtomicU32,
+    /// `PACKET_ORIGDEV` and `PACKET_TIMESTAMP`, which change nothing here.
+    origin: AtomicU32,
+    clock: AtomicU32,
+    uid: u32,
+    this: Weak<Self>,
+}
+
+/// What a filter sees.
+struct Seen<'a> {
+    data: &'a [u8],
+    protocol: u16,
+    way: u8,
+    interface: u32,
+}
+
+impl bpf::Data for Seen<'_> {
+    fn length(&self) -> u32 {
+        self.data.len() as u32
+    }
+
+    fn load(&self, at: u32, size: u32) -> Option<u32> {
+        (self.data, &[][..]).load(at, size)
+    }
+
+    fn beside(&self, number: u32) -> u32 {
+        const PROTOCOL: u32 = 0;
+        const WAY: u32 = 4;
+        const INTERFACE: u32 = 8;
+        match number {
+            PROTOCOL => self.protocol.into(),
+            WAY => self.way.into(),
+            INTERFACE => self.interface,
+            _ => 0,
+        }
+    }
+}
+
+/// A new socket. `protocol` is in the network's order of bytes.
+///
+/// # Errors
+/// `ESOCKTNOSUPPORT`.
+pub fn socket(kind: Kind, protocol: i32) -> Result<Socket> {
+    if !matches!(kind, Kind::Raw | Kind::Datagram) {
+        return Err(Errno::ESOCKTNOSUPPORT);
+    }
+    let options: Arc<Options> = Arc::default();
+    let socket = Arc::new_cyclic(|this: &Weak<Packets>| Packets {
+        kind,
+        port: Port::new(options.clone()),
+        bound: Mutex::new(Bound { protocol: u16::from_be(protocol as u16), interface: 0 }),
+        auxiliary: AtomicBool::new(false),
+        deaf_to_outgoing: AtomicBool::new(false),
+        version: AtomicU32::new(0),
+        reserve: AtomicU32::new(0),
+        origin: AtomicU32::new(0),
+        clock: AtomicU32::new(0),
+        uid: crate::socket::identity().uid,
+        this: this.clone(),
+    });
+    ALL.lock().push(Arc::downgrade(&socket));
+    LISTENERS.fetch_add(1, Ordering::AcqRel);
+    Ok(Socket::new(socket, options))
+}
+
+/// The lines of `/proc/net/packet`, one for each socket.
+#[must_use]
+pub fn listing() -> alloc::string::String {
+    use core::fmt::Write;
+    let mut text = alloc::string::String::from("sk       RefCnt Type Proto  Iface R Rmem   User   Inode\n");
+    for socket in ALL.lock().iter().filter_map(Weak::upgrade) {
+        let (bound, charge) = (*socket.bound.lock(), socket.port.queue.lock().charge);
+        let (uid, ino) = (socket.uid, socket.port.ino());
+        let running = u8::from(bound.protocol != 0);
+        let kind = socket.kind.number();
+        let Bound { protocol, interface } = bound;
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "{:016x} {:<6} {kind:<4} {protocol:04x}   {interface:<5} {running} {charge:<6} {uid:<6} {ino:<6}",
+            0, 3
+        );
+    }
+    text
+}
+
+/// Tells a socket that the block that is being filled has waited long enough.
+struct BlockTime {
+    socket: Weak<Packets>,
+    sequence: u64,
+}
+
+impl alarms::Alarm for BlockTime {
+    fn fire(&self) {
+        let Some(socket) = self.socket.upgrade() else { return };
+        let given = socket.port.queue.lock().ring.as_mut().is_some_and(|ring| ring.time_out(self.sequence));
+        if given {
+            socket.port.readable.notify_of(Events::READABLE);
+        }
+    }
+}
+
+impl Packets {
+    fn take(&self, frame: &[u8], interface: &Interface, way: u8) {
+        let bound = *self.bound.lock();
+        let protocol =
+            frame.get(wire::LINK_HEADER - 2..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u16::from_be_bytes(*b));
+        let meant = match bound.protocol {
+            0 => false,
+            // What goes out is for those only who want everything.
+            ALL_PROTOCOLS => way == TO_HOST || !self.deaf_to_outgoing.load(Ordering::Relaxed),
+            wanted => way == TO_HOST && wanted == protocol,
+        };
+        if !meant || !(bound.interface == 0 || bound.interface == interface.index) || self.port.is_shut(RECEIVING) {
+            return;
+        }
+        let link = if self.kind == Kind::Raw { wire::LINK_HEADER } else { 0 };
+        let mut data = if link == 0 { &frame[wire::LINK_HEADER.min(frame.len())..] } else { frame };
+        let full = data.len();
+        if let Some(filter) = self.port.options.filter() {
+            match filter.run(&Seen { data, protocol, way, interface: interface.index }) as usize {
+                0 => return,
+                length => data = &data[..length.min(data.len())],
+            }
+        }
+        let from = LinkAddress {
+            protocol,
+            interface: interface.index.cast_signed(),
+            kind: interface.kind,
+            way,
+            length: interface.hardware.len() as u8,
+            hardware: interface.hardware_address(),
+        };
+        let told = {
+            let mut queue = self.port.queue.lock();
+            let queue = &mut *queue;
+            let (taken, told, alarm) = match &mut queue.ring {
+                Some(ring) => {
+                    let was = ring.waits();
+                    let address = Address::Packet(from).encode();
+                    let (taken, told) = ring.put(&Arrival { data, full, link, time: now(), address: &address });
+                    (taken, told, ring.waits().filter(|waits| Some(*waits) != was))
+                }
+                None if queue.charge > 0 && queue.charge + data.len() + COST > self.port.options.receive_buffer() => {
+                    (false, false, None)
+                }
+                None => {
+                    queue.charge += data.len() + COST;
+                    queue.packets.push_back(Packet { data: data.to_vec(), full, from, arrival: self.port.options.arrival() });
+                    (true, true, None)
+                }
+            };
+            let (received, lost) = &mut queue.counts;
+            *(if taken { received } else { lost }) += 1;
+            if let Some((sequence, patience)) = alarm {
+                let time = BlockTime { socket: self.this.clone(), sequence };
+                alarms::after(u64::from(patience) * 1_000_000, Arc::new(time));
+            }
+            told
+        };
+        if told {
+            self.port.readable.notify_of(Events::READABLE);
+        }
+    }
+
+    fn next(&self, flags: Flags, wait: Wait) -> Result<Packet> {
+        let attempt = || {
+            if let Some(error) = self.port.take_error() {
+                return Some(Err(error));
+            }
+            let mut queue = self.port.queue.lock();
+            if flags.contains(Flags::PEEK) {
+                let Packet { data, full, from, arrival } = queue.packets.front()?;
+                return Some(Ok(Packet { data: data.clone(), full: *full, from: *from, arrival: *arrival }));
+            }
+            let packet = queue.packets.pop_front()?;
+            queue.charge -= packet.data.len() + COST;
+            Some(Ok(packet))
+        };
+        wait.at(&self.port.readable, attempt)
+    }
+
+    /// `struct tpacket_auxdata`.
+    fn auxdata(&self, packet: &Packet) -> Vec<u8> {
+        let network = if self.kind == Kind::Raw { wire::LINK_HEADER as u16 } else { 0 };
+        let words = [ring::USER, packet.full as u32, packet.data.len() as u32].map(u32::to_ne_bytes).concat();
+        [words, [0, network, 0, 0].map(u16::to_ne_bytes).concat()].concat()
+    }
+
+    /// The interface with a number; 0: none in particular.
+    fn interface(index: u32) -> Result<Option<Interface>> {
+        if index == 0 {
+            return Ok(None);
+        }
+        network::current().interfaces().into_iter().find(|known| known.index == index).ok_or(Errno::ENODEV).map(Some)
+    }
+
+    fn set_ring(&self, value: &[u8]) -> Result<()> {
+        let version = self.version.load(Ordering::Relaxed);
+        let word = |at: usize| {
+            let bytes = value.get(at * 4..).and_then(|rest| rest.first_chunk()).ok_or(Errno::EINVAL)?;
+            Ok::<_, Errno>(u32::from_ne_bytes(*bytes))
+        };
+        let (patience, private) = if version == ring::V3 { (word(4)?, word(5)? as usize) } else { (0, 0) };
+        let shape = Shape {
+            block_size: word(0)? as usize,
+            blocks: word(1)? as usize,
+            frame_size: word(2)? as usize,
+            frames: word(3)? as usize,
+            patience,
+            private,
+        };
+        let reserve = self.reserve.load(Ordering::Relaxed) as usize;
+        let ring = if shape.blocks == 0 { None } else { Some(Ring::new(shape, version, reserve)?) };
+        let old = {
+            let mut queue = self.port.queue.lock();
+            if queue.ring.is_some() && ring.is_some() {
+                return Err(Errno::EBUSY);
+            }
+            queue.charge = 0;
+            (core::mem::replace(&mut queue.ring, ring), core::mem::take(&mut queue.packets))
+        };
+        drop(old);
+        Ok(())
+    }
+}
+
+/// The pages of a ring.
+struct RingPages(Weak<Packets>);
+
+impl vm::Backing for RingPages {
+    fn page(&self, index: u64) -> Result<vm::Page> {
+        self.cached(index).ok_or(Errno::EFAULT)
+    }
+
+    fn cached(&self, index: u64) -> Option<vm::Page> {
+        self.0.upgrade()?.port.queue.lock().ring.as_ref()?.page(index)
+    }
+}
+
+impl FileOps for Packets {
+    fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
+        let wait = Wait { nonblocking: file.nonblocking(), timeout: self.port.options.receive_timeout() };
+        self.receive(buf, Flags::empty(), wait).map(|got| got.copied)
+    }
+
+    fn write(&self, _: &File, buf: &[u8]) -> Result<usize> {
+        self.send(Outgoing::plain(buf), Flags::empty(), Wait { nonblocking: true, timeout: 0 })
+    }
+
+    fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
+        if let Some(table) = table {
+            table.watch(&self.port.readable);
+        }
+        let news = {
+            let queue = self.port.queue.lock();
+            !queue.packets.is_empty() || queue.ring.as_ref().is_some_and(Ring::has_news)
+        };
+        let mut events = Events::WRITABLE | Events::WRBAND;
+        events.set(Events::ERR, self.port.failed());
+        events.set(Events::READABLE, news);
+        events
+    }
+
+    fn backing(&self, _: &File) -> Result<Arc<dyn vm::Backing>> {
+        if self.port.queue.lock().ring.is_none() {
+            return Err(Errno::EINVAL);
+        }
+        Ok(Arc::new(RingPages(self.this.clone())))
+    }
+
+    fn closed(&self, _: &File) {
+        ALL.lock().retain(|known| !known.ptr_eq(&self.this));
+        LISTENERS.fetch_sub(1, Ordering::AcqRel);
+        self.port.shut(RECEIVING | SENDING);
+        let old = core::mem::take(&mut *self.port.queue.lock());
+        drop(old);
+    }
+}
+
+impl Protocol for Packets {
+    fn family(&self) -> u32 {
+        net::AF_PACKET
+    }
+
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn number(&self) -> i32 {
+        self.bound.lock().protocol.to_be().into()
+    }
+
+    fn listening(&self) -> bool {
+        false
+    }
+
+    fn bind(&self, _: &Caller<'_>, address: &Address) -> Result<()> {
+        let Address::Packet(address) = address else { return Err(Errno::EINVAL) };
+        let interface = Self::interface(address.interface.cast_unsigned())?.map_or(0, |interface| interface.index);
+        let mut bound = self.bound.lock();
+        let protocol = if address.protocol == 0 { bound.protocol } else { address.protocol };
+        *bound = Bound { protocol, interface };
+        Ok(())
+    }
+
+    fn connect(&self, _: &Caller<'_>, _: &Address, _: Wait) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn listen(&self, _: usize) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn accept(&self, _: Wait) -> Result<Socket> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn local(&self) -> Address {
+        let Bound { protocol, interface } = *self.bound.lock();
+        let found = Self::interface(interface).ok().flatten();
+        let (kind, length) = found.as_ref().map_or((0, 0), |known| (known.kind, known.hardware.len() as u8));
+        let hardware = found.map_or([0; 8], |known| known.hardware_address());
+        Address::Packet(LinkAddress { protocol, interface: interface.cast_signed(), kind, way: TO_HOST, length, hardware })
+    }
+
+    fn peer(&self) -> Result<Address> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn shutdown(&self, _: bool, _: bool) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn send(&self, message: Outgoing<'_>, flags: Flags, _: Wait) -> Result<usize> {
+        if flags.contains(Flags::OOB) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let bound = *self.bound.lock();
+        let (index, protocol) = match message.to {
+            None => (bound.interface, bound.protocol),
+            Some((_, Address::Packet(to))) => (to.interface.cast_unsigned(), to.protocol),
+            Some(_) => return Err(Errno::EINVAL),
+        };
+        let interface = Self::interface(index)?.ok_or(Errno::ENXIO)?;
+        let link = if self.kind == Kind::Raw { 0 } else { wire::LINK_HEADER };
+        let frame = if link == 0 {
+            message.data.to_vec()
+        } else {
+            [&[0; wire::LINK_HEADER - 2][..], &protocol.to_be_bytes(), message.data].concat()
+        };
+        if frame.len() < wire::LINK_HEADER {
+            return Err(Errno::EINVAL);
+        }
+        if frame.len() > interface.mtu as usize + wire::LINK_HEADER {
+            return Err(Errno::EMSGSIZE);
+        }
+        hear(&frame, interface.index, Some(&self.this));
+        // As on Linux: of IPv4 the loop's addresses are not believed to come in from a program.
+        if let Some(packet) = packets::of_frame(&frame, interface.index).filter(|packet| packet.to.is_ipv6()) {
+            // What is for nobody is lost.
+            let _ = packets::arrive(packet);
+        }
+        Ok(message.data.len())
+    }
+
+    fn receive(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
+        let (data, got) = self.receive_owned(buf.len(), flags, wait)?;
+        buf[..data.len()].copy_from_slice(&data);
+        Ok(got)
+    }
+
+    fn receive_owned(&self, limit: usize, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
+        let packet = self.next(flags, wait)?;
+        let mut beside = self.port.options.stamps(packet.arrival);
+        if self.auxiliary.load(Ordering::Relaxed) {
+            beside.push((SOL_PACKET, AUXDATA, self.auxdata(&packet)));
+        }
+        let mut data = packet.data;
+        let full = data.len();
+        data.truncate(limit);
+        let copied = data.len();
+        Ok((data, Incoming { copied, full, from: Some(Address::Packet(packet.from)), beside, ..Incoming::default() }))
+    }
+
+    fn take_error(&self) -> Option<Errno> {
+        self.port.take_error()
+    }
+
+    fn queued(&self, incoming: bool) -> usize {
+        if incoming { self.port.queue.lock().packets.front().map_or(0, |packet| packet.data.len()) } else { 0 }
+    }
+
+    fn memory(&self) -> Memory {
+        let queue = self.port.queue.lock();
+        Memory { received: queue.charge, sent: 0, lost: queue.counts.1.into() }
+    }
+
+    fn option_of(&self, level: u32, option: u32, given: u32) -> Result<Vec<u8>> {
+        if (level, option) == (SOL_PACKET, HEADER_LENGTH) {
+            return Ok((ring::header_length(given)? as u32).to_ne_bytes().to_vec());
+        }
+        self.option(level, option)
+    }
+
+    fn option(&self, level: u32, option: u32) -> Result<Vec<u8>> {
+        if level != SOL_PACKET {
+            return Err(Errno::ENOPROTOOPT);
+        }
+        let number = match option {
+            STATISTICS => {
+                let mut queue = self.port.queue.lock();
+                let (received, lost) = core::mem::take(&mut queue.counts);
+                let mut words = [received + lost, lost].map(u32::to_ne_bytes).concat();
+                if self.version.load(Ordering::Relaxed) == ring::V3 {
+                    let freezes = queue.ring.as_mut().map_or(0, |ring| core::mem::take(&mut ring.freezes));
+                    words.extend_from_slice(&freezes.to_ne_bytes());
+                }
+                return Ok(words);
+            }
+            AUXDATA => self.auxiliary.load(Ordering::Relaxed).into(),
+            ORIGIN => self.origin.load(Ordering::Relaxed),
+            VERSION => self.version.load(Ordering::Relaxed),
+            RESERVE => self.reserve.load(Ordering::Relaxed),
+            TIMESTAMP => self.clock.load(Ordering::Relaxed),
+            IGNORE_OUTGOING => self.deaf_to_outgoing.load(Ordering::Relaxed).into(),
+            _ => return Err(Errno::ENOPROTOOPT),
+        };
+        Ok(number.to_ne_bytes().to_vec())
+    }
+
+    fn set_option(&self, level: u32, option: u32, value: &[u8]) -> Result<()> {
+        const MEMBERSHIP: usize = 16;
+        if level != SOL_PACKET {
+            return Err(Errno::ENOPROTOOPT);
+        }
+        if option == RX_RING {
+            return self.set_ring(value);
+        }
+        let number = value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes)).ok_or(Errno::EINVAL)?;
+        let ring = self.port.queue.lock().ring.is_some();
+        match option {
+            // Every packet of the loop is heard without asking for more.
+            ADD_MEMBERSHIP | DROP_MEMBERSHIP if value.len() < MEMBERSHIP => return Err(Errno::EINVAL),
+            ADD_MEMBERSHIP | DROP_MEMBERSHIP => drop(Self::interface(number)?),
+            AUXDATA => self.auxiliary.store(number != 0, Ordering::Relaxed),
+            ORIGIN => self.origin.store(u32::from(number != 0), Ordering::Relaxed),
+            VERSION | RESERVE if ring => return Err(Errno::EBUSY),
+            VERSION => {
+                ring::header_length(number)?;
+                self.version.store(number, Ordering::Relaxed);
+            }
+            RESERVE if number > 65_536 => return Err(Errno::EINVAL),
+            RESERVE => self.reserve.store(number, Ordering::Relaxed),
+            TIMESTAMP => self.clock.store(number, Ordering::Relaxed),
+            IGNORE_OUTGOING if number > 1 => return Err(Errno::EINVAL),
+            IGNORE_OUTGOING => self.deaf_to_outgoing.store(number != 0, Ordering::Relaxed),
+            _ => return Err(Errno::ENOPROTOOPT),
+        }
+        Ok(())
+    }
+
+    fn opened(&self, file: &Arc<File>) {
+        self.port.opened(file);
+    }
+}

@@ -1,0 +1,393 @@
+//! Packets in memory that a program maps (`PACKET_RX_RING`): what is written, and who owns which part of it.
+//!
+//! Facts: Linux, `Documentation/networking/packet_mmap.rst` and `include/uapi/linux/if_packet.h`.
+
+use abi::errno::Errno;
+use alloc::vec::Vec;
+use core::sync::atomic::{Ordering, fence};
+use fs::Result;
+use vm::{PAGE_SIZE, Page};
+
+/// Versions of the headers.
+const V1: u32 = 0;
+const V2: u32 = 1;
+pub(super) const V3: u32 = 2;
+/// The most a ring may have, bytes.
+const MOST: usize = 1 << 28;
+/// Bytes of `struct sockaddr_ll`, which follows a header.
+const ADDRESS: usize = 20;
+const ALIGNMENT: usize = 16;
+/// Bytes of a block's header, and to what packets in it are aligned.
+const BLOCK_HEADER: usize = 48;
+const BLOCK_ALIGNMENT: usize = 8;
+/// Who owns a frame or a block, and what else is said of it.
+const KERNEL: u32 = 0;
+pub(super) const USER: u32 = 1;
+const LOSING: u32 = 1 << 2;
+const BLOCK_TIMED_OUT: u32 = 1 << 5;
+
+/// Bytes of a packet's header.
+///
+/// # Errors
+/// `EINVAL` for a version that there is not.
+pub(super) fn header_length(version: u32) -> Result<usize> {
+    match version {
+        V1 | V2 => Ok(32),
+        V3 => Ok(48),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// What a program asks for.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    pub(super) block_size: usize,
+    pub(super) blocks: usize,
+    pub(super) frame_size: usize,
+    pub(super) frames: usize,
+    /// Milliseconds after which a block that holds anything is given to the program; of version 3.
+    pub(super) patience: u32,
+    /// Bytes of each block that are the program's own.
+    pub(super) private: usize,
+}
+
+/// A packet to be written.
+pub(super) struct Arrival<'a> {
+    pub(super) data: &'a [u8],
+    /// How many bytes it had before the filter.
+    pub(super) full: usize,
+    /// Bytes of the link's header in it.
+    pub(super) link: usize,
+    /// Nanoseconds since 1970.
+    pub(super) time: u64,
+    /// `struct sockaddr_ll`.
+    pub(super) address: &'a [u8],
+}
+
+/// The block that is being filled, of version 3.
+#[derive(Clone, Copy, Default)]
+struct Open {
+    packets: u32,
+    /// Where the next packet goes, and where the last one is.
+    end: usize,
+    last: usize,
+}
+
+/// A ring.
+pub(super) struct Ring {
+    pages: Vec<Page>,
+    shape: Shape,
+    version: u32,
+    /// Bytes left free before each packet.
+    reserve: usize,
+    /// The frame or block that is written next.
+    at: usize,
+    open: Open,
+    sequence: u64,
+    /// Packets have been lost since the last one that was written.
+    losing: bool,
+    /// How often there was no block to go on with.
+    pub(super) freezes: u32,
+    frozen: bool,
+}
+
+impl Ring {
+    /// A ring of a shape.
+    ///
+    /// # Errors
+    /// `EINVAL` for one that makes no sense, `ENOMEM`.
+    pub(super) fn new(shape: Shape, version: u32, reserve: usize) -> Result<Self> {
+        let header = header_length(version)? + ADDRESS;
+        let whole =
+            shape.block_size.is_multiple_of(PAGE_SIZE) && shape.block_size > 0 && shape.frame_size.is_multiple_of(ALIGNMENT);
+        let per_block = shape.block_size.checked_div(shape.frame_size).unwrap_or(0);
+        let fits =
+            shape.frame_size >= header + reserve && per_block > 0 && per_block.checked_mul(shape.blocks) == Some(shape.frames);
+        // A block holds more than one empty packet.
+        let least = BLOCK_HEADER.saturating_add(shape.private).saturating_add(2 * (header + reserve + 2 * ALIGNMENT));
+        let holds = version != V3 || least < shape.block_size;
+        if !whole || !fits || !holds {
+            return Err(Errno::EINVAL);
+        }
+        let size = shape.block_size.checked_mul(shape.blocks).filter(|size| *size <= MOST).ok_or(Errno::ENOMEM)?;
+        let pages = (0..size / PAGE_SIZE).map(|_| Page::zeroed()).collect::<Option<Vec<Page>>>().ok_or(Errno::ENOMEM)?;
+        let mut ring = Self {
+            pages,
+            shape,
+            version,
+            reserve,
+            at: 0,
+            open: Open::default(),
+            sequence: 0,
+            losing: false,
+            freezes: 0,
+            frozen: false,
+        };
+        if version == V3 {
+            ring.open_block();
+        }
+        Ok(ring)
+    }
+
+    /// A page of it.
+    pub(super) fn page(&self, index: u64) -> Option<Page> {
+        self.pages.get(usize::try_from(index).ok()?).cloned()
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) {
+        let (mut at, mut rest) = (at, bytes);
+        while !rest.is_empty() {
+            let offset = at % PAGE_SIZE;
+            let (now, later) = rest.split_at(rest.len().min(PAGE_SIZE - offset));
+            self.pages[at / PAGE_SIZE].write(offset, now);
+            (at, rest) = (at + now.len(), later);
+        }
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        let mut bytes = [0; 4];
+        self.pages[at / PAGE_SIZE].read(at % PAGE_SIZE, &mut bytes);
+        u32::from_ne_bytes(bytes)
+    }
+
+    /// Changes who owns what the word at `at` is about, after all that was written to it.
+    fn hand_over(&self, at: usize, status: u32) {
+        fence(Ordering::SeqCst);
+        self.write(at, &status.to_ne_bytes());
+    }
+
+    fn frame(&self, number: usize) -> usize {
+        let per_block = self.shape.block_size / self.shape.frame_size;
+        number / per_block * self.shape.block_size + number % per_block * self.shape.frame_size
+    }
+
+    /// Where in a frame the packet begins, and where what is behind the link's header.
+    fn offsets(&self, link: usize) -> (usize, usize) {
+        let header = header_length(self.version).unwrap_or(0) + ADDRESS;
+        if link == 0 {
+            let at = header.next_multiple_of(ALIGNMENT) + ALIGNMENT + self.reserve;
+            return (at, at);
+        }
+        let network = (header + link.max(ALIGNMENT)).next_multiple_of(ALIGNMENT) + self.reserve;
+        (network - link, network)
+    }
+
+    /// Whether the program has something to look at.
+    pub(super) fn has_news(&self) -> bool {
+        if self.version == V3 {
+            let before = self.at.checked_sub(1).unwrap_or(self.shape.blocks - 1);
+            return self.word(before * self.shape.block_size + 8) != KERNEL;
+        }
+        let before = self.at.checked_sub(1).unwrap_or(self.shape.frames - 1);
+        self.word(self.frame(before)) != KERNEL
+    }
+
+    /// Writes a packet; `false`: there is no room for it. What is said second is whether whoever waits has something to look at.
+    pub(super) fn put(&mut self, arrival: &Arrival<'_>) -> (bool, bool) {
+        let written = if self.version == V3 { self.put_in_block(arrival) } else { self.put_in_frame(arrival) };
+        self.losing = written.is_none();
+        (written.is_some(), written.unwrap_or(false))
+    }
+
+    fn put_in_frame(&mut self, arrival: &Arrival<'_>) -> Option<bool> {
+        let start = self.frame(self.at);
+        // Versions 1 and 2 have the status in the first word; of version 1 it is a long one.
+        if self.word(start) != KERNEL {
+            return None;
+        }
+        let (mac, network) = self.offsets(arrival.link);
+        let kept = arrival.data.len().min(self.shape.frame_size.saturating_sub(mac));
+        self.write(start + mac, &arrival.data[..kept]);
+        let header = header_length(self.version).unwrap_or(0);
+        self.write(start + header, arrival.address);
+        let places = [mac as u16, network as u16].map(u16::to_ne_bytes).concat();
+        let lengths = [arrival.full as u32, kept as u32].map(u32::to_ne_bytes).concat();
+        let (seconds, rest) = ((arrival.time / 1_000_000_000) as u32, (arrival.time % 1_000_000_000) as u32);
+        if self.version == V1 {
+            let time = [seconds, rest / 1000].map(u32::to_ne_bytes).concat();
+            self.write(start + 8, &[lengths, places, time].concat());
+        } else {
+            let time = [seconds, rest].map(u32::to_ne_bytes).concat();
+            self.write(start + 4, &[lengths, places, time, [0; 8].to_vec()].concat());
+        }
+        self.hand_over(start, USER | if self.losing { LOSING } else { 0 });
+        self.at = (self.at + 1) % self.shape.frames;
+        Some(true)
+    }
+
+    /// Begins the block that is next.
+    fn open_block(&mut self) {
+        let first = (BLOCK_HEADER + self.shape.private.next_multiple_of(BLOCK_ALIGNMENT)) as u32;
+        let start = self.at * self.shape.block_size;
+        self.sequence += 1;
+        // Version, where the private part is, status, packets, the first one, length; the number.
+        let words = [1u32, BLOCK_HEADER as u32, KERNEL, 0, first, first].map(u32::to_ne_bytes).concat();
+        self.write(start, &[&words[..], &self.sequence.to_ne_bytes()].concat());
+        self.open = Open { packets: 0, end: first as usize, last: 0 };
+        self.frozen = false;
+    }
+
+    /// Gives the block that is being filled to the program, and begins the next if it has been given back.
+    fn retire(&mut self, status: u32) {
+        let start = self.at * self.shape.block_size;
+        self.write(start + 12, &self.open.packets.to_ne_bytes());
+        self.write(start + 20, &(self.open.end as u32).to_ne_bytes());
+        self.hand_over(start + 8, USER | status);
+        self.at = (self.at + 1) % self.shape.blocks;
+        self.open = Open::default();
+        self.thaw();
+    }
+
+    /// Goes on if the next block has been given back.
+    fn thaw(&mut self) {
+        if self.word(self.at * self.shape.block_size + 8) == KERNEL {
+            self.open_block();
+        } else if !self.frozen {
+            self.frozen = true;
+            self.freezes += 1;
+        }
+    }
+
+    fn put_in_block(&mut self, arrival: &Arrival<'_>) -> Option<bool> {
+        if self.frozen {
+            self.thaw();
+        }
+        if self.frozen {
+            return None;
+        }
+        let (mac, network) = self.offsets(arrival.link);
+        let first = BLOCK_HEADER + self.shape.private.next_multiple_of(BLOCK_ALIGNMENT);
+        let kept = arrival.data.len().min(self.shape.block_size - first - mac);
+        let length = (mac + kept).next_multiple_of(BLOCK_ALIGNMENT);
+        let mut retired = false;
+        if self.open.end + length > self.shape.block_size {
+            self.retire(0);
+            retired = true;
+            if self.frozen {
+                return None;
+            }
+        }
+        let start = self.at * self.shape.block_size;
+        let at = start + self.open.end;
+        let time = [(arrival.time / 1_000_000_000) as u32, (arrival.time % 1_000_000_000) as u32].map(u32::to_ne_bytes).concat();
+        self.write(at + mac, &arrival.data[..kept]);
+        self.write(at + 48, arrival.address);
+        let status = USER | if self.losing { LOSING } else { 0 };
+        let words = [kept as u32, arrival.full as u32, status].map(u32::to_ne_bytes).concat();
+        let places = [mac as u16, network as u16].map(u16::to_ne_bytes).concat();
+        self.write(at, &[&[0; 4][..], &time, &words, &places, &[0; 20]].concat());
+        if self.open.packets == 0 {
+            self.write(start + 32, &time);
+        } else {
+            // Where the one before ends, this one is.
+            self.write(start + self.open.last, &((self.open.end - self.open.last) as u32).to_ne_bytes());
+        }
+        self.write(start + 40, &time);
+        self.open = Open { packets: self.open.packets + 1, end: self.open.end + length, last: self.open.end };
+        Some(retired)
+    }
+
+    /// The number of the block that is being filled if it holds anything, and after how many milliseconds it is given to the program.
+    pub(super) fn waits(&self) -> Option<(u64, u32)> {
+        const DEFAULT: u32 = 8;
+        let patience = if self.shape.patience == 0 { DEFAULT } else { self.shape.patience };
+        (self.version == V3 && self.open.packets > 0).then_some((self.sequence, patience))
+    }
+
+    /// The time of the block with a number has come. Whether it was given to the program.
+    pub(super) fn time_out(&mut self, sequence: u64) -> bool {
+        let meant = self.waits().is_some_and(|(open, _)| open == sequence);
+        if meant {
+            self.retire(BLOCK_TIMED_OUT);
+        }
+        meant
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(blocks: usize, frame_size: usize, patience: u32) -> Shape {
+        let block_size = 2 * PAGE_SIZE;
+        Shape { block_size, blocks, frame_size, frames: block_size / frame_size * blocks, patience, private: 0 }
+    }
+
+    fn arrival(data: &[u8]) -> Arrival<'_> {
+        Arrival { data, full: data.len(), link: 14, time: 3_000_000_007, address: &[9; ADDRESS] }
+    }
+
+    fn bytes(ring: &Ring, at: usize, length: usize) -> Vec<u8> {
+        let (mut read, mut at) = (vec![0; length], at);
+        let mut rest = &mut read[..];
+        while !rest.is_empty() {
+            let now = rest.len().min(PAGE_SIZE - at % PAGE_SIZE);
+            let (first, later) = rest.split_at_mut(now);
+            ring.pages[at / PAGE_SIZE].read(at % PAGE_SIZE, first);
+            (at, rest) = (at + now, later);
+        }
+        read
+    }
+
+    #[test]
+    fn frames_are_filled_in_turn_and_lost_when_all_are_the_programs() {
+        let mut ring = Ring::new(shape(1, 2048, 0), V2, 4).unwrap();
+        for i in 0..4u8 {
+            assert!(!ring.has_news() || i > 0);
+            assert_eq!(ring.put(&arrival(&[i; 100])), (true, true));
+        }
+        assert_eq!(ring.put(&arrival(b"x")), (false, false));
+        for i in 0..4u8 {
+            let at = usize::from(i) * 2048;
+            assert_eq!(ring.word(at), USER);
+            assert_eq!((ring.word(at + 4), ring.word(at + 8)), (100, 100));
+            let places = bytes(&ring, at + 12, 4);
+            let (mac, network) = (u16::from_ne_bytes([places[0], places[1]]), u16::from_ne_bytes([places[2], places[3]]));
+            assert_eq!((mac, network), (70, 84));
+            assert_eq!(bytes(&ring, at + 70, 100), [i; 100]);
+            assert_eq!(bytes(&ring, at + 32, ADDRESS), [9; ADDRESS]);
+        }
+        ring.write(0, &KERNEL.to_ne_bytes());
+        assert_eq!(ring.put(&arrival(b"y")), (true, true));
+        assert_eq!(ring.word(0), USER | LOSING);
+    }
+
+    #[test]
+    fn blocks_are_chains_of_packets() {
+        let mut ring = Ring::new(shape(2, 2048, 10), V3, 0).unwrap();
+        assert_eq!(ring.waits(), None);
+        assert_eq!(ring.put(&arrival(b"first")), (true, false));
+        assert_eq!(ring.put(&arrival(b"second")), (true, false));
+        let (sequence, patience) = ring.waits().unwrap();
+        assert_eq!(patience, 10);
+        assert!(!ring.time_out(sequence + 1) && !ring.has_news());
+        assert!(ring.time_out(sequence) && ring.has_news());
+        assert_eq!((ring.word(8), ring.word(12), ring.word(16)), (USER | BLOCK_TIMED_OUT, 2, 48));
+        let mut at = 48;
+        for text in [&b"first"[..], b"second"] {
+            assert_eq!(ring.word(at + 12) as usize, text.len());
+            let mac = bytes(&ring, at + 24, 2);
+            let mac = usize::from(u16::from_ne_bytes([mac[0], mac[1]]));
+            assert_eq!(bytes(&ring, at + mac, text.len()), text);
+            at += ring.word(at) as usize;
+        }
+        assert_eq!(ring.word(at), 0);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn nothing_is_written_to_what_is_the_programs(lengths in proptest::collection::vec(0usize..9000, 1..40), version in 0u32..3) {
+            let mut ring = Ring::new(shape(3, 4096, 1), version, 0).unwrap();
+            let mut put = 0;
+            for length in lengths {
+                let owned: Vec<usize> = (0..3).filter(|block| version == V3 && ring.word(block * 2 * PAGE_SIZE + 8) != KERNEL).collect();
+                let before: Vec<Vec<u8>> = owned.iter().map(|block| bytes(&ring, block * 2 * PAGE_SIZE, 2 * PAGE_SIZE)).collect();
+                put += usize::from(ring.put(&arrival(&vec![1; length])).0);
+                for (block, before) in owned.iter().zip(before) {
+                    proptest::prop_assert_eq!(bytes(&ring, block * 2 * PAGE_SIZE, 2 * PAGE_SIZE), before);
+                }
+            }
+            proptest::prop_assert!(put > 0);
+        }
+    }
+}
