@@ -5,17 +5,19 @@ use alloc::sync::Arc;
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
 use fs::cpio;
-use fs::mount::{self, FileSystem};
+use fs::mount::{self, FileSystem, Namespace, Super};
 use fs::path::LookupFlags;
-use fs::ramfs::RamFs;
+use fs::ramfs::{Options, RamFs};
 use fs::{Cred, FsContext, Inode, NewInode, NewKind, Path, Result, devfs};
 
 /// Makes the root file system. An archive that is broken gives what came before the broken entry, and a message.
 pub(crate) fn make() -> Result<FsContext> {
     let frames = guard::mem::stats().total;
     // The limit is one that cannot be reached; `df` shows what is used of it.
-    let ram = RamFs::new("tmpfs", Some(frames), 0o755);
-    let root = mount::mount_root(ram.clone(), "tmpfs");
+    let mut options = Options::of_tmpfs(frames);
+    (options.pages, options.inodes, options.mode) = (frames, 0, 0o755);
+    let ram = RamFs::with("tmpfs", options);
+    let space = Namespace::new(ram.clone(), "tmpfs");
     guard::mem::shrinkers().register(fs::start_name_cache(frames * PAGE_SIZE as u64));
 
     unpack(&ram.root());
@@ -25,7 +27,7 @@ pub(crate) fn make() -> Result<FsContext> {
     }
     devfs::register_standard()?;
     fs::tty::register_standard()?;
-    let context = FsContext::new(root);
+    let context = FsContext::new(space);
     linux::proc::extend(|dir, dev| crate::proc_skerry::add(&dir.subdir("skerry"), dev));
     let proc = linux::proc::new();
     hang(&context, proc, b"/proc", "proc")?;
@@ -45,7 +47,7 @@ fn directory(root: &Arc<dyn Inode>, name: &str, mode: u32) -> Result<()> {
 }
 
 fn hang(context: &FsContext, fs: Arc<dyn FileSystem>, at: &[u8], source: &str) -> Result<()> {
-    mount::mount(fs, &find(context, at)?, source, 0)
+    mount::mount(&context.namespace(), Super::of(fs, 0), &find(context, at)?, source, 0)
 }
 
 fn find(context: &FsContext, name: &[u8]) -> Result<Path> {

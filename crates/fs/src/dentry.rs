@@ -1,7 +1,7 @@
 //! Names in the tree. A [`Dentry`] is a name that somebody uses at the moment: an open file, a working directory, a mount, or
 //! the parent of one. Names that nobody uses exist in the file systems only.
 
-use crate::mount::Mount;
+use crate::mount::{Cover, Mount};
 use crate::names::NameMap;
 use crate::{FileOps, FileType, Inode, Metadata, OpenFlags, Result};
 use crate::{dcache, inotify};
@@ -58,7 +58,7 @@ pub struct Dentry {
     /// How many mounts hang here; spares ordinary lookups the mount table.
     pub(crate) mounts: AtomicUsize,
     /// The mount that was hung here last, which spares crossing to it a search of the mount table.
-    pub(crate) cover: Mutex<Option<Arc<Mount>>>,
+    pub(crate) cover: Mutex<Option<Cover>>,
 }
 
 impl Dentry {

@@ -311,6 +311,19 @@ impl File {
         }
     }
 
+    /// The file was read: that shows in its access time, unless the opening or the mount says otherwise.
+    pub(crate) fn accessed(&self) {
+        let mount = self.path.mount();
+        let flags = mount.flags();
+        let mut unnoticed = flags & sys::MS_NOATIME != 0 || self.flags().contains(OpenFlags::NOATIME) || mount.read_only();
+        if flags & sys::MS_NODIRATIME != 0 {
+            unnoticed |= self.path.dentry().kind() == FileType::Directory;
+        }
+        if !unnoticed {
+            self.inode().accessed(flags & sys::MS_RELATIME == 0);
+        }
+    }
+
     fn require(&self, granted: bool) -> Result<()> {
         if granted { Ok(()) } else { Err(Errno::EBADF) }
     }

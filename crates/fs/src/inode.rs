@@ -312,6 +312,11 @@ pub trait Inode: Any + Send + Sync {
         None
     }
 
+    /// The file was read, which sets its access time: `always`, or where that tells something new (`relatime`).
+    fn accessed(&self, always: bool) {
+        let _ = always;
+    }
+
     /// The next data (`hole` false) or hole at or behind `offset`, for `SEEK_DATA` and `SEEK_HOLE`.
     ///
     /// # Errors

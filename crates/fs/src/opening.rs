@@ -28,6 +28,7 @@ impl FileOps for Regular {
         file.with_offset(|offset| {
             let n = file.inode().read_at(*offset, buf)?;
             *offset += n as u64;
+            file.accessed();
             Ok(n)
         })
     }
@@ -45,7 +46,9 @@ impl FileOps for Regular {
     }
 
     fn read_at(&self, file: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        file.inode().read_at(offset, buf)
+        let n = file.inode().read_at(offset, buf)?;
+        file.accessed();
+        Ok(n)
     }
 
     fn write_at(&self, file: &File, offset: u64, buf: &[u8]) -> Result<usize> {
@@ -124,7 +127,9 @@ impl FileOps for Directory {
                     *position = next;
                 }
                 taken
-            })
+            })?;
+            file.accessed();
+            Ok(())
         })
     }
 

@@ -327,9 +327,7 @@ pub fn remove(walk: &Walk<'_>, name: &[u8], dir_wanted: bool) -> Result<()> {
         return Err(Errno::ENOTDIR);
     }
     may_remove(&dir, &meta, walk.cred)?;
-    if victim.mounts.load(Ordering::Acquire) != 0 {
-        return Err(Errno::EBUSY);
-    }
+    let covered = require_uncovered(&victim, &dir, walk)?;
     if is_dir {
         dir.inode().rmdir(&name)?
     } else {
@@ -338,12 +336,24 @@ pub fn remove(walk: &Walk<'_>, name: &[u8], dir_wanted: bool) -> Result<()> {
     names.remove(&name);
     victim.set_removed();
     drop(names);
+    if covered {
+        mount::detach_all(&victim, dir.mount());
+    }
     if !is_dir {
         inotify::links_changed(victim.inode());
     }
     inotify::entry_changed(dir.inode(), sys::IN_DELETE, &name, meta.kind);
     drop(dcache::forget(dir.dentry(), &name));
     Ok(())
+}
+
+/// Refuses to touch a name on which something is mounted in the caller's namespace. Elsewhere, that is unmounted when the name is gone: whether there is
+/// any is the result.
+fn require_uncovered(dentry: &Arc<Dentry>, dir: &Path, walk: &Walk<'_>) -> Result<bool> {
+    if dentry.mounts.load(Ordering::Acquire) == 0 {
+        return Ok(false);
+    }
+    if mount::is_point_in(walk.namespace(), dentry, dir.mount()) { Err(Errno::EBUSY) } else { Ok(true) }
 }
 
 /// Whether `dentry` is `ancestor` or below it.
@@ -406,6 +416,7 @@ pub fn rename(from: &Walk<'_>, old: &[u8], to: &Walk<'_>, new: &[u8], flags: Ren
     if moved_is_dir && is_below(target_dir, &moved) {
         return Err(Errno::EINVAL);
     }
+    let mut covered = false;
     if let Some(replaced) = replaced {
         if is_below(source_dir, replaced) {
             return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY });
@@ -420,16 +431,13 @@ pub fn rename(from: &Walk<'_>, old: &[u8], to: &Walk<'_>, new: &[u8], flags: Ren
             return Err(if moved_is_dir { Errno::ENOTDIR } else { Errno::EISDIR });
         }
         may_remove(&target.dir, &meta, cred)?;
-        if replaced.mounts.load(Ordering::Acquire) != 0 {
-            return Err(Errno::EBUSY);
-        }
+        covered = require_uncovered(replaced, &target.dir, from)? && !exchange;
     } else {
         may_create(&target.dir, cred)?;
     }
     may_remove(&source.dir, &moved_meta, cred)?;
-    if moved.mounts.load(Ordering::Acquire) != 0 {
-        return Err(Errno::EBUSY);
-    }
+    // What is mounted on it elsewhere goes with it.
+    require_uncovered(&moved, &source.dir, from)?;
     if moved_is_dir && !same_dir {
         // Its `..` changes.
         cred.check(&moved_meta, Access::WRITE)?;
@@ -456,6 +464,9 @@ pub fn rename(from: &Walk<'_>, old: &[u8], to: &Walk<'_>, new: &[u8], flags: Ren
         names.insert((&*target.name).into(), &moved);
     }
     drop((names, other_names));
+    if let Some(replaced) = replaced.filter(|_| covered) {
+        mount::detach_all(replaced, target.dir.mount());
+    }
     let (from, to) = (source_dir.inode(), target_dir.inode());
     inotify::moved(moved.inode(), (from, &source.name), (to, &target.name));
     match replaced {

@@ -1,6 +1,6 @@
 //! From names to files: the path walk of `path_resolution(7)`.
 
-use crate::mount;
+use crate::mount::{self, MS_NOSYMFOLLOW, Namespace};
 use crate::{Access, Cred, Dentry, FileType, Link, NAME_MAX, PATH_MAX, Path, Result};
 use abi::errno::Errno;
 use alloc::borrow::Cow;
@@ -52,6 +52,8 @@ pub struct Walk<'a> {
     /// Whose permissions count.
     pub cred: &'a Cred,
     resolve: Resolve,
+    /// Mounts on the way do not count as used.
+    unnoticed: bool,
 }
 
 /// The directory of a name and the name in it, not looked up yet.
@@ -70,14 +72,25 @@ impl Walk<'_> {
         self.base = Some(base);
     }
 
+    /// Mounts on the way do not count as used ([`mount::Unmount::EXPIRE`]).
+    pub fn pass_unnoticed(&mut self) {
+        self.unnoticed = true;
+    }
+
     /// Keeps the walk within limits.
     pub fn restrict(&mut self, resolve: Resolve) {
         self.resolve = resolve;
         if resolve.contains(Resolve::IN_ROOT) {
             let base = self.base().clone();
-            self.places = Arc::new(Places { root: base.clone(), cwd: base });
+            self.places = Arc::new(Places { root: base.clone(), cwd: base, space: self.places.space.clone() });
             self.base = None;
         }
+    }
+
+    /// The namespace of who walks.
+    #[must_use]
+    pub fn namespace(&self) -> &Arc<Namespace> {
+        &self.places.space
     }
 
     /// Where relative names start.
@@ -226,6 +239,9 @@ impl<'a> Walker<'a> {
                 while let Some(mount) = mount::over(self.at.mount(), self.at.dentry()) {
                     self.at = mount.top();
                 }
+                if !self.walk.unnoticed {
+                    self.at.mount().touch();
+                }
             }
         }
         Ok(())
@@ -275,7 +291,7 @@ impl<'a> Walker<'a> {
             return Err(Errno::ELOOP);
         }
         let resolve = self.walk.resolve;
-        if resolve.contains(Resolve::NO_SYMLINKS) {
+        if resolve.contains(Resolve::NO_SYMLINKS) || link.mount().flags() & MS_NOSYMFOLLOW != 0 {
             return Err(Errno::ELOOP);
         }
         match link.inode().follow()? {
@@ -303,11 +319,12 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// What `/` and `.` mean.
+/// What `/` and `.` mean, and where mounts are looked for.
 #[derive(Clone)]
 struct Places {
     root: Path,
     cwd: Path,
+    space: Arc<Namespace>,
 }
 
 /// What a process (or several, with `CLONE_FS`) calls `/`, `.` and the file creation mask.
@@ -320,9 +337,9 @@ pub struct FsContext {
 impl FsContext {
     /// A context at the top of the tree with umask 022.
     #[must_use]
-    pub fn new(root: Path) -> Self {
-        let root = mount::cross(root);
-        Self { places: Mutex::new(Arc::new(Places { cwd: root.clone(), root })), umask: AtomicU32::new(0o022) }
+    pub fn new(space: Arc<Namespace>) -> Self {
+        let root = mount::cross(space.top());
+        Self { places: Mutex::new(Arc::new(Places { cwd: root.clone(), root, space })), umask: AtomicU32::new(0o022) }
     }
 
     fn places(&self) -> Arc<Places> {
@@ -352,6 +369,12 @@ impl FsContext {
         self.places().root.clone()
     }
 
+    /// The namespace of mounts.
+    #[must_use]
+    pub fn namespace(&self) -> Arc<Namespace> {
+        self.places().space.clone()
+    }
+
     /// The working directory.
     #[must_use]
     pub fn cwd(&self) -> Path {
@@ -366,6 +389,17 @@ impl FsContext {
     /// Moves the root directory.
     pub fn set_root(&self, root: Path) {
         self.change(|places| places.root = root);
+    }
+
+    /// Who stands at `from` stands at `to` from now on (`pivot_root(2)`).
+    pub fn exchange(&self, from: &Path, to: &Path) {
+        self.change(|places| {
+            for place in [&mut places.root, &mut places.cwd] {
+                if place == from {
+                    *place = to.clone();
+                }
+            }
+        });
     }
 
     /// The file creation mask.
@@ -383,6 +417,6 @@ impl FsContext {
     #[inline]
     #[must_use]
     pub fn walk<'a>(&self, cred: &'a Cred) -> Walk<'a> {
-        Walk { places: self.places(), base: None, cred, resolve: Resolve::empty() }
+        Walk { places: self.places(), base: None, cred, resolve: Resolve::empty(), unnoticed: false }
     }
 }

@@ -226,6 +226,24 @@ pub struct SetAttr {
     pub mtime: Option<Timestamp>,
 }
 
+impl SetAttr {
+    /// Makes the change: to permission bits, owner and group, and to access, modification and change time.
+    pub fn apply(&self, [mode, uid, gid]: [&mut u32; 3], [atime, mtime, ctime]: [&mut Timestamp; 3]) {
+        *mode = self.mode.unwrap_or(*mode);
+        *uid = self.uid.unwrap_or(*uid);
+        *gid = self.gid.unwrap_or(*gid);
+        *atime = self.atime.unwrap_or(*atime);
+        *mtime = self.mtime.unwrap_or(*mtime);
+        *ctime = Timestamp::now();
+    }
+
+    /// Makes the change to metadata that are kept as a whole.
+    pub fn apply_to(&self, meta: &mut Metadata) {
+        let Metadata { mode, uid, gid, atime, mtime, ctime, .. } = meta;
+        self.apply([mode, uid, gid], [atime, mtime, ctime]);
+    }
+}
+
 /// What `statfs(2)` tells about a file system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StatFs {

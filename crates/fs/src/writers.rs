@@ -48,16 +48,24 @@ impl Drop for Counted {
     }
 }
 
-/// Somebody who changes a file's contents; meanwhile it cannot be run.
+/// Somebody who changes a file's contents; meanwhile it cannot be run, nor the mount be made read-only.
 pub struct Writing {
-    _counted: Counted,
+    counted: Counted,
 }
 
 impl Writing {
     /// # Errors
-    /// `ETXTBSY` while the file is run.
+    /// `EROFS` where nothing may be changed, `ETXTBSY` while the file is run.
     pub fn begin(path: &Path) -> Result<Self> {
-        Ok(Self { _counted: Counted::new(path, WRITES)? })
+        path.mount().begin_writing()?;
+        let counted = Counted::new(path, WRITES).inspect_err(|_| path.mount().end_writing())?;
+        Ok(Self { counted })
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.counted.path.mount().end_writing();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use abi::errno::Errno;
 use fs::inotify::{InotifyFile, MAX_QUEUED, inotify};
-use fs::mount;
+use fs::mount::{self, Super, Unmount};
 use fs::path::LookupFlags;
 use fs::ramfs::RamFs;
 use fs::{Cred, File, FsContext, NewKind, OpenFlags, Path, RenameFlags, ops};
@@ -10,7 +10,7 @@ use linux_raw_sys::general::*;
 use std::sync::Arc;
 
 fn tree() -> FsContext {
-    FsContext::new(mount::mount_root(RamFs::new("rootfs", None, 0o755), "rootfs"))
+    FsContext::new(mount::Namespace::new(RamFs::new("rootfs", None, 0o755), "rootfs"))
 }
 
 fn lookup(context: &FsContext, name: &str) -> Path {
@@ -97,9 +97,10 @@ fn an_unmounted_file_system_ends_its_marks() {
     let context = tree();
     let cred = Cred::root();
     ops::make(&context.walk(&cred), b"/mnt", NewKind::Directory, 0o755).unwrap();
-    mount::mount(RamFs::new("tmpfs", None, 0o755), &lookup(&context, "/mnt"), "tmpfs", 0).unwrap();
+    mount::mount(&context.namespace(), Super::of(RamFs::new("tmpfs", None, 0o755), 0), &lookup(&context, "/mnt"), "tmpfs", 0)
+        .unwrap();
     let group = inotify(OpenFlags::NONBLOCK);
     let wd = watch(&group, &lookup(&context, "/mnt"), IN_CREATE).unwrap();
-    mount::unmount(&lookup(&context, "/mnt"), true).unwrap();
+    mount::unmount(&context.namespace(), &lookup(&context, "/mnt"), &context.root(), Unmount::DETACH).unwrap();
     assert_eq!(events(&group), [(wd, IN_UNMOUNT, 0, String::new()), (wd, IN_IGNORED, 0, String::new())]);
 }

@@ -108,7 +108,7 @@ fn capacity_can_be_changed() {
 
 #[test]
 fn a_named_pipe_joins_two_openers() {
-    let fs = FsContext::new(mount::mount_root(RamFs::new("tmpfs", None, 0o755), "none"));
+    let fs = FsContext::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none"));
     let cred = Cred::root();
     ops::make(&fs.walk(&cred), b"/fifo", NewKind::Fifo, 0o600).unwrap();
     let open = |flags| ops::open(&fs.walk(&cred), b"/fifo", flags, 0);

@@ -3,7 +3,7 @@
 use abi::errno::Errno;
 use fs::devfs;
 use fs::ioctl::{Caller, Request};
-use fs::mount;
+use fs::mount::{self, Super};
 use fs::poll::Events;
 use fs::ramfs::RamFs;
 use fs::tty::{self, WinSize, pty};
@@ -50,13 +50,13 @@ fn control(file: &File, command: u32, arg: &[u8]) -> Result<Vec<u8>, Errno> {
 fn tree() -> FsContext {
     static DEVICES: Once = Once::new();
     DEVICES.call_once(|| tty::register_standard().unwrap());
-    let context = FsContext::new(mount::mount_root(RamFs::new("rootfs", None, 0o755), "rootfs"));
+    let context = FsContext::new(mount::Namespace::new(RamFs::new("rootfs", None, 0o755), "rootfs"));
     let cred = Cred::root();
     let walk = context.walk(&cred);
     ops::make(&walk, b"/dev", NewKind::Directory, 0o755).unwrap();
     let lookup = |name: &[u8]| walk.lookup(name, fs::path::LookupFlags::empty()).unwrap();
-    mount::mount(devfs::filesystem(), &lookup(b"/dev"), "devtmpfs", 0).unwrap();
-    mount::mount(pty::filesystem(), &lookup(b"/dev/pts"), "devpts", 0).unwrap();
+    mount::mount(&context.namespace(), Super::of(devfs::filesystem(), 0), &lookup(b"/dev"), "devtmpfs", 0).unwrap();
+    mount::mount(&context.namespace(), Super::of(pty::filesystem(), 0), &lookup(b"/dev/pts"), "devpts", 0).unwrap();
     context
 }
 

@@ -1,7 +1,7 @@
 //! Names: walking, making, linking, renaming, removing — on a RAM file system, as a process would.
 
 use abi::errno::Errno;
-use fs::mount::{self, FileSystem as _};
+use fs::mount::{self, FileSystem as _, Super, Unmount};
 use fs::ops::{self, NewTime};
 use fs::path::{LookupFlags, Walk};
 use fs::ramfs::RamFs;
@@ -15,14 +15,23 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let root = mount::mount_root(RamFs::new("tmpfs", None, 0o755), "none");
+        let root = mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none");
         Self { fs: FsContext::new(root), cred: Cred::root() }
     }
 
     fn as_user(&self, uid: u32) -> Self {
-        let fs = FsContext::new(self.fs.root());
+        let fs = FsContext::new(self.fs.namespace());
+        fs.set_root(self.fs.root());
         fs.set_cwd(self.fs.cwd());
         Self { fs, cred: Cred::user(uid, uid) }
+    }
+
+    fn mount(&self, fs: Arc<RamFs>, point: &Path, flags: u32) -> Result<(), Errno> {
+        mount::mount(&self.fs.namespace(), Super::of(fs, flags), point, "tmp", flags)
+    }
+
+    fn unmount(&self, name: &str) -> Result<(), Errno> {
+        mount::unmount(&self.fs.namespace(), &self.lookup(name)?, &self.fs.root(), Unmount::empty())
     }
 
     fn walk(&self) -> Walk<'_> {
@@ -411,7 +420,7 @@ fn contents() {
 #[test]
 fn a_limit_is_kept() {
     let limited = RamFs::new("tmpfs", Some(4), 0o755);
-    let root = mount::mount_root(limited.clone(), "none");
+    let root = mount::Namespace::new(limited.clone(), "none");
     let w = World { fs: FsContext::new(root), cred: Cred::root() };
     let file = w.open("/f", OpenFlags::CREAT | OpenFlags::RDWR).unwrap();
     assert_eq!(file.write(&[7; 20_000]), Ok(16_384));
@@ -429,7 +438,7 @@ fn mounts_are_crossed_both_ways() {
     w.mkdir("/mnt").unwrap();
     w.write("/mnt/under", "");
     let point = w.lookup("/mnt").unwrap();
-    mount::mount(RamFs::new("tmpfs", None, 0o755), &point, "tmp", 0).unwrap();
+    w.mount(RamFs::new("tmpfs", None, 0o755), &point, 0).unwrap();
     assert_eq!(err(w.lookup("/mnt/under")), Some(Errno::ENOENT));
     w.mkdir("/mnt/inner").unwrap();
     assert_eq!(text(&w.lookup("/mnt/inner").unwrap()), "/mnt/inner");
@@ -441,19 +450,19 @@ fn mounts_are_crossed_both_ways() {
     assert_eq!(err(ops::link(&w.lookup("/f").unwrap(), &w.walk(), b"/mnt/f")), Some(Errno::EXDEV));
     // A bind mount shows the same files.
     w.mkdir("/also").unwrap();
-    mount::bind(&w.lookup("/mnt/inner").unwrap(), &w.lookup("/also").unwrap()).unwrap();
+    mount::bind(&w.fs.namespace(), &w.lookup("/mnt/inner").unwrap(), &w.lookup("/also").unwrap(), false).unwrap();
     w.write("/also/f", "bound");
     assert_eq!(w.read("/mnt/inner/f").unwrap(), "bound");
     assert_eq!(text(&w.lookup("/also/f").unwrap()), "/also/f");
     // In use: by a path that somebody holds.
     let held = w.lookup("/mnt/inner").unwrap();
-    assert_eq!(err(mount::unmount(&w.lookup("/mnt").unwrap(), false)), Some(Errno::EBUSY));
+    assert_eq!(err(w.unmount("/mnt")), Some(Errno::EBUSY));
     drop(held);
-    mount::unmount(&w.lookup("/also").unwrap(), false).unwrap();
-    mount::unmount(&w.lookup("/mnt").unwrap(), false).unwrap();
+    w.unmount("/also").unwrap();
+    w.unmount("/mnt").unwrap();
     assert!(w.lookup("/mnt/under").is_ok());
     // Read-only.
-    mount::mount(RamFs::new("tmpfs", None, 0o777), &w.lookup("/mnt").unwrap(), "tmp", mount::MS_RDONLY).unwrap();
+    w.mount(RamFs::new("tmpfs", None, 0o777), &w.lookup("/mnt").unwrap(), mount::MS_RDONLY).unwrap();
     assert_eq!(err(w.mkdir("/mnt/x")), Some(Errno::EROFS));
     assert_eq!(err(w.open("/mnt/x", OpenFlags::CREAT | OpenFlags::RDWR)), Some(Errno::EROFS));
 }

@@ -1,67 +1,97 @@
 //! `mount(2)`, `umount2(2)`, `sysfs(2)`.
 
 use crate::path::{Name, lookup_at};
-use crate::{SysResult, Task, cgroup, mqueuefs, proc, sysfs, uaccess};
+use crate::{SysResult, Task, cgroup, mqueuefs, proc, process_table, sysfs, uaccess};
 use abi::errno::Errno;
 use alloc::string::String;
 use alloc::sync::Arc;
-use fs::devfs;
-use fs::mount::{self, FileSystem};
-use fs::ramfs::RamFs;
+use alloc::vec::Vec;
+use fs::mount::{self, FileSystem, Namespace, Propagation, Super, Unmount};
+use fs::path::LookupFlags;
+use fs::ramfs::{Options, RamFs};
+use fs::{FileType, Path, devfs};
 use guard::mem;
 use linux_raw_sys::general as sys;
 use task::Once;
 
-/// What `mount(2)` is told besides what the mount remembers.
+/// A mark of old programs in the upper half of the flags.
+const MS_MGC_VAL: u32 = 0xc0ed_0000;
+const MS_MGC_MSK: u32 = 0xffff_0000;
+/// `MS_NOUSER`: not for programs.
+const MS_NOUSER: u32 = 1 << 31;
 const PROPAGATION: u32 = sys::MS_PRIVATE | sys::MS_SHARED | sys::MS_SLAVE | sys::MS_UNBINDABLE;
 
 /// The types of file systems there are; none needs a device.
 pub(crate) const TYPES: [&str; 8] = ["sysfs", "tmpfs", "proc", "cgroup2", "devtmpfs", "devpts", "ramfs", "mqueue"];
 
-/// A file system of a type, with the options of `mount(2)`'s last argument.
-fn file_system(kind: &[u8], options: &str) -> Result<Arc<dyn FileSystem>, Errno> {
+/// A file system of a type, with the options of its own, and the bits that are so for all its mounts.
+pub(crate) fn file_system(kind: &[u8], options: &str, bits: u32) -> Result<Arc<Super>, Errno> {
     static PROC: Once<Arc<fs::pseudo::PseudoFs>> = Once::new();
     static CGROUP: Once<Arc<fs::pseudo::PseudoFs>> = Once::new();
     static SYS: Once<Arc<fs::pseudo::PseudoFs>> = Once::new();
-    Ok(match kind {
+    let (options, bits) = common_options(options, bits);
+    let fs: Arc<dyn FileSystem> = match kind {
+        b"tmpfs" => RamFs::with("tmpfs", Options::of_tmpfs(mem::stats().total).with(&options)?),
+        b"ramfs" => RamFs::with("ramfs", Options::unlimited(mode_of(&options)?)),
         b"proc" => PROC.call_once(proc::new).clone(),
         b"sysfs" => SYS.call_once(sysfs::new).clone(),
         b"cgroup2" => CGROUP.call_once(cgroup::new).clone(),
         b"devtmpfs" => devfs::filesystem(),
         b"devpts" => fs::tty::pty::filesystem(),
         b"mqueue" => mqueuefs::file_system(),
-        b"tmpfs" | b"ramfs" => ram_file_system(kind == b"tmpfs", options)?,
         _ => return Err(Errno::ENODEV),
-    })
+    };
+    if !matches!(kind, b"tmpfs" | b"ramfs") {
+        check_options(kind, &options)?;
+    }
+    Ok(Super::of(fs, bits))
 }
 
-/// A `tmpfs`, by default of half the memory, or a `ramfs` without limit.
-fn ram_file_system(limited: bool, options: &str) -> Result<Arc<RamFs>, Errno> {
-    let mut pages = limited.then(|| mem::stats().total / 2);
-    let mut mode = if limited { 0o1777 } else { 0o755 };
-    for option in options.split(',') {
-        match option.split_once('=') {
-            Some(("size", size)) => pages = Some(parse_size(size).ok_or(Errno::EINVAL)?.div_ceil(4096)),
-            Some(("mode", bits)) => mode = u32::from_str_radix(bits, 8).map_err(|_| Errno::EINVAL)? & 0o7777,
-            _ => {}
-        }
-    }
-    // Size 0 is no limit.
-    Ok(RamFs::new(if limited { "tmpfs" } else { "ramfs" }, pages.filter(|&p| p != 0), mode))
+/// `ramfs` knows one option and does not mind others.
+fn mode_of(options: &str) -> Result<u32, Errno> {
+    let mode = options.split(',').filter_map(|option| option.strip_prefix("mode=")).next_back();
+    mode.map_or(Ok(0o755), |mode| u32::from_str_radix(mode, 8).map(|mode| mode & 0o7777).map_err(|_| Errno::EINVAL))
 }
 
-/// A number of bytes with `k`, `m`, `g`, or a percentage of the memory.
-fn parse_size(text: &str) -> Option<u64> {
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let number: u64 = digits.parse().ok()?;
-    match &text[digits.len()..] {
-        "" => Some(number),
-        "k" | "K" => number.checked_mul(1 << 10),
-        "m" | "M" => number.checked_mul(1 << 20),
-        "g" | "G" => number.checked_mul(1 << 30),
-        "%" => (mem::stats().total * 4096 / 100).checked_mul(number),
-        _ => None,
+/// Options that a file system's type knows; there is one of each, so they change nothing.
+fn check_options(kind: &[u8], options: &str) -> Result<(), Errno> {
+    let known: &[&str] = match kind {
+        b"proc" => &["hidepid=", "gid=", "subset="],
+        b"devpts" => &["uid=", "gid=", "mode=", "ptmxmode=", "max=", "newinstance"],
+        b"cgroup2" => &["nsdelegate", "favordynmods", "memory_localevents", "memory_recursiveprot"],
+        b"devtmpfs" => &["size=", "nr_inodes=", "nr_blocks=", "mode=", "inode64"],
+        _ => &[],
+    };
+    let knows =
+        |option: &str| known.iter().any(|name| if name.ends_with('=') { option.starts_with(name) } else { option == *name });
+    if options.split(',').all(|option| option.is_empty() || knows(option)) { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// Takes the options that every file system knows, which stand for bits, out of a text.
+pub(crate) fn common_options(options: &str, mut bits: u32) -> (String, u32) {
+    let mut rest = String::new();
+    for option in options.split(',').filter(|option| !option.is_empty()) {
+        let (set, clear) = match option {
+            "ro" => (sys::MS_RDONLY, 0),
+            "rw" => (0, sys::MS_RDONLY),
+            "sync" => (sys::MS_SYNCHRONOUS, 0),
+            "async" => (0, sys::MS_SYNCHRONOUS),
+            "dirsync" => (sys::MS_DIRSYNC, 0),
+            "lazytime" => (sys::MS_LAZYTIME, 0),
+            "nolazytime" => (0, sys::MS_LAZYTIME),
+            "mand" => (sys::MS_MANDLOCK, 0),
+            "nomand" => (0, sys::MS_MANDLOCK),
+            _ => {
+                if !rest.is_empty() {
+                    rest.push(',');
+                }
+                rest.push_str(option);
+                continue;
+            }
+        };
+        bits = bits & !clear | set;
     }
+    (rest, bits)
 }
 
 fn optional_text(addr: usize) -> Result<String, Errno> {
@@ -70,39 +100,111 @@ fn optional_text(addr: usize) -> Result<String, Errno> {
     Ok(String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// `mount(2)`: new file systems, binds, and changes of the flags; propagation is accepted, there is one namespace.
-pub fn sys_mount(task: &Task, source: usize, target: usize, kind: usize, flags: usize, data: usize) -> SysResult {
-    if !task.cred().privileged() {
-        return Err(Errno::EPERM);
-    }
-    let flags = flags as u32;
-    let point = lookup_at(task, sys::AT_FDCWD, target, 0)?;
-    if flags & sys::MS_REMOUNT != 0 {
-        point.mount().set_flags(flags);
-    } else if flags & sys::MS_BIND != 0 {
-        mount::bind(&lookup_at(task, sys::AT_FDCWD, source, 0)?, &point)?;
-    } else if flags & PROPAGATION != 0 {
-        return Ok(0);
-    } else if flags & sys::MS_MOVE != 0 {
+/// `MS_SHARED` and its fellows, of which one is to be there, and nothing else but `MS_REC`.
+fn propagation(bits: u32) -> Result<Propagation, Errno> {
+    Ok(match bits & !(sys::MS_REC | sys::MS_SILENT) {
+        sys::MS_SHARED => Propagation::Shared,
+        sys::MS_PRIVATE => Propagation::Private,
+        sys::MS_SLAVE => Propagation::Slave,
+        sys::MS_UNBINDABLE => Propagation::Unbindable,
+        _ => return Err(Errno::EINVAL),
+    })
+}
+
+/// Whether somebody may change the tree of mounts.
+pub(crate) fn may_mount(task: &Task) -> Result<(), Errno> {
+    if task.cred().capable(sys::CAP_SYS_ADMIN) { Ok(()) } else { Err(Errno::EPERM) }
+}
+
+/// Other bits or options for the file system of a mount, or, with `MS_BIND`, bits for the mount alone.
+fn remount(space: &Namespace, point: &Path, bits: u32, options: &str) -> Result<(), Errno> {
+    let mount = point.mount();
+    if !Arc::ptr_eq(point.dentry(), mount.root()) || !space.holds(mount) {
         return Err(Errno::EINVAL);
+    }
+    let own = mount::flags_of_mount(bits, Some(mount.flags()));
+    if bits & sys::MS_BIND != 0 {
+        return mount.set_flags(own);
+    }
+    let (options, common) = common_options(options, bits);
+    mount.shown().reconfigure(common, &options)?;
+    mount.set_flags(own)
+}
+
+/// `mount(2)`
+pub fn sys_mount(task: &Task, source: usize, target: usize, kind: usize, flags: usize, data: usize) -> SysResult {
+    let (kind, source) = (optional_name(kind)?, optional_name(source)?);
+    let options = optional_text(data)?;
+    let mut bits = flags as u32;
+    if bits & MS_MGC_MSK == MS_MGC_VAL {
+        bits &= !MS_MGC_MSK;
+    }
+    let point = lookup_at(task, sys::AT_FDCWD, target, 0)?;
+    if bits & MS_NOUSER != 0 {
+        return Err(Errno::EINVAL);
+    }
+    may_mount(task)?;
+    let space = task.fs().namespace();
+    // What is found by the source's name, for which it has to be one.
+    let from = || {
+        let name = source.as_deref().filter(|name| !name.is_empty()).ok_or(Errno::EINVAL)?;
+        task.walk(&task.fs_cred()).lookup(name, LookupFlags::empty())
+    };
+    if bits & sys::MS_REMOUNT != 0 {
+        remount(&space, &point, bits, &options)?;
+    } else if bits & sys::MS_BIND != 0 {
+        mount::bind(&space, &from()?, &point, bits & sys::MS_REC != 0)?;
+    } else if bits & PROPAGATION != 0 {
+        mount::set_propagation(&point, propagation(bits)?, bits & sys::MS_REC != 0)?;
+    } else if bits & sys::MS_MOVE != 0 {
+        mount::move_mount(&space, &from()?, &point)?;
     } else {
-        let fs = file_system(Name::new().read(kind)?, &optional_text(data)?)?;
-        mount::mount(fs, &point, &optional_text(source)?, flags)?;
+        let shown = file_system(&kind.ok_or(Errno::EINVAL)?, &options, bits)?;
+        let source = source.map_or_else(|| String::from("none"), |source| String::from_utf8_lossy(&source).into_owned());
+        mount::mount(&space, shown, &point, &source, bits)?;
     }
     Ok(0)
 }
 
+fn optional_name(addr: usize) -> Result<Option<Vec<u8>>, Errno> {
+    if addr == 0 { Ok(None) } else { Name::new().read(addr).map(|name| Some(name.to_vec())) }
+}
+
 /// `umount2(2)`
 pub fn sys_umount2(task: &Task, target: usize, flags: u32) -> SysResult {
-    if flags & !(sys::MNT_FORCE | sys::MNT_DETACH | sys::MNT_EXPIRE | sys::UMOUNT_NOFOLLOW) != 0 {
-        return Err(Errno::EINVAL);
+    let how = Unmount::from_bits(flags & !sys::UMOUNT_NOFOLLOW).ok_or(Errno::EINVAL)?;
+    let follows = if flags & sys::UMOUNT_NOFOLLOW != 0 { LookupFlags::NOFOLLOW } else { LookupFlags::empty() };
+    let mut name = Name::new();
+    let top = {
+        let cred = task.fs_cred();
+        let mut walk = task.walk(&cred);
+        walk.pass_unnoticed();
+        walk.lookup(name.read(target)?, follows)?
+    };
+    may_mount(task)?;
+    let fs = task.fs();
+    mount::unmount(&fs.namespace(), &top, &fs.root(), how).map(|()| 0)
+}
+
+/// `pivot_root(2)`
+pub fn sys_pivot_root(task: &Task, new: usize, put: usize) -> SysResult {
+    may_mount(task)?;
+    let new = lookup_at(task, sys::AT_FDCWD, new, 0)?;
+    let put = lookup_at(task, sys::AT_FDCWD, put, 0)?;
+    let directory = |path: &Path| path.dentry().kind() == FileType::Directory;
+    if !directory(&new) || !directory(&put) {
+        return Err(Errno::ENOTDIR);
     }
-    if !task.cred().privileged() {
-        return Err(Errno::EPERM);
+    let fs = task.fs();
+    let root = fs.root();
+    mount::pivot(&fs.namespace(), &root, &new, &put)?;
+    // Who stood at the old root stands at the new one.
+    for process in process_table::select(|_, _| true) {
+        for other in process.tasks() {
+            other.fs().exchange(&root, &new);
+        }
     }
-    let nofollow = if flags & sys::UMOUNT_NOFOLLOW != 0 { sys::AT_SYMLINK_NOFOLLOW } else { 0 };
-    let top = lookup_at(task, sys::AT_FDCWD, target, nofollow)?;
-    mount::unmount(&top, flags & sys::MNT_DETACH != 0).map(|()| 0)
+    Ok(0)
 }
 
 /// `sysfs(2)`: the types of file systems by name and number.

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use ::task::{Mutex, Once};
 use abi::errno::Errno;
 use fs::mount::{FileSystem, new_anonymous_device};
-use fs::{DirEntry, FileOps, FileType, Inode, Metadata, NewInode, NewKind, OpenFlags, SetAttr, StatFs, Timestamp};
+use fs::{DirEntry, FileOps, FileType, Inode, Metadata, NewInode, NewKind, OpenFlags, SetAttr, StatFs};
 
 use crate::mqueue::{self, Descriptor, QUEUES, Queue};
 
@@ -21,16 +21,6 @@ pub(crate) fn metadata(kind: FileType, mode: u32) -> Metadata {
     Metadata::generated(*DEVICE.call_once(new_anonymous_device), NEXT.fetch_add(1, Ordering::Relaxed), kind, mode)
 }
 
-fn change(metadata: &Mutex<Metadata>, change: &SetAttr) {
-    let mut now = metadata.lock();
-    now.mode = change.mode.unwrap_or(now.mode);
-    now.uid = change.uid.unwrap_or(now.uid);
-    now.gid = change.gid.unwrap_or(now.gid);
-    now.atime = change.atime.unwrap_or(now.atime);
-    now.mtime = change.mtime.unwrap_or(now.mtime);
-    now.ctime = Timestamp::now();
-}
-
 impl Inode for Queue {
     fn metadata(&self) -> Metadata {
         *self.metadata.lock()
@@ -41,7 +31,7 @@ impl Inode for Queue {
     }
 
     fn set_attr(&self, attr: &SetAttr) -> Result<(), Errno> {
-        change(&self.metadata, attr);
+        attr.apply_to(&mut self.metadata.lock());
         Ok(())
     }
 
@@ -74,7 +64,7 @@ impl Inode for Root {
     }
 
     fn set_attr(&self, attr: &SetAttr) -> Result<(), Errno> {
-        change(&self.metadata, attr);
+        attr.apply_to(&mut self.metadata.lock());
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use crate::path::{AT_FDCWD, lookup_at};
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task};
 use abi::errno::Errno;
-use fs::mount::Mount;
+use fs::mount::{MS_NOSYMFOLLOW, Mount};
 use fs::{Access, Metadata, Timestamp};
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -226,7 +226,17 @@ const _: () = assert!(size_of::<StatFs>() == 120);
 fn statfs(mount: &Mount) -> StatFs {
     /// "The flags are valid", beside the mount's own.
     const ST_VALID: u32 = 0x20;
+    /// Those whose `ST_*` bit is another.
+    const ELSEWHERE: u32 = sys::MS_RELATIME | MS_NOSYMFOLLOW;
+    const ST_RELATIME: u32 = 0x1000;
+    const ST_NOSYMFOLLOW: u32 = 0x2000;
     let s = mount.fs().statfs();
+    let own = mount.flags();
+    let mut flags =
+        own & !ELSEWHERE | mount.shown().flags() & (sys::MS_RDONLY | sys::MS_SYNCHRONOUS | sys::MS_MANDLOCK) | ST_VALID;
+    for (bit, shown) in [(sys::MS_RELATIME, ST_RELATIME), (MS_NOSYMFOLLOW, ST_NOSYMFOLLOW)] {
+        flags |= if own & bit != 0 { shown } else { 0 };
+    }
     StatFs {
         kind: s.magic as i64,
         bsize: s.block_size as i64,
@@ -238,7 +248,7 @@ fn statfs(mount: &Mount) -> StatFs {
         fsid: [mount.id() as i32, 0],
         namelen: fs::NAME_MAX as i64,
         frsize: s.block_size as i64,
-        flags: i64::from(mount.flags() | ST_VALID),
+        flags: i64::from(flags),
         spare: [0; 4],
     }
 }
@@ -268,9 +278,9 @@ pub struct Ustat {
 }
 
 /// `ustat(2)`
-pub fn sys_ustat(_: &Task, device: u32, to: UserPtr<Ustat>) -> SysResult {
+pub fn sys_ustat(task: &Task, device: u32, to: UserPtr<Ustat>) -> SysResult {
     let device = u64::from(device);
-    let mounts = fs::mount::list();
+    let mounts = task.fs().namespace().mounts();
     let mount = mounts.iter().find(|m| m.root().inode().metadata().dev == device).ok_or(Errno::EINVAL)?;
     let s = mount.fs().statfs();
     let blocks_free = i32::try_from(s.blocks_free).unwrap_or(i32::MAX);

@@ -184,6 +184,7 @@ calls! {
     151 mlockall(Hex) = [mm::sys_mlockall];
     152 munlockall() = [mm::sys_munlockall];
     153 vhangup() = [sys::sys_vhangup];
+    155 pivot_root(Str, Str) = [mount::sys_pivot_root];
     157 prctl(Num, Ptr, Ptr, Ptr, Ptr) = [prctl::sys_prctl]; // partial: no PR_TSC_SIGSEGV
     158 arch_prctl(Hex, Ptr) = [sys::sys_arch_prctl];
     159 adjtimex(Ptr) = [timex::sys_adjtimex]; // partial: the clock can be read and moved (ADJ_SETOFFSET), not made faster or slower
@@ -191,8 +192,8 @@ calls! {
     161 chroot(Str) = [path::sys_chroot];
     162 sync() = [storage::sys_sync];
     164 settimeofday(Ptr, Ptr) = [wallclock::sys_settimeofday];
-    165 mount(Str, Str, Str, Hex, Ptr) = [mount::sys_mount]; // partial: proc, sysfs, tmpfs, cgroup2, devtmpfs, devpts, bind and remount; no propagation
-    166 umount2(Str, Hex) = [mount::sys_umount2]; // partial: no MNT_EXPIRE
+    165 mount(Str, Str, Str, Hex, Ptr) = [mount::sys_mount];
+    166 umount2(Str, Hex) = [mount::sys_umount2];
     169 reboot(Hex, Hex, Hex, Ptr) = [sys::sys_reboot]; // partial: power off, restart and Ctrl-Alt-Del
     170 sethostname(Ptr, Num) = [sys::sys_sethostname];
     171 setdomainname(Ptr, Num) = [sys::sys_setdomainname];
@@ -343,7 +344,7 @@ calls! {
 /// The names of the calls there are not.
 #[rustfmt::skip]
 pub static MISSING: &[(u16, &str)] = &[
-    (134, "uselib"), (154, "modify_ldt"), (155, "pivot_root"), (156, "_sysctl"), (163, "acct"),
+    (134, "uselib"), (154, "modify_ldt"), (156, "_sysctl"), (163, "acct"),
     (167, "swapon"), (168, "swapoff"), (172, "iopl"), (173, "ioperm"), (174, "create_module"), (175, "init_module"),
     (176, "delete_module"), (177, "get_kernel_syms"), (178, "query_module"), (179, "quotactl"), (180, "nfsservctl"),
     (181, "getpmsg"), (182, "putpmsg"), (183, "afs_syscall"), (184, "tuxcall"), (185, "security"), (205, "set_thread_area"),

@@ -29,6 +29,7 @@ mod listening;
 mod locks;
 mod mappings;
 mod memory;
+mod mounts;
 mod notices;
 mod packets;
 mod pressure;
@@ -89,6 +90,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         watching::CHECKS,
         leases::CHECKS,
         handles::CHECKS,
+        mounts::CHECKS,
         xattrs::CHECKS,
         ptys::CHECKS,
         readiness::CHECKS,

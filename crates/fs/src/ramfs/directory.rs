@@ -7,6 +7,7 @@ use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 
 /// What a directory holds.
 #[derive(Default)]
@@ -76,6 +77,7 @@ impl RamInode {
 
 impl Drop for RamInode {
     fn drop(&mut self) {
+        self.shared.files.fetch_sub(1, Ordering::Relaxed);
         // A tree that goes with its file system is taken down in a loop: recursion would need stack for every level.
         let mut doomed: Vec<Arc<RamInode>> = Vec::new();
         let take = |body: &mut Body, doomed: &mut Vec<Arc<RamInode>>| {

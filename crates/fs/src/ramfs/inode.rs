@@ -1,7 +1,7 @@
 //! What a file in memory does.
 
 use super::directory::Listed;
-use super::{Body, MAX_LINKS, MAX_SIZE, PAGE, RamInode, XATTRS_MAX};
+use super::{Attr, Body, MAX_LINKS, MAX_SIZE, PAGE, RamInode, XATTRS_MAX};
 use crate::pipe::Pipe;
 use crate::xattr::SetMode;
 use crate::{
@@ -79,13 +79,9 @@ impl Inode for RamInode {
         if self.seals() & sys::F_SEAL_EXEC != 0 && change.mode.is_some_and(|mode| executable(mode) != executable(attr.mode)) {
             return Err(Errno::EPERM);
         }
-        attr.mode = change.mode.unwrap_or(attr.mode);
+        let Attr { mode, uid, gid, atime, mtime, ctime, .. } = &mut *attr;
+        change.apply([mode, uid, gid], [atime, mtime, ctime]);
         self.mode.store(attr.mode, Ordering::Relaxed);
-        attr.uid = change.uid.unwrap_or(attr.uid);
-        attr.gid = change.gid.unwrap_or(attr.gid);
-        attr.atime = change.atime.unwrap_or(attr.atime);
-        attr.mtime = change.mtime.unwrap_or(attr.mtime);
-        attr.ctime = Timestamp::now();
         Ok(())
     }
 
@@ -95,7 +91,7 @@ impl Inode for RamInode {
     }
 
     fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
-        let inode = self.offspring(new);
+        let inode = self.offspring(new)?;
         let mut dir = self.directory()?.lock();
         if dir.dead {
             return Err(Errno::ENOENT);
@@ -110,7 +106,7 @@ impl Inode for RamInode {
     }
 
     fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
-        let inode = self.offspring(new);
+        let inode = self.offspring(new)?;
         inode.attr.lock().nlink = 0;
         Ok(inode)
     }
@@ -202,9 +198,15 @@ impl Inode for RamInode {
                 break;
             }
         }
-        drop(dir);
-        self.accessed();
         Ok(())
+    }
+
+    fn accessed(&self, always: bool) {
+        let now = Timestamp::now();
+        let mut attr = self.attr.lock();
+        if always || attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.sec - attr.atime.sec > 86_400 {
+            attr.atime = now;
+        }
     }
 
     fn follow(&self) -> Result<Link> {
@@ -215,9 +217,7 @@ impl Inode for RamInode {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let n = self.contents()?.read(offset, buf);
-        self.accessed();
-        Ok(n)
+        Ok(self.contents()?.read(offset, buf))
     }
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<usize> {

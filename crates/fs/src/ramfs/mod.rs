@@ -5,7 +5,10 @@
 
 mod directory;
 mod inode;
+mod options;
 mod pages;
+
+pub use options::Options;
 
 use crate::mount::{FileSystem, new_anonymous_device};
 use crate::pipe::Pipe;
@@ -38,7 +41,9 @@ pub(crate) struct Super {
     next_ino: AtomicU64,
     pages_used: AtomicU64,
     /// `u64::MAX`: no limit but the memory there is.
-    page_limit: u64,
+    page_limit: AtomicU64,
+    files: AtomicU64,
+    file_limit: AtomicU64,
     /// Files that somebody has a handle of, by number, which is given once.
     handles: Mutex<BTreeMap<u64, Weak<RamInode>>>,
 }
@@ -55,10 +60,22 @@ pub fn pages_in_files() -> u64 {
 impl Super {
     /// Takes pages from the allowance.
     fn reserve(&self, pages: u64) -> Result<()> {
-        let fits = |used: u64| used.checked_add(pages).filter(|&sum| sum <= self.page_limit);
+        let fits = |used: u64| used.checked_add(pages).filter(|&sum| sum <= self.page_limit.load(Ordering::Relaxed));
         self.pages_used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_err(|_| Errno::ENOSPC)?;
         IN_FILES.fetch_add(pages, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Counts one more file.
+    fn reserve_file(&self) -> Result<()> {
+        let fits = |used: u64| (used < self.file_limit.load(Ordering::Relaxed)).then_some(used + 1);
+        self.files.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map(drop).map_err(|_| Errno::ENOSPC)
+    }
+
+    fn set_limits(&self, options: &Options) {
+        let limit = |most: u64| if most == 0 { u64::MAX } else { most };
+        self.page_limit.store(limit(options.pages), Ordering::Relaxed);
+        self.file_limit.store(limit(options.inodes), Ordering::Relaxed);
     }
 
     fn release(&self, pages: u64) {
@@ -72,22 +89,32 @@ pub struct RamFs {
     name: &'static str,
     shared: Arc<Super>,
     root: Arc<RamInode>,
+    options: Mutex<Options>,
 }
 
 impl RamFs {
     /// An empty one. `name` is its type in `/proc/mounts`; `page_limit` bounds the contents of all its files, in pages of 4 KiB.
     #[must_use]
     pub fn new(name: &'static str, page_limit: Option<u64>, root_mode: u32) -> Arc<Self> {
+        Self::with(name, Options { pages: page_limit.unwrap_or(0), ..Options::unlimited(root_mode) })
+    }
+
+    /// As [`Self::new`], with all there is to say.
+    #[must_use]
+    pub fn with(name: &'static str, options: Options) -> Arc<Self> {
         let shared = Arc::new(Super {
             dev: new_anonymous_device(),
             next_ino: AtomicU64::new(1),
             pages_used: AtomicU64::new(0),
-            page_limit: page_limit.unwrap_or(u64::MAX),
+            page_limit: AtomicU64::new(u64::MAX),
+            files: AtomicU64::new(1),
+            file_limit: AtomicU64::new(u64::MAX),
             handles: Mutex::default(),
         });
-        let new = NewInode { kind: NewKind::Directory, mode: root_mode, uid: 0, gid: 0 };
+        shared.set_limits(&options);
+        let new = NewInode { kind: NewKind::Directory, mode: options.mode, uid: options.uid, gid: options.gid };
         let root = RamInode::make(&shared, &new);
-        Arc::new(Self { name, shared, root })
+        Arc::new(Self { name, shared, root, options: Mutex::new(options) })
     }
 
     /// A file without a name, as `memfd_create(2)` makes it; `name` is what `/proc/<pid>/fd` shows,
@@ -97,6 +124,7 @@ impl RamFs {
         static MEMFD: Once<Arc<RamFs>> = Once::new();
         let fs = MEMFD.call_once(|| Self::new("tmpfs", None, 0o700));
         let inode = RamInode::make(&fs.shared, &NewInode { kind: NewKind::Regular, mode, uid: 0, gid: 0 });
+        fs.shared.files.fetch_add(1, Ordering::Relaxed);
         inode.attr.lock().nlink = 0;
         inode.seals.store(seals, Ordering::Relaxed);
         Path::unnamed(inode, &format!("/memfd:{name} (deleted)"))
@@ -113,12 +141,13 @@ impl FileSystem for RamFs {
     }
 
     fn statfs(&self) -> StatFs {
-        let used = self.shared.pages_used.load(Ordering::Relaxed);
-        let (blocks, blocks_free) = match self.shared.page_limit {
+        let of = |limit: &AtomicU64, used: &AtomicU64| match limit.load(Ordering::Relaxed) {
             u64::MAX => (0, 0),
-            limit => (limit, limit.saturating_sub(used)),
+            limit => (limit, limit.saturating_sub(used.load(Ordering::Relaxed))),
         };
-        StatFs { magic: TMPFS_MAGIC, block_size: PAGE, blocks, blocks_free, files: 0, files_free: 0 }
+        let (blocks, blocks_free) = of(&self.shared.page_limit, &self.shared.pages_used);
+        let (files, files_free) = of(&self.shared.file_limit, &self.shared.files);
+        StatFs { magic: TMPFS_MAGIC, block_size: PAGE, blocks, blocks_free, files, files_free }
     }
 
     fn by_handle(&self, handle: u64) -> Option<Arc<dyn Inode>> {
@@ -127,10 +156,28 @@ impl FileSystem for RamFs {
     }
 
     fn options(&self) -> String {
-        match self.shared.page_limit {
-            u64::MAX => String::new(),
-            limit => format!(",size={}k", limit * (PAGE / 1024)),
+        match self.name {
+            "ramfs" | "rootfs" => String::new(),
+            _ => self.options.lock().shown(),
         }
+    }
+
+    fn reconfigure(&self, text: &str) -> Result<()> {
+        if self.name == "ramfs" {
+            return Ok(());
+        }
+        let mut options = self.options.lock();
+        // Who owns the top directory is said once.
+        let Options { mode, uid, gid, .. } = *options;
+        let new = Options { mode, uid, gid, ..options.with(text)? };
+        let shrinks =
+            |old: u64, new: u64, used: &AtomicU64| new != 0 && new != old && (old == 0 || used.load(Ordering::Relaxed) > new);
+        if shrinks(options.pages, new.pages, &self.shared.pages_used) || shrinks(options.inodes, new.inodes, &self.shared.files) {
+            return Err(Errno::EINVAL);
+        }
+        self.shared.set_limits(&new);
+        *options = new;
+        Ok(())
     }
 }
 
@@ -274,17 +321,9 @@ impl RamInode {
         }
     }
 
-    /// Reading sets the access time where that tells something new (`relatime`).
-    fn accessed(&self) {
-        let now = Timestamp::now();
-        let mut attr = self.attr.lock();
-        if attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.sec - attr.atime.sec > 86_400 {
-            attr.atime = now;
-        }
-    }
-
     /// The new inode of an entry of this directory; a set-group-id directory hands its group down.
-    fn offspring(&self, new: &NewInode<'_>) -> Arc<Self> {
+    fn offspring(&self, new: &NewInode<'_>) -> Result<Arc<Self>> {
+        self.shared.reserve_file()?;
         let mut new = new.clone();
         let (mode, gid) = {
             let attr = self.attr.lock();
@@ -299,6 +338,6 @@ impl RamInode {
         if matches!(new.kind, NewKind::Symlink(_)) {
             new.mode = 0o777;
         }
-        Self::make(&self.shared, &new)
+        Ok(Self::make(&self.shared, &new))
     }
 }

@@ -8,10 +8,10 @@ use super::{Line, Termios, Tty, job};
 use crate::devfs::{self, CharDevice};
 use crate::file::{FileOps, OpenFlags};
 use crate::ioctl::Request;
-use crate::mount::{self, FileSystem, new_anonymous_device};
+use crate::mount::{FileSystem, Mount, new_anonymous_device};
 use crate::pipe::take;
 use crate::poll::{Events, PollTable, Source};
-use crate::{DeviceId, DirEntry, File, FileType, Inode, Metadata, Path, Result, SetAttr, StatFs, Timestamp};
+use crate::{DeviceId, DirEntry, File, FileType, Inode, Metadata, Path, Result, SetAttr, StatFs};
 use abi::errno::Errno;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -239,13 +239,7 @@ impl Inode for Slave {
     }
 
     fn set_attr(&self, change: &SetAttr) -> Result<()> {
-        let mut attr = self.attr.lock();
-        attr.mode = change.mode.unwrap_or(attr.mode);
-        attr.uid = change.uid.unwrap_or(attr.uid);
-        attr.gid = change.gid.unwrap_or(attr.gid);
-        attr.atime = change.atime.unwrap_or(attr.atime);
-        attr.mtime = change.mtime.unwrap_or(attr.mtime);
-        attr.ctime = Timestamp::now();
+        change.apply_to(&mut self.attr.lock());
         Ok(())
     }
 
@@ -289,10 +283,10 @@ impl Master {
     }
 
     /// An opening of the slave, as `TIOCGPTPEER` gives it.
-    fn open_peer(&self, flags: OpenFlags) -> Result<Arc<File>> {
+    fn open_peer(&self, master: &File, flags: OpenFlags) -> Result<Arc<File>> {
         let name = format!("{}", self.wire().number);
-        let here = |m: &&Arc<mount::Mount>| m.fs().name() == "devpts";
-        let path = match mount::list().iter().find(here) {
+        let here = |m: &&Arc<Mount>| m.fs().name() == "devpts";
+        let path = match master.path().mount().tree().iter().find(here) {
             Some(mount) => Path::new(mount.clone(), mount.root().find(name.as_bytes())?),
             None => Path::unnamed(self.slave.clone(), &format!("/dev/pts/{name}")),
         };
@@ -347,7 +341,7 @@ impl FileOps for Master {
         events
     }
 
-    fn ioctl(&self, _: &File, request: &Request<'_>) -> Result<usize> {
+    fn ioctl(&self, file: &File, request: &Request<'_>) -> Result<usize> {
         let wire = self.wire();
         let switch = |set: fn(&mut State, bool)| -> Result<()> {
             let on = request.read::<i32>()? != 0;
@@ -365,7 +359,7 @@ impl FileOps for Master {
             ioctl::TIOCGPKT => request.write(&i32::from(wire.state.lock().packets))?,
             ioctl::TIOCGPTPEER => {
                 let flags = OpenFlags::from_bits_truncate(u32::try_from(request.arg).map_err(|_| Errno::EINVAL)?);
-                let file = self.open_peer(flags)?;
+                let file = self.open_peer(file, flags)?;
                 return request.caller.install(file, flags.contains(OpenFlags::CLOEXEC));
             }
             ioctl::TIOCSIG => {

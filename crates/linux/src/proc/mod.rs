@@ -2,12 +2,13 @@
 //!
 //! The tree is made of the generated files of [`fs::pseudo`]: `machine.rs` holds the texts about the machine, `pressure.rs` those about waiting, `network.rs` those about sockets, `sysctl.rs` those below
 //! `/proc/sys`, `process.rs` the directory of one process, `status.rs` what it does, has used and may, `descriptors.rs` its descriptors, `memory.rs` and
-//! `pages.rs` its memory. Texts are made when they are read and are not held against changes.
+//! `pages.rs` its memory, `mounts.rs` its mounts. Texts are made when they are read and are not held against changes.
 
 mod descriptors;
 mod machine;
 mod mem;
 mod memory;
+mod mounts;
 mod network;
 mod pages;
 mod pressure;

@@ -3,7 +3,7 @@
 use super::descriptors::FdDir;
 use super::mem::MemFile;
 use super::pages::{MapFiles, PageMap};
-use super::{PID_SHIFT, memory, number, pages, status};
+use super::{PID_SHIFT, memory, mounts, number, pages, status};
 use crate::process::Process;
 use crate::process_table as processes;
 use crate::{Task, oom, peer};
@@ -12,9 +12,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::fmt::Write;
 use core::sync::atomic::Ordering;
-use fs::mount::{self, MS_NODEV, MS_NOEXEC, MS_NOSUID};
 use fs::pseudo::{self, Attr, DynamicDir, Listed, StaticDir};
 use fs::{FileType, Inode, Link, Path, Result};
 use linux_raw_sys::general::{CAP_SYS_NICE, CAP_SYS_RESOURCE};
@@ -44,6 +42,7 @@ const FILES: &[(&str, FileType, u32)] = &[
     ("mem", FileType::Regular, 0o600),
     ("mountinfo", FileType::Regular, 0o444),
     ("mounts", FileType::Regular, 0o444),
+    ("mountstats", FileType::Regular, 0o400),
     ("net", FileType::Symlink, 0o777),
     ("ns", FileType::Directory, 0o511),
     ("numa_maps", FileType::Regular, 0o444),
@@ -251,10 +250,13 @@ fn text(name: &str, pid: i32, tid: Option<i32>) -> Result<Vec<u8>> {
         "environ" => return Ok(process.environment()),
         "limits" => status::limits(&process),
         "maps" => memory::maps(&process),
-        "mountinfo" => mount_table(true),
-        "mounts" => mount_table(false),
+        "mountinfo" | "mounts" | "mountstats" => mounts::table(&process, name),
         "numa_maps" => pages::numa_maps(&process),
-        "oom_adj" => format!("{}\n", oom::to_old(process.oom_adjustment.load(Ordering::Relaxed))),
+        "oom_adj" => format!(
+            "{}
+",
+            oom::to_old(process.oom_adjustment.load(Ordering::Relaxed))
+        ),
         "oom_score" => format!("{}\n", oom::score(&process)),
         "oom_score_adj" => format!("{}\n", process.oom_adjustment.load(Ordering::Relaxed)),
         "smaps" => memory::smaps(&process),
@@ -339,54 +341,4 @@ fn set_oom_adjustment(pid: i32, value: i32) -> Result<()> {
     }
     own.store(value, Ordering::Relaxed);
     Ok(())
-}
-
-/// What cannot stand in a field of a mount table is written in octal.
-fn escaped(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, &b| {
-        let _ = match b {
-            b' ' | b'\t' | b'\n' | b'\\' => write!(text, "\\{b:03o}"),
-            _ => write!(text, "{}", char::from(b)),
-        };
-        text
-    })
-}
-
-/// `/proc/<pid>/mounts`, or `mountinfo`.
-fn mount_table(long: bool) -> String {
-    let root = crate::current_task().map(|task| task.fs().root());
-    let mut text = String::new();
-    for mount in mount::list() {
-        let point = match mount.point() {
-            Some(point) => point.to_bytes(root.as_ref()),
-            None => b"/".to_vec(),
-        };
-        if point.starts_with(b"(unreachable)") {
-            continue;
-        }
-        let flags = mount.flags();
-        let mut options = String::from(if mount.read_only() { "ro" } else { "rw" });
-        for (flag, name) in [(MS_NOSUID, ",nosuid"), (MS_NODEV, ",nodev"), (MS_NOEXEC, ",noexec")] {
-            if flags & flag != 0 {
-                options.push_str(name);
-            }
-        }
-        let (source, point) = (escaped(mount.source().as_bytes()), escaped(&point));
-        let (kind, more) = (mount.fs().name(), mount.fs().options());
-        let _ = if long {
-            let parent = mount.point().map_or(0, |p| p.mount().id());
-            let dev = fs::DeviceId::decode(mount.root().inode().metadata().dev);
-            writeln!(
-                text,
-                "{} {parent} {}:{} {} {point} {options} - {kind} {source} rw{more}",
-                mount.id(),
-                dev.major,
-                dev.minor,
-                escaped(&mount.root_name())
-            )
-        } else {
-            writeln!(text, "{source} {point} {kind} {options}{more} 0 0")
-        };
-    }
-    text
 }

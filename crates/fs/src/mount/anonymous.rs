@@ -1,0 +1,47 @@
+//! The mount of everything that has no place in the tree.
+
+use super::{ANON_DEV, FileSystem, Mount, Super};
+use crate::{FileType, Inode, Metadata, StatFs};
+use alloc::sync::Arc;
+use linux_raw_sys::general::MS_RELATIME;
+use task::Once;
+
+/// That mount, which is in no namespace.
+pub(crate) fn anonymous() -> Arc<Mount> {
+    static ANON: Once<Arc<Mount>> = Once::new();
+    ANON.call_once(|| {
+        let shown = Super::of(Arc::new(AnonFs), 0);
+        let root = shown.root.clone();
+        Mount::new(shown, root, "anon", MS_RELATIME)
+    })
+    .clone()
+}
+
+/// The file system of files without names.
+struct AnonFs;
+
+struct AnonRoot;
+
+impl Inode for AnonRoot {
+    fn metadata(&self) -> Metadata {
+        Metadata::generated(ANON_DEV, 0, FileType::Directory, 0o500)
+    }
+
+    fn kind(&self) -> FileType {
+        FileType::Directory
+    }
+}
+
+impl FileSystem for AnonFs {
+    fn name(&self) -> &'static str {
+        "anon_inodefs"
+    }
+
+    fn root(&self) -> Arc<dyn Inode> {
+        Arc::new(AnonRoot)
+    }
+
+    fn statfs(&self) -> StatFs {
+        StatFs { magic: 0x0904_1934, block_size: 4096, ..StatFs::default() }
+    }
+}

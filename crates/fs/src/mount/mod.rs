@@ -1,0 +1,424 @@
+//! Mounts: which file system hangs where.
+//!
+//! A [`Super`] is a file system with its tree of names; a [`Mount`] shows a part of it at a place, and a [`Namespace`] is a tree of mounts.
+//! All changes of such trees are made one at a time (`tree::Change`); who only looks takes the locks of single mounts for moments.
+
+mod anonymous;
+mod binding;
+mod namespace;
+mod propagation;
+mod tree;
+mod unmount;
+
+pub(crate) use anonymous::anonymous;
+pub use binding::{bind, copy_tree, mount, move_mount, pivot};
+pub use namespace::Namespace;
+pub use propagation::{Propagation, set_propagation};
+pub(crate) use tree::{detach_all, is_point_in};
+pub use unmount::{Unmount, unmount};
+
+use crate::{Dentry, Inode, Path, Result, StatFs, dcache, inotify};
+use abi::errno::Errno;
+use alloc::string::String;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use linux_raw_sys::general as sys;
+use namespace::Home;
+use propagation::Group;
+use task::Mutex;
+
+/// A mounted file system, as far as the tree needs to know it.
+pub trait FileSystem: Send + Sync {
+    /// The type's name, as `/proc/mounts` shows it.
+    fn name(&self) -> &'static str;
+
+    /// The top directory.
+    fn root(&self) -> Arc<dyn Inode>;
+
+    /// What `statfs(2)` shows.
+    fn statfs(&self) -> StatFs;
+
+    /// The file with this number ([`Inode::handle`]).
+    fn by_handle(&self, handle: u64) -> Option<Arc<dyn Inode>> {
+        let _ = handle;
+        None
+    }
+
+    /// Options for `/proc/mounts`, beyond those of the mount, each with a comma before it.
+    fn options(&self) -> String {
+        String::new()
+    }
+
+    /// Takes over other options (`MS_REMOUNT`), all or none.
+    ///
+    /// # Errors
+    /// `EINVAL` for what there is not, or cannot be changed.
+    fn reconfigure(&self, options: &str) -> Result<()> {
+        if options.is_empty() { Ok(()) } else { Err(Errno::EINVAL) }
+    }
+}
+
+pub use sys::{MS_NOATIME, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY};
+
+/// `MS_NOSYMFOLLOW`: symbolic links are not followed.
+pub const MS_NOSYMFOLLOW: u32 = 256;
+
+/// The bits of `mount(2)` that each mount has for itself.
+const OF_MOUNT: u32 = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_NOSYMFOLLOW | ATIME | sys::MS_NODIRATIME;
+/// Those of a mount that say how access times are kept.
+const ATIME: u32 = MS_NOATIME | sys::MS_RELATIME;
+/// The bits that all mounts of a file system have in common.
+pub const OF_SUPER: u32 = MS_RDONLY | sys::MS_SYNCHRONOUS | sys::MS_DIRSYNC | sys::MS_MANDLOCK | sys::MS_LAZYTIME;
+
+/// What a mount keeps of the bits of `mount(2)`. `old` is what it has, if it is there already: bits that say nothing of access times leave those.
+#[must_use]
+pub fn flags_of_mount(bits: u32, old: Option<u32>) -> u32 {
+    let mut flags = bits & OF_MOUNT & !sys::MS_RELATIME;
+    if bits & (MS_NOATIME | sys::MS_STRICTATIME) == 0 {
+        flags |= sys::MS_RELATIME;
+    }
+    if bits & sys::MS_STRICTATIME != 0 {
+        flags &= !ATIME;
+    }
+    match old {
+        Some(old) if bits & (ATIME | sys::MS_NODIRATIME | sys::MS_STRICTATIME) == 0 => {
+            flags & !ATIME | old & (ATIME | sys::MS_NODIRATIME)
+        }
+        _ => flags,
+    }
+}
+
+/// The device number of files that are in no mounted tree.
+pub(crate) const ANON_DEV: u64 = 1;
+
+/// A fresh device number for a file system in memory (major 0, as Linux has it).
+#[must_use]
+pub fn new_anonymous_device() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(ANON_DEV + 1);
+    crate::DeviceId::new(0, NEXT.fetch_add(1, Ordering::Relaxed) as u32).encode()
+}
+
+/// A file system with one tree of names, which all mounts of it show (Linux' super block).
+pub struct Super {
+    fs: Arc<dyn FileSystem>,
+    root: Arc<Dentry>,
+    /// [`OF_SUPER`].
+    flags: AtomicU32,
+    mounts: Mutex<Vec<Weak<Mount>>>,
+}
+
+/// Those there are.
+static SUPERS: Mutex<Vec<Weak<Super>>> = Mutex::new(Vec::new());
+
+impl Super {
+    /// The one of a file system. If the names of a file system are the kernel's to change, each time a new one.
+    #[must_use]
+    pub fn of(fs: Arc<dyn FileSystem>, flags: u32) -> Arc<Self> {
+        let inode = fs.root();
+        let mut supers = SUPERS.lock();
+        let same = |known: &Arc<Self>| Arc::ptr_eq(&known.fs, &fs);
+        if inode.names_are_stable()
+            && let Some(known) = supers.iter().filter_map(Weak::upgrade).find(same)
+        {
+            return known;
+        }
+        let (flags, mounts) = (AtomicU32::new(flags & OF_SUPER), Mutex::default());
+        let new = Arc::new(Self { fs, root: Dentry::root(inode), flags, mounts });
+        supers.retain(|known| known.strong_count() > 0);
+        supers.push(Arc::downgrade(&new));
+        new
+    }
+
+    /// The file system.
+    #[must_use]
+    pub fn fs(&self) -> &Arc<dyn FileSystem> {
+        &self.fs
+    }
+
+    /// The bits that all mounts of it have in common.
+    #[must_use]
+    pub fn flags(&self) -> u32 {
+        self.flags.load(Ordering::Relaxed)
+    }
+
+    fn mounts(&self) -> Vec<Arc<Mount>> {
+        self.mounts.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Changes the common bits and the options (`MS_REMOUNT`).
+    ///
+    /// # Errors
+    /// `EBUSY` if it is to be read-only and a file is open for writing; what the file system says of the options.
+    pub fn reconfigure(&self, flags: u32, options: &str) -> Result<()> {
+        let old = self.flags();
+        if flags & !old & MS_RDONLY != 0 {
+            self.flags.fetch_or(MS_RDONLY, Ordering::SeqCst);
+        }
+        let done = if flags & MS_RDONLY != 0 && self.mounts().iter().any(|mount| mount.is_written()) {
+            Err(Errno::EBUSY)
+        } else {
+            self.fs.reconfigure(options)
+        };
+        self.flags.store(if done.is_ok() { flags & OF_SUPER } else { old }, Ordering::SeqCst);
+        done
+    }
+}
+
+impl Drop for Super {
+    fn drop(&mut self) {
+        inotify::unmounted(self.root.inode().metadata().dev);
+        dcache::clear();
+    }
+}
+
+/// One mount.
+pub struct Mount {
+    id: u64,
+    shown: Arc<Super>,
+    root: Arc<Dentry>,
+    source: String,
+    flags: AtomicU32,
+    /// Who has a file open for writing through it, or changes one.
+    writers: AtomicUsize,
+    /// It was not used since `MNT_EXPIRE`.
+    idle: AtomicBool,
+    links: Mutex<Links>,
+}
+
+/// Where a mount hangs and what hangs on it. Changed by a `tree::Change` only.
+#[derive(Default)]
+struct Links {
+    point: Option<Path>,
+    children: Vec<Child>,
+    /// The namespace it is in; none if it is in no tree.
+    home: Option<Arc<Home>>,
+    /// With whom it shares what is mounted below.
+    group: Option<Arc<Group>>,
+    /// From whom it gets that.
+    master: Option<Arc<Group>>,
+    unbindable: bool,
+}
+
+/// What hangs on a mount: the name, and the mount that covers it. There is one at each name.
+#[derive(Clone)]
+struct Child {
+    at: Arc<Dentry>,
+    mount: Arc<Mount>,
+}
+
+/// The mount that was hung on a name last, which spares crossing to it a search.
+pub(crate) struct Cover {
+    /// The address of the mount it hangs on, which it holds.
+    on: usize,
+    top: Arc<Mount>,
+}
+
+impl Mount {
+    fn new(shown: Arc<Super>, root: Arc<Dentry>, source: &str, flags: u32) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let new = Arc::new(Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            root,
+            source: source.into(),
+            flags: AtomicU32::new(flags),
+            writers: AtomicUsize::new(0),
+            idle: AtomicBool::new(false),
+            links: Mutex::default(),
+            shown: shown.clone(),
+        });
+        let mut mounts = shown.mounts.lock();
+        mounts.retain(|mount| mount.strong_count() > 0);
+        mounts.push(Arc::downgrade(&new));
+        drop(mounts);
+        new
+    }
+
+    /// The number `/proc/<pid>/mountinfo` shows.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The file system.
+    #[must_use]
+    pub fn fs(&self) -> &Arc<dyn FileSystem> {
+        &self.shown.fs
+    }
+
+    /// The file system with what all mounts of it have in common.
+    #[must_use]
+    pub fn shown(&self) -> &Arc<Super> {
+        &self.shown
+    }
+
+    /// The top of what is mounted.
+    #[must_use]
+    pub fn root(&self) -> &Arc<Dentry> {
+        &self.root
+    }
+
+    /// The top's name within the file system: `/`, unless a part of it was bound.
+    #[must_use]
+    pub fn root_name(&self) -> Vec<u8> {
+        let mut names = Vec::new();
+        let mut here = self.root.clone();
+        let removed = here.removed();
+        while let Some(parent) = here.parent() {
+            names.push(here.place().name);
+            here = parent;
+        }
+        // What is in no tree has only a name.
+        let mut text = if names.is_empty() { here.place().name.to_vec() } else { Vec::new() };
+        for name in names.iter().rev() {
+            text.push(b'/');
+            text.extend_from_slice(name);
+        }
+        if removed {
+            text.extend_from_slice(b"//deleted");
+        }
+        text
+    }
+
+    /// The place at its top.
+    #[inline]
+    #[must_use]
+    pub fn top(self: Arc<Self>) -> Path {
+        let root = self.root.clone();
+        Path::new(self, root)
+    }
+
+    /// What it hangs on; `None` for the top of a tree.
+    #[must_use]
+    pub fn point(&self) -> Option<Path> {
+        self.links.lock().point.clone()
+    }
+
+    /// What was given as the source.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The `MS_*` bits of this mount.
+    #[inline]
+    #[must_use]
+    pub fn flags(&self) -> u32 {
+        self.flags.load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing may be changed here.
+    #[must_use]
+    pub fn read_only(&self) -> bool {
+        (self.flags.load(Ordering::SeqCst) | self.shown.flags.load(Ordering::SeqCst)) & MS_RDONLY != 0
+    }
+
+    /// Changes the bits of this mount, not of others of the file system (`mount_setattr(2)`, `MS_REMOUNT` with `MS_BIND`).
+    ///
+    /// # Errors
+    /// `EBUSY` if it is to be read-only and a file is open for writing.
+    pub fn set_flags(&self, flags: u32) -> Result<()> {
+        let old = self.flags();
+        if flags & !old & MS_RDONLY != 0 {
+            // Whoever begins to write now is refused, or is seen.
+            self.flags.fetch_or(MS_RDONLY, Ordering::SeqCst);
+            if self.is_written() {
+                self.flags.store(old, Ordering::SeqCst);
+                return Err(Errno::EBUSY);
+            }
+        }
+        self.flags.store(flags, Ordering::SeqCst);
+        self.tell_home();
+        Ok(())
+    }
+
+    fn is_written(&self) -> bool {
+        self.writers.load(Ordering::SeqCst) != 0
+    }
+
+    /// Somebody writes from now on.
+    ///
+    /// # Errors
+    /// `EROFS`.
+    pub(crate) fn begin_writing(&self) -> Result<()> {
+        self.writers.fetch_add(1, Ordering::SeqCst);
+        if self.read_only() {
+            self.end_writing();
+            return Err(Errno::EROFS);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn end_writing(&self) {
+        self.writers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// The mount was used.
+    #[inline]
+    pub(crate) fn touch(&self) {
+        if self.idle.load(Ordering::Relaxed) {
+            self.idle.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn is_in(&self, home: &Arc<Home>) -> bool {
+        self.links.lock().home.as_ref().is_some_and(|own| Arc::ptr_eq(own, home))
+    }
+
+    fn home(&self) -> Option<Arc<Home>> {
+        self.links.lock().home.clone()
+    }
+
+    fn tell_home(&self) {
+        if let Some(home) = self.home() {
+            home.tell();
+        }
+    }
+
+    /// What is mounted on a name of this mount.
+    fn child_at(&self, dentry: &Arc<Dentry>) -> Option<Arc<Self>> {
+        self.links.lock().children.iter().find(|child| Arc::ptr_eq(&child.at, dentry)).map(|child| child.mount.clone())
+    }
+
+    fn children(&self) -> Vec<Child> {
+        self.links.lock().children.clone()
+    }
+
+    /// All mounts of the tree this is in, in the order they were made.
+    #[must_use]
+    pub fn tree(self: &Arc<Self>) -> Vec<Arc<Self>> {
+        let mut top = self.clone();
+        while let Some(point) = top.point() {
+            top = point.mount().clone();
+        }
+        let mut all = tree::below(&top);
+        all.sort_unstable_by_key(|mount| mount.id);
+        all
+    }
+}
+
+/// What is mounted on `dentry` of `mount`.
+#[inline(always)]
+pub(crate) fn over(mount: &Arc<Mount>, dentry: &Arc<Dentry>) -> Option<Arc<Mount>> {
+    if dentry.mounts.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    let on = Arc::as_ptr(mount).addr();
+    let last = dentry.cover.lock().as_ref().filter(|cover| cover.on == on).map(|cover| cover.top.clone());
+    // What was hung there last may hang there in another mount of the same file system.
+    last.or_else(|| search(mount, dentry))
+}
+
+#[cold]
+fn search(mount: &Arc<Mount>, dentry: &Arc<Dentry>) -> Option<Arc<Mount>> {
+    mount.child_at(dentry)
+}
+
+/// The top of what is mounted on `path`, or `path` itself.
+#[must_use]
+pub fn cross(mut path: Path) -> Path {
+    while let Some(mount) = over(path.mount(), path.dentry()) {
+        path = mount.top();
+    }
+    path
+}

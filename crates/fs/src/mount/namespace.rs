@@ -1,0 +1,151 @@
+//! Namespaces: trees of mounts.
+
+use super::tree::{self, Change};
+use super::{FileSystem, Mount, Super};
+use crate::Path;
+use crate::poll::Source;
+use crate::ramfs::RamFs;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use linux_raw_sys::general::MS_RELATIME;
+
+/// The most mounts in a namespace (`/proc/sys/fs/mount-max`).
+const MOST: usize = 100_000;
+
+/// What the mounts of a namespace know of it.
+pub(super) struct Home {
+    /// In the order they are made.
+    sequence: u64,
+    /// Nobody lives in it: what is in it is on its way to another.
+    pub(super) anonymous: bool,
+    pub(super) mounts: AtomicUsize,
+    /// Counts changes, which who waits is told of.
+    changes: AtomicU64,
+    changed: Source,
+}
+
+impl Home {
+    fn new(anonymous: bool) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Arc::new(Self {
+            sequence: NEXT.fetch_add(1, Ordering::Relaxed),
+            anonymous,
+            mounts: AtomicUsize::new(0),
+            changes: AtomicU64::new(0),
+            changed: Source::new(),
+        })
+    }
+
+    /// Whether there is no room for `more` mounts.
+    pub(super) fn is_full(&self, more: usize) -> bool {
+        self.mounts.load(Ordering::Relaxed) + more > MOST
+    }
+
+    pub(super) fn tell(&self) {
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        self.changed.notify();
+    }
+}
+
+/// A tree of mounts. When nobody uses it any more, all in it is unmounted.
+pub struct Namespace {
+    pub(super) home: Arc<Home>,
+    pub(super) root: Arc<Mount>,
+}
+
+impl Namespace {
+    /// The first one: `fs`, on an empty file system that can neither be seen nor unmounted.
+    #[must_use]
+    pub fn new(fs: Arc<dyn FileSystem>, source: &str) -> Arc<Self> {
+        let base = Super::of(RamFs::new("rootfs", None, 0o755), 0);
+        let root = base.root.clone();
+        let new = Self::of_tree(&mut Change::begin(), Mount::new(base, root, "rootfs", MS_RELATIME), false);
+        let shown = Super::of(fs, 0);
+        let top = shown.root.clone();
+        let first = Mount::new(shown, top, source, MS_RELATIME);
+        let mut change = Change::begin();
+        change.hang(&first, &new.root, &new.root.root);
+        change.settle(&first, &new.home);
+        drop(change);
+        new
+    }
+
+    /// A namespace of mounts that hang together and nowhere else.
+    pub(super) fn of_tree(change: &mut Change, root: Arc<Mount>, anonymous: bool) -> Arc<Self> {
+        let home = Home::new(anonymous);
+        change.settle(&root, &home);
+        Arc::new(Self { home, root })
+    }
+
+    /// One in which nobody lives, of a file system that is mounted nowhere yet (`fsmount(2)`).
+    #[must_use]
+    pub fn apart(shown: Arc<Super>, source: &str, flags: u32) -> Arc<Self> {
+        let root = shown.root.clone();
+        Self::of_tree(&mut Change::begin(), Mount::new(shown, root, source, flags), true)
+    }
+
+    /// All mounts, in the order they were made.
+    #[must_use]
+    pub fn mounts(&self) -> Vec<Arc<Mount>> {
+        let mut all = tree::below(&self.root);
+        all.sort_unstable_by_key(|mount| mount.id);
+        all
+    }
+
+    /// The place at its top.
+    #[must_use]
+    pub fn top(&self) -> Path {
+        self.root.clone().top()
+    }
+
+    /// Whether a mount is in it.
+    #[must_use]
+    pub fn holds(&self, mount: &Mount) -> bool {
+        mount.is_in(&self.home)
+    }
+
+    /// Which of all that ever were it is.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.home.sequence
+    }
+
+    /// How often it has changed.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.home.changes.load(Ordering::SeqCst)
+    }
+
+    /// Told of changes.
+    #[must_use]
+    pub fn changed(&self) -> &Source {
+        &self.home.changed
+    }
+
+    /// A copy for somebody else (`CLONE_NEWNS`), and where in it the places are that are given.
+    #[must_use]
+    pub fn copy<const N: usize>(&self, places: [Path; N]) -> (Arc<Self>, [Path; N]) {
+        let mut change = Change::begin();
+        let mut pairs = Vec::new();
+        let root = change.copy(&self.root, &self.root.root, tree::Kind::OfNamespace, &mut |old, new| {
+            pairs.push((Arc::as_ptr(old), new.clone()));
+        });
+        let new = Self::of_tree(&mut change, root, false);
+        drop(change);
+        let places = places.map(|place| {
+            let mount = pairs.iter().find(|(old, _)| *old == Arc::as_ptr(place.mount())).map(|(_, new)| new.clone());
+            mount.map_or(place.clone(), |mount| Path::new(mount, place.dentry().clone()))
+        });
+        (new, places)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let mut change = Change::begin();
+        if self.root.is_in(&self.home) {
+            change.dismantle(&tree::below(&self.root));
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Sharing what is mounted below: `mount_namespaces(7)`, and Linux' `Documentation/filesystems/sharedsubtree.rst`.
+//!
+//! Mounts of one group (peers) show the same mounts below. A mount may have a group as its master: it gets what is mounted there, and nothing goes
+//! back. All members of a group have the same master.
+
+use super::Mount;
+use super::tree::{Change, Kind, below, is_within};
+use crate::{Dentry, Path, Result};
+use abi::errno::Errno;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
+use task::Mutex;
+
+/// Mounts that show the same mounts below.
+pub(super) struct Group {
+    id: u32,
+    members: Mutex<Vec<Weak<Mount>>>,
+    /// Whose master it is.
+    slaves: Mutex<Vec<Weak<Mount>>>,
+}
+
+/// Those of a list that there still are. While trees are changed none of them goes.
+fn living(list: &Mutex<Vec<Weak<Mount>>>) -> Vec<Arc<Mount>> {
+    list.lock().iter().filter_map(Weak::upgrade).collect()
+}
+
+fn strike(list: &Mutex<Vec<Weak<Mount>>>, mount: &Arc<Mount>) {
+    list.lock().retain(|known| known.strong_count() > 0 && !core::ptr::eq(known.as_ptr(), Arc::as_ptr(mount)));
+}
+
+impl Group {
+    pub(super) fn new() -> Arc<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        Arc::new(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), members: Mutex::default(), slaves: Mutex::default() })
+    }
+}
+
+/// A mount that is in no group and has no master gets them.
+pub(super) fn join(mount: &Arc<Mount>, group: Option<Arc<Group>>, master: Option<Arc<Group>>) {
+    if let Some(group) = &group {
+        group.members.lock().push(Arc::downgrade(mount));
+    }
+    if let Some(master) = &master {
+        master.slaves.lock().push(Arc::downgrade(mount));
+    }
+    let mut links = mount.links.lock();
+    (links.group, links.master) = (group, master);
+}
+
+/// The mount leaves its group. What the group was the master of gets the group's master if it was the last one.
+fn leave_group(mount: &Arc<Mount>) -> Option<Arc<Group>> {
+    let (group, master) = {
+        let mut links = mount.links.lock();
+        (links.group.take()?, links.master.clone())
+    };
+    strike(&group.members, mount);
+    if !living(&group.members).is_empty() {
+        return Some(group);
+    }
+    for slave in living(&group.slaves) {
+        slave.links.lock().master.clone_from(&master);
+        if let Some(master) = &master {
+            master.slaves.lock().push(Arc::downgrade(&slave));
+        }
+    }
+    group.slaves.lock().clear();
+    None
+}
+
+fn leave_master(mount: &Arc<Mount>) {
+    let master = mount.links.lock().master.take();
+    if let Some(master) = master {
+        strike(&master.slaves, mount);
+    }
+}
+
+/// The mount shares nothing any more.
+pub(super) fn leave(mount: &Arc<Mount>) {
+    leave_group(mount);
+    leave_master(mount);
+    mount.links.lock().unbindable = false;
+}
+
+/// How a mount is to share what is mounted below (`MS_SHARED` and its fellows).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Propagation {
+    /// Both ways.
+    Shared,
+    /// Not at all.
+    Private,
+    /// It gets what its former peers get.
+    Slave,
+    /// Not at all, and it cannot be bound elsewhere.
+    Unbindable,
+}
+
+fn set_one(mount: &Arc<Mount>, how: Propagation) {
+    match how {
+        Propagation::Shared => {
+            if mount.links.lock().group.is_none() {
+                let group = Group::new();
+                group.members.lock().push(Arc::downgrade(mount));
+                mount.links.lock().group = Some(group);
+            }
+            mount.links.lock().unbindable = false;
+        }
+        Propagation::Slave => {
+            if let Some(group) = leave_group(mount) {
+                leave_master(mount);
+                join(mount, None, Some(group));
+            }
+            mount.links.lock().unbindable = false;
+        }
+        Propagation::Private | Propagation::Unbindable => {
+            leave(mount);
+            mount.links.lock().unbindable = how == Propagation::Unbindable;
+        }
+    }
+}
+
+/// Changes how a mount, and with `recursive` all below it, share.
+///
+/// # Errors
+/// `EINVAL` if `at` is no mount's top.
+pub fn set_propagation(at: &Path, how: Propagation, recursive: bool) -> Result<()> {
+    if !Arc::ptr_eq(at.dentry(), at.mount().root()) {
+        return Err(Errno::EINVAL);
+    }
+    let mut change = Change::begin();
+    let mounts = if recursive { below(at.mount()) } else { alloc::vec![at.mount().clone()] };
+    for mount in mounts {
+        set_one(&mount, how);
+        mount.tell_home();
+        change.later(mount);
+    }
+    Ok(())
+}
+
+/// What `mountinfo` shows of a mount.
+pub struct Sharing {
+    /// The group's number.
+    pub shared: Option<u32>,
+    /// The master's.
+    pub master: Option<u32>,
+    /// It cannot be bound.
+    pub unbindable: bool,
+}
+
+impl Mount {
+    /// How it shares what is mounted below.
+    #[must_use]
+    pub fn sharing(&self) -> Sharing {
+        let links = self.links.lock();
+        let number = |group: &Option<Arc<Group>>| group.as_ref().map(|group| group.id);
+        Sharing { shared: number(&links.group), master: number(&links.master), unbindable: links.unbindable }
+    }
+
+    pub(super) fn is_shared(&self) -> bool {
+        self.links.lock().group.is_some()
+    }
+
+    pub(super) fn is_unbindable(&self) -> bool {
+        self.links.lock().unbindable
+    }
+
+    fn group(&self) -> Option<Arc<Group>> {
+        self.links.lock().group.clone()
+    }
+}
+
+/// The other mounts to which what is mounted in `mount` goes.
+pub(super) fn receivers(mount: &Arc<Mount>) -> Vec<Arc<Mount>> {
+    let mut all: Vec<Arc<Mount>> = Vec::new();
+    let mut groups: Vec<Arc<Group>> = mount.group().into_iter().collect();
+    let mut next = 0;
+    while next < groups.len() {
+        let group = groups[next].clone();
+        for member in living(&group.members) {
+            if !Arc::ptr_eq(&member, mount) {
+                all.push(member);
+            }
+        }
+        for slave in living(&group.slaves) {
+            match slave.group() {
+                Some(theirs) if groups.iter().any(|known| Arc::ptr_eq(known, &theirs)) => {}
+                Some(theirs) => groups.push(theirs),
+                None => all.push(slave),
+            }
+        }
+        next += 1;
+    }
+    all
+}
+
+impl Change {
+    /// Copies of `tree` (whose mounts are `all`), which is to be mounted at `at` of `on`, for all that share it, each with the mount it is for. If
+    /// anybody does, all of the tree is shared from now on.
+    ///
+    /// # Errors
+    /// `ENOSPC`.
+    pub(super) fn propagate(
+        &mut self,
+        tree: &Arc<Mount>,
+        all: &[Arc<Mount>],
+        on: &Arc<Mount>,
+        at: &Arc<Dentry>,
+    ) -> Result<Vec<(Arc<Mount>, Arc<Mount>)>> {
+        let Some(group) = on.group() else { return Ok(Vec::new()) };
+        for mount in all {
+            set_one(mount, Propagation::Shared);
+        }
+        // What is not in a namespace yet is the tree itself.
+        let shows = |mount: &Arc<Mount>| mount.home().is_some() && is_within(at, &mount.root);
+        let full = |mount: &Arc<Mount>| mount.home().is_some_and(|home| home.is_full(all.len()));
+        let mut copies: Vec<(Arc<Mount>, Arc<Mount>)> = Vec::new();
+        let mut work = Vec::new();
+        for peer in living(&group.members) {
+            if !Arc::ptr_eq(&peer, on) && shows(&peer) {
+                copies.push((self.copy(tree, &tree.root, Kind::Peer, &mut |_, _| {}), peer));
+            }
+        }
+        work.push((group, tree.clone()));
+        while let Some((group, source)) = work.pop() {
+            let mut groups: Vec<Arc<Group>> = Vec::new();
+            for slave in living(&group.slaves) {
+                match slave.group() {
+                    Some(theirs) if groups.iter().any(|known| Arc::ptr_eq(known, &theirs)) => {}
+                    Some(theirs) => groups.push(theirs),
+                    None if shows(&slave) => copies.push((self.copy(&source, &source.root, Kind::Slave, &mut |_, _| {}), slave)),
+                    None => {}
+                }
+            }
+            for group in groups {
+                let mut first = None;
+                for member in living(&group.members).into_iter().filter(shows) {
+                    let copy = match &first {
+                        None => self.copy(&source, &source.root, Kind::SharedSlave, &mut |_, _| {}),
+                        Some(first) => self.copy(first, &first.root, Kind::Peer, &mut |_, _| {}),
+                    };
+                    first.get_or_insert_with(|| copy.clone());
+                    copies.push((copy, member));
+                }
+                work.push((group, first.unwrap_or_else(|| source.clone())));
+            }
+        }
+        if copies.iter().any(|(_, on)| full(on)) {
+            for (copy, on) in copies {
+                self.dismantle(&below(&copy));
+                self.later(on);
+            }
+            return Err(Errno::ENOSPC);
+        }
+        Ok(copies)
+    }
+}

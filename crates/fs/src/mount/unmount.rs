@@ -1,0 +1,120 @@
+//! Unmounting.
+
+use super::namespace::Namespace;
+use super::propagation::receivers;
+use super::tree::{Change, below};
+use super::{MS_RDONLY, Mount};
+use crate::{Path, Result};
+use abi::errno::Errno;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+bitflags::bitflags! {
+    /// How something is unmounted (`umount2(2)`).
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Unmount: u32 {
+        /// Whatever waits for the file system gives up: nothing here does.
+        const FORCE = linux_raw_sys::general::MNT_FORCE;
+        /// It may be in use, and have mounts on it.
+        const DETACH = linux_raw_sys::general::MNT_DETACH;
+        /// Only if it was not used since this was asked last.
+        const EXPIRE = linux_raw_sys::general::MNT_EXPIRE;
+    }
+}
+
+/// How many use a mount, beside what it hangs on and `held` by the caller.
+fn users(mount: &Arc<Mount>, held: usize) -> usize {
+    let Some(point) = mount.point() else { return Arc::strong_count(mount) - held };
+    let covers = point.dentry().cover.lock().as_ref().is_some_and(|cover| Arc::ptr_eq(&cover.top, mount));
+    Arc::strong_count(mount) - held - 1 - usize::from(covers)
+}
+
+/// Takes away the mount whose top `at` is, the caller's only use of it; `root` is what the caller calls `/`.
+///
+/// # Errors
+/// `EINVAL` if `at` is no mount's top or in another namespace, `EBUSY` if it is in use, `EAGAIN` if it was marked with `EXPIRE`.
+pub fn unmount(space: &Namespace, at: &Path, root: &Path, how: Unmount) -> Result<()> {
+    let mount = at.mount();
+    if !Arc::ptr_eq(at.dentry(), mount.root()) || !space.holds(mount) {
+        return Err(Errno::EINVAL);
+    }
+    let is_root = Arc::ptr_eq(mount, root.mount());
+    if how.contains(Unmount::EXPIRE) {
+        if is_root || how.intersects(Unmount::FORCE | Unmount::DETACH) {
+            return Err(Errno::EINVAL);
+        }
+        let _change = Change::begin();
+        if users(mount, 1) > 0 || !mount.children().is_empty() {
+            return Err(Errno::EBUSY);
+        }
+        if !mount.idle.swap(true, Ordering::Relaxed) {
+            return Err(Errno::EAGAIN);
+        }
+    }
+    if is_root && !how.contains(Unmount::DETACH) {
+        // What everything stands on can at most be protected.
+        return mount.shown().reconfigure(mount.shown().flags() | MS_RDONLY, "");
+    }
+    let mut change = Change::begin();
+    if !space.holds(mount) || mount.point().is_none() {
+        return Err(Errno::EINVAL);
+    }
+    let doomed = if how.contains(Unmount::DETACH) { below(mount) } else { alloc::vec![mount.clone()] };
+    let others = shown_elsewhere(&doomed);
+    if !how.contains(Unmount::DETACH) {
+        let busy = !mount.children().is_empty()
+            // The caller, `doomed`, and what the path of the caller is made of.
+            || users(mount, 2) > 0
+            || others.iter().any(|other| users(other, 1) > usize::from(topper(other).is_some()));
+        if busy {
+            return Err(Errno::EBUSY);
+        }
+    }
+    for other in &others {
+        // What was mounted on the top of one that goes is mounted where that was.
+        if let Some(topper) = topper(other).filter(|topper| !others.iter().any(|doomed| Arc::ptr_eq(doomed, topper))) {
+            change.unhang(&topper);
+            let point = change.unhang(other);
+            if let Some(point) = point {
+                change.hang(&topper, point.mount(), point.dentry());
+                change.leave(point);
+            }
+            change.later(topper);
+        }
+    }
+    change.dismantle(&others);
+    change.dismantle(&doomed);
+    for mount in others.into_iter().chain(doomed) {
+        change.later(mount);
+    }
+    Ok(())
+}
+
+/// What is mounted on the top of a mount.
+fn topper(mount: &Arc<Mount>) -> Option<Arc<Mount>> {
+    mount.child_at(mount.root())
+}
+
+/// What goes with `doomed` because what it hangs on shares what is mounted below; not what has other mounts on it that stay.
+fn shown_elsewhere(doomed: &[Arc<Mount>]) -> Vec<Arc<Mount>> {
+    let mut found: Vec<Arc<Mount>> = Vec::new();
+    for mount in doomed {
+        let Some(point) = mount.point() else { continue };
+        for on in receivers(point.mount()) {
+            let Some(there) = on.child_at(point.dentry()) else { continue };
+            if !found.iter().chain(doomed).any(|known| Arc::ptr_eq(known, &there)) {
+                found.push(there);
+            }
+        }
+    }
+    // Until all that are left have only such mounts on them that go, too, or one on their top.
+    loop {
+        let goes = |mount: &Arc<Mount>| found.iter().chain(doomed).any(|other| Arc::ptr_eq(other, mount));
+        let stays = |mount: &Arc<Mount>| {
+            mount.children().iter().any(|child| !Arc::ptr_eq(&child.at, mount.root()) && !goes(&child.mount))
+        };
+        let Some(place) = found.iter().position(stays) else { return found };
+        found.remove(place);
+    }
+}

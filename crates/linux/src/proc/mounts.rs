@@ -1,0 +1,93 @@
+//! `/proc/<pid>/mounts`, `mountinfo`, `mountstats`: what is mounted in a process's namespace, as far as its root reaches.
+
+use crate::process::Process;
+use alloc::string::String;
+use core::fmt::Write;
+use fs::mount::{MS_NOATIME, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_NOSYMFOLLOW, MS_RDONLY, Mount};
+use linux_raw_sys::general as sys;
+
+/// What cannot stand in a field is written in octal.
+fn escaped(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, &b| {
+        let _ = match b {
+            b' ' | b'\t' | b'\n' | b'\\' | b'#' => write!(text, "\\{b:03o}"),
+            _ => write!(text, "{}", char::from(b)),
+        };
+        text
+    })
+}
+
+/// Names of bits, each after a comma.
+fn names(bits: u32, names: &[(u32, &str)]) -> String {
+    names.iter().filter(|(bit, _)| bits & bit != 0).fold(String::new(), |text, (_, name)| text + "," + name)
+}
+
+fn of_mount(mount: &Mount) -> String {
+    const NAMES: [(u32, &str); 7] = [
+        (MS_NOSUID, "nosuid"),
+        (MS_NODEV, "nodev"),
+        (MS_NOEXEC, "noexec"),
+        (MS_NOATIME, "noatime"),
+        (sys::MS_NODIRATIME, "nodiratime"),
+        (sys::MS_RELATIME, "relatime"),
+        (MS_NOSYMFOLLOW, "nosymfollow"),
+    ];
+    names(mount.flags(), &NAMES)
+}
+
+fn of_super(mount: &Mount) -> String {
+    const NAMES: [(u32, &str); 4] =
+        [(sys::MS_SYNCHRONOUS, "sync"), (sys::MS_DIRSYNC, "dirsync"), (sys::MS_MANDLOCK, "mand"), (sys::MS_LAZYTIME, "lazytime")];
+    names(mount.shown().flags(), &NAMES)
+}
+
+const fn access(read_only: bool) -> &'static str {
+    if read_only { "ro" } else { "rw" }
+}
+
+fn info(mount: &Mount, source: &str, point: &str) -> String {
+    let parent = mount.point().map_or(mount.id(), |p| p.mount().id());
+    let dev = fs::DeviceId::decode(mount.root().inode().metadata().dev);
+    let sharing = mount.sharing();
+    let numbered = |name, number: Option<u32>| number.map_or_else(String::new, |number| alloc::format!(" {name}:{number}"));
+    alloc::format!(
+        "{} {parent} {}:{} {} {point} {}{}{}{}{} - {} {source} {}{}{}\n",
+        mount.id(),
+        dev.major,
+        dev.minor,
+        escaped(&mount.root_name()),
+        access(mount.flags() & MS_RDONLY != 0),
+        of_mount(mount),
+        numbered("shared", sharing.shared),
+        numbered("master", sharing.master),
+        if sharing.unbindable { " unbindable" } else { "" },
+        mount.fs().name(),
+        access(mount.shown().flags() & MS_RDONLY != 0),
+        of_super(mount),
+        mount.fs().options(),
+    )
+}
+
+/// The table with this name.
+pub(super) fn table(process: &Process, name: &str) -> String {
+    let Some(context) = process.fs() else { return String::new() };
+    let root = context.root();
+    let mut text = String::new();
+    for mount in context.namespace().mounts() {
+        let point = mount.clone().top().to_bytes(Some(&root));
+        if point.starts_with(b"(unreachable)") {
+            continue;
+        }
+        let (source, point) = (escaped(mount.source().as_bytes()), escaped(&point));
+        let kind = mount.fs().name();
+        text += &match name {
+            "mountinfo" => info(&mount, &source, &point),
+            "mountstats" => alloc::format!("device {source} mounted on {point} with fstype {kind}\n"),
+            _ => {
+                let (common, own, more) = (of_super(&mount), of_mount(&mount), mount.fs().options());
+                alloc::format!("{source} {point} {kind} {}{common}{own}{more} 0 0\n", access(mount.read_only()))
+            }
+        };
+    }
+    text
+}
