@@ -19,6 +19,9 @@ pub const BASE: &[&str] = &[
     "zstd",
 ];
 
+/// What mounts and makes namespaces, beside [`BASE`].
+pub const MOUNTS: &[&str] = &["hostname", "mount", "util-linux"];
+
 /// What it takes to develop software, beside [`BASE`].
 pub const DEVELOPMENT: &[&str] = &["gcc", "git", "libc6-dev", "make"];
 

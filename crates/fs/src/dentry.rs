@@ -246,7 +246,13 @@ impl Path {
     /// A place for an inode that has no name in any tree.
     #[must_use]
     pub fn unnamed(inode: Arc<dyn Inode>, name: &str) -> Self {
-        Self { mount: crate::mount::anonymous(), dentry: Dentry::new(inode, None, name.as_bytes()) }
+        Self::unnamed_in(crate::mount::anonymous(), inode, name)
+    }
+
+    /// As [`Self::unnamed`], in a mount that is in no tree.
+    #[must_use]
+    pub fn unnamed_in(mount: Arc<Mount>, inode: Arc<dyn Inode>, name: &str) -> Self {
+        Self { mount, dentry: Dentry::new(inode, None, name.as_bytes()) }
     }
 
     /// A place in `mount` of which no name is known.

@@ -29,6 +29,7 @@ pub mod lease;
 pub mod lock;
 pub mod mount;
 mod names;
+pub mod nsfs;
 mod opening;
 pub mod ops;
 pub mod path;

@@ -2,6 +2,7 @@
 //! succeeds whole or changes nothing.
 
 use crate::file::{FileOps, OpenFlags};
+use crate::mount::Namespace;
 use crate::path::{LookupFlags, Parent, Walk, Walker};
 use crate::{
     Access, Cred, Dentry, File, FileType, Metadata, NewInode, NewKind, Path, RenameFlags, Result, SetAttr, Timestamp, Writing,
@@ -140,7 +141,7 @@ fn open_quietly(path: Path, flags: OpenFlags, cred: &Cred, created: bool) -> Res
     }
     if flags.contains(OpenFlags::PATH) {
         let keep = OpenFlags::PATH | OpenFlags::DIRECTORY | OpenFlags::NOFOLLOW;
-        return Ok(File::new(path, Arc::new(PathOnly), flags & keep));
+        return Ok(File::new(path, Arc::new(PathOnly { _keeps: None }), flags & keep));
     }
     match kind {
         FileType::Symlink => return Err(Errno::ELOOP),
@@ -189,8 +190,16 @@ fn open_quietly(path: Path, flags: OpenFlags, cred: &Cred, created: bool) -> Res
     Ok(File::new(path, ops, flags))
 }
 
+/// An opening of a place that can only be named, as with `O_PATH`; `keeps` is a tree that goes with it.
+#[must_use]
+pub fn open_place(path: Path, keeps: Option<Arc<Namespace>>) -> Arc<File> {
+    File::new(path, Arc::new(PathOnly { _keeps: keeps }), OpenFlags::PATH)
+}
+
 /// An opening with `O_PATH`: a place, nothing else.
-struct PathOnly;
+struct PathOnly {
+    _keeps: Option<Arc<Namespace>>,
+}
 
 impl FileOps for PathOnly {
     fn seek(&self, _: &File, _: crate::Whence, _: i64) -> Result<u64> {

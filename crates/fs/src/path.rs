@@ -391,6 +391,19 @@ impl FsContext {
         self.change(|places| places.root = root);
     }
 
+    /// Moves into a copy of the namespace, to the same places there (`CLONE_NEWNS`).
+    pub fn copy_namespace(&self) {
+        let places = self.places();
+        let (space, [root, cwd]) = places.space.copy([places.root.clone(), places.cwd.clone()]);
+        self.change(|places| *places = Places { root, cwd, space });
+    }
+
+    /// Moves into another namespace, to its top.
+    pub fn enter(&self, space: Arc<Namespace>) {
+        let root = mount::cross(space.top());
+        self.change(|places| *places = Places { root: root.clone(), cwd: root, space });
+    }
+
     /// Who stands at `from` stands at `to` from now on (`pivot_root(2)`).
     pub fn exchange(&self, from: &Path, to: &Path) {
         self.change(|places| {

@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 
 use abi::errno::Errno;
 use core::sync::atomic::Ordering;
+use fs::FsContext;
 use guard::fpu::UserFpu;
 use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
@@ -15,7 +16,7 @@ use crate::ptrace::{self, Event};
 use crate::sigframe::AltStack;
 use crate::task::{Completion, Inherited};
 use crate::uaccess::UserPtr;
-use crate::{SysResult, Task, itimer, limits, pidfd, run};
+use crate::{SysResult, Task, itimer, limits, namespaces, pidfd, run};
 
 /// What is asked for, whichever call it came by.
 #[derive(Clone, Copy, Default)]
@@ -35,15 +36,6 @@ struct Request {
     clear_handlers: bool,
 }
 
-/// Flags that need something there is not: other namespaces.
-const UNSUPPORTED: u32 = sys::CLONE_NEWNS
-    | sys::CLONE_NEWCGROUP
-    | sys::CLONE_NEWUTS
-    | sys::CLONE_NEWIPC
-    | sys::CLONE_NEWUSER
-    | sys::CLONE_NEWPID
-    | sys::CLONE_NEWNET;
-
 impl Request {
     fn has(&self, flag: u32) -> bool {
         self.flags & flag != 0
@@ -55,12 +47,10 @@ impl Request {
             && needs(sys::CLONE_SIGHAND, sys::CLONE_VM)
             && !(self.has(sys::CLONE_PIDFD) && (self.has(sys::CLONE_THREAD) || self.has(sys::CLONE_DETACHED)))
             && !(self.clear_handlers && self.has(sys::CLONE_SIGHAND))
+            && !(self.has(sys::CLONE_NEWNS) && self.has(sys::CLONE_FS))
+            && !(self.has(sys::CLONE_NEWIPC) && self.has(sys::CLONE_SYSVSEM))
             && (0..=crate::siginfo::COUNT).contains(&self.exit_signal);
-        if !sound {
-            return Err(Errno::EINVAL);
-        }
-        // As on a system where nobody may make them.
-        if self.has(UNSUPPORTED) { Err(Errno::EPERM) } else { Ok(()) }
+        if sound { Ok(()) } else { Err(Errno::EINVAL) }
     }
 }
 
@@ -84,7 +74,8 @@ fn inherited(task: &Task, request: &Request) -> Inherited {
     let keeps_stack = !request.has(sys::CLONE_VM) || request.has(sys::CLONE_VFORK);
     Inherited {
         files: if request.has(sys::CLONE_FILES) { task.files() } else { task.files().fork() },
-        fs: if request.has(sys::CLONE_FS) { task.fs() } else { task.fs().fork() },
+        fs: directories(task, request),
+        namespaces: task.namespaces().with_new(request.flags),
         cred: task.identity(),
         name: task.name(),
         blocked,
@@ -96,6 +87,17 @@ fn inherited(task: &Task, request: &Request) -> Inherited {
         io_priority: task.io_priority.load(Ordering::Relaxed),
         settings: task.settings.lock().inherited(),
     }
+}
+
+fn directories(task: &Task, request: &Request) -> Arc<FsContext> {
+    if request.has(sys::CLONE_FS) {
+        return task.fs();
+    }
+    let own = task.fs().fork();
+    if request.has(sys::CLONE_NEWNS) {
+        own.copy_namespace();
+    }
+    own
 }
 
 fn new_process(task: &Task, request: &Request, pid: i32) -> Result<Arc<Process>, Errno> {
@@ -130,6 +132,7 @@ fn new_process(task: &Task, request: &Request, pid: i32) -> Result<Arc<Process>,
 
 fn do_clone(task: &Task, regs: &mut UserRegs, request: &Request) -> SysResult {
     request.check()?;
+    namespaces::check_new(task, request.flags)?;
     if task.pid() == 1 && request.has(sys::CLONE_PARENT) {
         return Err(Errno::EINVAL);
     }
@@ -325,7 +328,10 @@ pub fn sys_clone3(task: &Task, regs: &mut UserRegs, args: usize, size: usize) ->
     if args.flags as u32 & (sys::CLONE_THREAD | sys::CLONE_PARENT) != 0 && args.exit_signal != 0 {
         return Err(Errno::EINVAL);
     }
-    if high & !CLEAR_SIGHAND != 0 || args.flags & u64::from(sys::CSIGNAL) != 0 || (args.stack == 0) != (args.stack_size == 0) {
+    if high & !CLEAR_SIGHAND != 0
+        || args.flags & u64::from(sys::CSIGNAL & !sys::CLONE_NEWTIME) != 0
+        || (args.stack == 0) != (args.stack_size == 0)
+    {
         return Err(Errno::EINVAL);
     }
     let request = Request {
@@ -351,25 +357,4 @@ pub fn sys_fork(task: &Task, regs: &mut UserRegs) -> SysResult {
 pub fn sys_vfork(task: &Task, regs: &mut UserRegs) -> SysResult {
     let flags = sys::CLONE_VM | sys::CLONE_VFORK;
     do_clone(task, regs, &Request { flags, exit_signal: sys::SIGCHLD as i32, ..Request::default() })
-}
-
-/// `unshare(2)`: files and directories; namespaces are refused.
-pub fn sys_unshare(task: &Task, flags: u32) -> SysResult {
-    const ALONE: u32 = sys::CLONE_THREAD | sys::CLONE_SIGHAND | sys::CLONE_VM;
-    if flags & !(UNSUPPORTED | ALONE | sys::CLONE_FILES | sys::CLONE_FS | sys::CLONE_SYSVSEM) != 0 {
-        return Err(Errno::EINVAL);
-    }
-    if flags & UNSUPPORTED != 0 {
-        return Err(Errno::EPERM);
-    }
-    if flags & ALONE != 0 && task.process().tasks().len() > 1 {
-        return Err(Errno::EINVAL);
-    }
-    if flags & sys::CLONE_FILES != 0 {
-        task.unshare_files();
-    }
-    if flags & sys::CLONE_FS != 0 {
-        task.unshare_fs();
-    }
-    Ok(0)
 }

@@ -64,7 +64,7 @@ fn finish(process: &Arc<Process>) {
     drop(image);
     crate::oom::given_back(process);
     itimer::process_ends(process);
-    crate::sem::process_ends(process);
+    crate::sem::process_ends(process, &crate::namespaces::current().ipc);
     let status = *process.status.lock().get_or_insert(process.last_status.load(Ordering::Relaxed));
     if process.pid() == 1 {
         crate::start::init_ended(status);

@@ -62,6 +62,8 @@ pub mod fdtable;
 #[cfg(target_os = "none")]
 pub mod file;
 #[cfg(target_os = "none")]
+pub mod fsopen;
+#[cfg(target_os = "none")]
 pub mod futex;
 #[cfg(target_os = "none")]
 pub mod futex2;
@@ -99,6 +101,8 @@ pub mod mqueue;
 mod mqueuefs;
 #[cfg(target_os = "none")]
 pub mod msg;
+#[cfg(target_os = "none")]
+pub mod namespaces;
 #[cfg(target_os = "none")]
 mod oom;
 #[cfg(target_os = "none")]

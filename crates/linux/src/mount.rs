@@ -41,9 +41,7 @@ pub(crate) fn file_system(kind: &[u8], options: &str, bits: u32) -> Result<Arc<S
         b"mqueue" => mqueuefs::file_system(),
         _ => return Err(Errno::ENODEV),
     };
-    if !matches!(kind, b"tmpfs" | b"ramfs") {
-        check_options(kind, &options)?;
-    }
+    check_options(kind, &options)?;
     Ok(Super::of(fs, bits))
 }
 
@@ -53,8 +51,18 @@ fn mode_of(options: &str) -> Result<u32, Errno> {
     mode.map_or(Ok(0o755), |mode| u32::from_str_radix(mode, 8).map(|mode| mode & 0o7777).map_err(|_| Errno::EINVAL))
 }
 
-/// Options that a file system's type knows; there is one of each, so they change nothing.
-fn check_options(kind: &[u8], options: &str) -> Result<(), Errno> {
+/// The type of this name, if there is one.
+pub(crate) fn knows_type(name: &[u8]) -> Option<&'static str> {
+    TYPES.into_iter().find(|known| known.as_bytes() == name)
+}
+
+/// Checks the options of a file system's type. Beside those of `tmpfs` and `ramfs` they change nothing: there is one of each.
+pub(crate) fn check_options(kind: &[u8], options: &str) -> Result<(), Errno> {
+    match kind {
+        b"tmpfs" => return Options::of_tmpfs(mem::stats().total).with(options).map(drop),
+        b"ramfs" => return mode_of(options).map(drop),
+        _ => {}
+    }
     let known: &[&str] = match kind {
         b"proc" => &["hidepid=", "gid=", "subset="],
         b"devpts" => &["uid=", "gid=", "mode=", "ptmxmode=", "max=", "newinstance"],
@@ -101,7 +109,7 @@ fn optional_text(addr: usize) -> Result<String, Errno> {
 }
 
 /// `MS_SHARED` and its fellows, of which one is to be there, and nothing else but `MS_REC`.
-fn propagation(bits: u32) -> Result<Propagation, Errno> {
+pub(crate) fn propagation(bits: u32) -> Result<Propagation, Errno> {
     Ok(match bits & !(sys::MS_REC | sys::MS_SILENT) {
         sys::MS_SHARED => Propagation::Shared,
         sys::MS_PRIVATE => Propagation::Private,

@@ -105,7 +105,8 @@ fn charge(task: &Task, uid: u32, bytes: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-pub(crate) static QUEUES: Mutex<BTreeMap<Vec<u8>, Arc<Queue>>> = Mutex::new(BTreeMap::new());
+/// All queues of a namespace, by name.
+pub(crate) type Queues = Mutex<BTreeMap<Vec<u8>, Arc<Queue>>>;
 
 /// A descriptor of a queue.
 pub(crate) struct Descriptor(pub(crate) Arc<Queue>);
@@ -232,7 +233,8 @@ pub fn sys_mq_open(task: &Task, name: usize, flags: u32, mode: u32, attributes: 
     let flags = OpenFlags::from_bits_truncate(flags);
     let attributes = attributes.read_optional()?;
     let queue = {
-        let mut queues = QUEUES.lock();
+        let ipc = task.ipc();
+        let mut queues = ipc.queues.lock();
         match queues.get(&name) {
             Some(_) if flags.contains(OpenFlags::CREAT | OpenFlags::EXCL) => return Err(Errno::EEXIST),
             Some(queue) => {
@@ -256,7 +258,8 @@ pub fn sys_mq_open(task: &Task, name: usize, flags: u32, mode: u32, attributes: 
 /// `mq_unlink(2)`: who has it open keeps it.
 pub fn sys_mq_unlink(task: &Task, name: usize) -> SysResult {
     let name = read_name(name)?;
-    let mut queues = QUEUES.lock();
+    let ipc = task.ipc();
+    let mut queues = ipc.queues.lock();
     let queue = queues.get(&name).ok_or(Errno::ENOENT)?;
     let cred = task.fs_cred();
     if !cred.owns(&queue.metadata.lock()) {

@@ -1,6 +1,6 @@
 //! The file system of POSIX message queues: each is a file, whose text says what is in it (`mq_overview(7)`).
 
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,8 @@ use abi::errno::Errno;
 use fs::mount::{FileSystem, new_anonymous_device};
 use fs::{DirEntry, FileOps, FileType, Inode, Metadata, NewInode, NewKind, OpenFlags, SetAttr, StatFs};
 
-use crate::mqueue::{self, Descriptor, QUEUES, Queue};
+use crate::mqueue::{self, Descriptor, Queue};
+use crate::namespaces::{self, Ipc};
 
 const MAGIC: u64 = 0x1980_0202;
 
@@ -45,9 +46,17 @@ impl Inode for Queue {
     }
 }
 
-/// The directory of all queues.
+/// The directory of all queues of a namespace.
 struct Root {
+    ipc: Weak<Ipc>,
     metadata: Mutex<Metadata>,
+}
+
+impl Root {
+    /// Of which there is one as long as somebody is in it.
+    fn ipc(&self) -> Result<Arc<Ipc>, Errno> {
+        self.ipc.upgrade().ok_or(Errno::ENOENT)
+    }
 }
 
 impl Inode for Root {
@@ -69,12 +78,13 @@ impl Inode for Root {
     }
 
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>, Errno> {
-        Ok(QUEUES.lock().get(name).ok_or(Errno::ENOENT)?.clone())
+        Ok(self.ipc()?.queues.lock().get(name).ok_or(Errno::ENOENT)?.clone())
     }
 
     fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>, Errno> {
         let task = crate::current_task().filter(|_| matches!(new.kind, NewKind::Regular)).ok_or(Errno::EPERM)?;
-        let mut queues = QUEUES.lock();
+        let ipc = self.ipc()?;
+        let mut queues = ipc.queues.lock();
         if queues.contains_key(name) {
             return Err(Errno::EEXIST);
         }
@@ -82,13 +92,15 @@ impl Inode for Root {
     }
 
     fn unlink(&self, name: &[u8]) -> Result<(), Errno> {
-        let queue = QUEUES.lock().remove(name).ok_or(Errno::ENOENT)?;
+        let queue = self.ipc()?.queues.lock().remove(name).ok_or(Errno::ENOENT)?;
         queue.metadata.lock().nlink = 0;
         Ok(())
     }
 
     fn readdir(&self, cursor: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<(), Errno> {
-        let mut entries: Vec<(u64, Vec<u8>)> = QUEUES
+        let ipc = self.ipc()?;
+        let mut entries: Vec<(u64, Vec<u8>)> = ipc
+            .queues
             .lock()
             .iter()
             .map(|(name, queue)| (queue.metadata.lock().ino, name.clone()))
@@ -104,7 +116,8 @@ impl Inode for Root {
     }
 }
 
-struct QueueFs {
+/// The file system of a namespace.
+pub(crate) struct QueueFs {
     root: Arc<Root>,
 }
 
@@ -122,9 +135,12 @@ impl FileSystem for QueueFs {
     }
 }
 
-/// The file system, of which there is one.
+/// The file system of the caller's namespace.
 pub(crate) fn file_system() -> Arc<dyn FileSystem> {
-    static FS: Once<Arc<QueueFs>> = Once::new();
-    let make = || Arc::new(QueueFs { root: Arc::new(Root { metadata: Mutex::new(metadata(FileType::Directory, 0o1777)) }) });
-    FS.call_once(make).clone()
+    let ipc = namespaces::current().ipc;
+    let make = || {
+        let metadata = Mutex::new(metadata(FileType::Directory, 0o1777));
+        Arc::new(QueueFs { root: Arc::new(Root { ipc: Arc::downgrade(&ipc), metadata }) })
+    };
+    ipc.queue_files.call_once(make).clone()
 }

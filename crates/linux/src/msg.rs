@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::ipc::{self, IPC_64, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, Owner, READ, Registry, WRITE};
 use crate::uaccess::{self, UserPtr};
-use crate::{SysResult, Task};
+use crate::{SysResult, Task, namespaces};
 
 /// What does not fit is cut off.
 const MSG_NOERROR: u32 = 0o10_000;
@@ -76,7 +76,8 @@ impl Object for Queue {
     }
 }
 
-static QUEUES: Registry<Queue> = Registry::new(MAX_QUEUES);
+/// All queues of a namespace.
+pub(crate) type Queues = Registry<Queue>;
 
 /// `msgget(2)`
 pub fn sys_msgget(task: &Task, key: i32, flags: u32) -> SysResult {
@@ -96,7 +97,7 @@ pub fn sys_msgget(task: &Task, key: i32, flags: u32) -> SysResult {
         let state = State { info, messages: VecDeque::new(), removed: false };
         Ok(Queue { state: Mutex::new(state), filled: WaitQueue::new(), drained: WaitQueue::new() })
     };
-    QUEUES.get(key, flags, &task.cred(), |_| Ok(()), make)
+    task.ipc().messages.get(key, flags, &task.cred(), |_| Ok(()), make)
 }
 
 /// Does `attempt` until it gives a result, unless that is not wanted.
@@ -116,7 +117,7 @@ pub fn sys_msgsnd(task: &Task, id: i32, from: usize, size: usize, flags: u32) ->
     }
     let mut bytes = vec![0; size];
     uaccess::read_bytes(from.wrapping_add(size_of::<i64>()), &mut bytes)?;
-    let queue = QUEUES.find(id)?;
+    let queue = task.ipc().messages.find(id)?;
     let mut message = Some(Message { kind, bytes });
     let cred = task.cred();
     let attempt = || {
@@ -164,7 +165,7 @@ pub fn sys_msgrcv(task: &Task, id: i32, to: usize, size: usize, kind: i64, flags
     if isize::try_from(size).is_err() || flags & MSG_COPY != 0 && flags & (MSG_EXCEPT | IPC_NOWAIT) != IPC_NOWAIT {
         return Err(Errno::EINVAL);
     }
-    let queue = QUEUES.find(id)?;
+    let queue = task.ipc().messages.find(id)?;
     let cred = task.cred();
     let mut received = None;
     let attempt = || {
@@ -233,7 +234,7 @@ fn limits(command: u32) -> Limits {
         padding: 0,
     };
     if command == MSG_INFO {
-        let all = QUEUES.all();
+        let all = namespaces::current().ipc.messages.all();
         (limits.pool, limits.map, limits.headers) = (all.len() as i32, 0, 0);
         for (_, queue) in all {
             let info = queue.state.lock().info;
@@ -249,7 +250,7 @@ pub(crate) fn listing() -> String {
     let mut text = String::from(
         "       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      stime      rtime      ctime\n",
     );
-    for (id, queue) in QUEUES.all() {
+    for (id, queue) in namespaces::current().ipc.messages.all() {
         let QueueInfo { owner, sent, received, changed, bytes, count, last_sender, last_receiver, .. } = queue.state.lock().info;
         let Owner { key, uid, gid, creator_uid, creator_gid, mode, .. } = owner;
         // Writing to a string does not fail.
@@ -266,9 +267,9 @@ pub(crate) fn listing() -> String {
 fn survey(task: &Task, place: i32, command: u32, arg: UserPtr<QueueInfo>) -> SysResult {
     if matches!(command, IPC_INFO | MSG_INFO) {
         UserPtr::new(arg.addr()).write(&limits(command))?;
-        return Ok(QUEUES.highest());
+        return Ok(task.ipc().messages.highest());
     }
-    let (id, queue) = QUEUES.at(place)?;
+    let (id, queue) = task.ipc().messages.at(place)?;
     let mut info = queue.state.lock().info;
     if command == MSG_STAT {
         info.owner.check(&task.cred(), READ)?;
@@ -284,7 +285,7 @@ pub fn sys_msgctl(task: &Task, id: i32, command: u32, arg: UserPtr<QueueInfo>) -
     if matches!(command, IPC_INFO | MSG_INFO | MSG_STAT | MSG_STAT_ANY) {
         return survey(task, id, command, arg);
     }
-    let queue = QUEUES.find(id)?;
+    let queue = task.ipc().messages.find(id)?;
     let cred = task.cred();
     match command {
         IPC_STAT => {
@@ -315,7 +316,7 @@ pub fn sys_msgctl(task: &Task, id: i32, command: u32, arg: UserPtr<QueueInfo>) -
                 state.info.owner.check_owner(&cred)?;
                 state.removed = true;
             }
-            QUEUES.remove(id);
+            task.ipc().messages.remove(id);
             queue.filled.wake_all();
             queue.drained.wake_all();
         }

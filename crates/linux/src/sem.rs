@@ -13,6 +13,7 @@ use abi::errno::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::ipc::{self, IPC_64, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, Owner, READ, Registry, WRITE};
+use crate::namespaces::{self, Ipc};
 use crate::process::Process;
 use crate::time::{TimeSpec, deadline_after};
 use crate::uaccess::UserPtr;
@@ -33,7 +34,7 @@ const SEM_UNDO: u32 = 0x1000;
 
 /// Most semaphores of one set, operations of one call, and the highest value (Linux' `SEMMSL`, `SEMOPM`, `SEMVMX`). There are fewer sets
 /// than on Linux: all of them are the kernel's memory.
-const MAX_SETS: usize = 512;
+pub(crate) const MAX_SETS: usize = 512;
 const MAX_OF_SET: usize = 32_000;
 const MAX_OPERATIONS: usize = 500;
 const MAX_VALUE: i32 = 32_767;
@@ -129,7 +130,8 @@ impl Object for Set {
     }
 }
 
-static SETS: Registry<Set> = Registry::new(MAX_SETS);
+/// All sets of a namespace.
+pub(crate) type Sets = Registry<Set>;
 
 /// `semget(2)`
 pub fn sys_semget(task: &Task, key: i32, count: i32, flags: u32) -> SysResult {
@@ -157,7 +159,7 @@ pub fn sys_semget(task: &Task, key: i32, count: i32, flags: u32) -> SysResult {
         };
         Ok(Set { state: Mutex::new(state), changed: WaitQueue::new() })
     };
-    SETS.get(key, flags, &task.cred(), fits, make)
+    task.ipc().semaphores.get(key, flags, &task.cred(), fits, make)
 }
 
 /// `semtimedop(2)`
@@ -176,7 +178,7 @@ pub fn sys_semtimedop(
         return Err(Errno::E2BIG);
     }
     let operations = (0..count).map(|i| operations.add(i).read()).collect::<Result<Vec<_>, _>>()?;
-    let set = SETS.find(id)?;
+    let set = task.ipc().semaphores.find(id)?;
     {
         let state = set.state.lock();
         if operations.iter().any(|operation| usize::from(operation.number) >= state.semaphores.len()) {
@@ -255,7 +257,7 @@ fn limits(command: u32) -> Limits {
         adjustment: MAX_VALUE,
     };
     if command == SEM_INFO {
-        let all = SETS.all();
+        let all = namespaces::current().ipc.semaphores.all();
         limits.size = all.len() as i32;
         limits.adjustment = all.iter().map(|(_, set)| set.state.lock().semaphores.len() as i32).sum();
     }
@@ -271,7 +273,7 @@ pub(crate) fn settings() -> String {
 /// `/proc/sysvipc/sem`
 pub(crate) fn listing() -> String {
     let mut text = String::from("       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n");
-    for (id, set) in SETS.all() {
+    for (id, set) in namespaces::current().ipc.semaphores.all() {
         let SetInfo { owner, operated, changed, count, .. } = set.state.lock().info;
         let Owner { key, uid, gid, creator_uid, creator_gid, mode, .. } = owner;
         // Writing to a string does not fail.
@@ -287,9 +289,9 @@ pub(crate) fn listing() -> String {
 fn survey(task: &Task, place: i32, command: u32, arg: usize) -> SysResult {
     if matches!(command, IPC_INFO | SEM_INFO) {
         UserPtr::new(arg).write(&limits(command))?;
-        return Ok(SETS.highest());
+        return Ok(task.ipc().semaphores.highest());
     }
-    let (id, set) = SETS.at(place)?;
+    let (id, set) = task.ipc().semaphores.at(place)?;
     let mut info = set.state.lock().info;
     if command == SEM_STAT {
         info.owner.check(&task.cred(), READ)?;
@@ -305,7 +307,7 @@ pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -
     if matches!(command, IPC_INFO | SEM_INFO | SEM_STAT | SEM_STAT_ANY) {
         return survey(task, id, command, arg);
     }
-    let set = SETS.find(id)?;
+    let set = task.ipc().semaphores.find(id)?;
     let cred = task.cred();
     match command {
         IPC_STAT => {
@@ -329,7 +331,7 @@ pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -
                 state.info.owner.check_owner(&cred)?;
                 state.removed = true;
             }
-            SETS.remove(id);
+            task.ipc().semaphores.remove(id);
             set.changed.wake_all();
             return Ok(0);
         }
@@ -388,12 +390,12 @@ fn all_values(task: &Task, set: &Set, command: u32, values: UserPtr<u16>) -> Sys
     Ok(0)
 }
 
-/// A process has ended: what it wanted undone is undone, as far as it goes.
-pub(crate) fn process_ends(process: &Process) {
+/// A process has ended, or leaves the namespace `of`: what it wanted undone is undone, as far as it goes.
+pub(crate) fn process_ends(process: &Process, of: &Ipc) {
     if !process.undoes_semaphores.load(Ordering::Relaxed) {
         return;
     }
-    for (_, set) in SETS.all() {
+    for (_, set) in of.semaphores.all() {
         let changed = {
             let mut state = set.state.lock();
             let undo = state.undo.remove(&process.pid());

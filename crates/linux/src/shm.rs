@@ -18,7 +18,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::cred::Credentials;
 use crate::ipc::{IPC_CREAT, IPC_EXCL, IPC_INFO, IPC_PRIVATE, IPC_RMID, IPC_SET, IPC_STAT, Numbers, Owner, READ, WRITE, now};
 use crate::uaccess::UserPtr;
-use crate::{SysResult, Task};
+use crate::{SysResult, Task, namespaces};
 
 const SHM_HUGETLB: u32 = 0o4000;
 const SHM_RDONLY: u32 = 0o10_000;
@@ -105,23 +105,29 @@ impl Entry {
     }
 }
 
-/// All segments by number.
-static TABLE: Mutex<Numbers<Entry>> = Mutex::new(Numbers::new());
+/// All segments of a namespace.
+pub(crate) struct Segments(Mutex<Numbers<Entry>>);
+
+impl Segments {
+    pub(crate) const fn new() -> Self {
+        Self(Mutex::new(Numbers::new()))
+    }
+
+    /// All there are, also those that are removed and still mapped, with their numbers.
+    fn all(&self) -> Vec<(i32, Arc<Segment>)> {
+        self.0.lock().iter().filter_map(|(id, entry)| Some((id, entry.segment()?))).collect()
+    }
+
+    fn find(&self, id: i32) -> Result<Arc<Segment>, Errno> {
+        self.0.lock().get(id).and_then(Entry::segment).ok_or(Errno::EINVAL)
+    }
+}
 
 fn with_key(table: &Numbers<Entry>, key: i32) -> Option<(i32, Arc<Segment>)> {
     table.iter().find_map(|(id, entry)| match entry {
         Entry::There(segment) if segment.key == key => Some((id, segment.clone())),
         _ => None,
     })
-}
-
-/// All there are, also those that are removed and still mapped, with their numbers.
-fn all() -> Vec<(i32, Arc<Segment>)> {
-    TABLE.lock().iter().filter_map(|(id, entry)| Some((id, entry.segment()?))).collect()
-}
-
-fn find(id: i32) -> Result<Arc<Segment>, Errno> {
-    TABLE.lock().get(id).and_then(Entry::segment).ok_or(Errno::EINVAL)
 }
 
 /// Why there is no segment of large pages, of which none are reserved: to whom locking so much memory is not allowed is told that first.
@@ -134,7 +140,8 @@ fn no_huge_pages(task: &Task, size: usize, flags: u32) -> Errno {
 /// `shmget(2)`
 pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
     let cred = task.cred();
-    let mut table = TABLE.lock();
+    let ipc = task.ipc();
+    let mut table = ipc.segments.0.lock();
     table.retain(|entry| entry.segment().is_some());
     if key != IPC_PRIVATE
         && let Some((id, segment)) = with_key(&table, key)
@@ -177,7 +184,7 @@ pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
 
 /// `shmat(2)`
 pub fn sys_shmat(task: &Task, id: i32, addr: usize, flags: u32) -> SysResult {
-    let segment = find(id)?;
+    let segment = task.ipc().segments.find(id)?;
     let readonly = flags & SHM_RDONLY != 0;
     segment.check(&task.cred(), if readonly { READ } else { READ | WRITE })?;
     let at = if flags & SHM_RND != 0 { vm::page_down(addr) } else { addr };
@@ -205,7 +212,7 @@ pub fn sys_shmdt(task: &Task, addr: usize) -> SysResult {
     let space = task.process().memory()?;
     let backing = space.backing_at(addr).ok_or(Errno::EINVAL)?;
     let known = |segment: &Arc<Segment>| core::ptr::addr_eq(Arc::as_ptr(segment), Arc::as_ptr(&backing));
-    let segment = all().into_iter().map(|(_, segment)| segment).find(known).ok_or(Errno::EINVAL)?;
+    let segment = task.ipc().segments.all().into_iter().map(|(_, segment)| segment).find(known).ok_or(Errno::EINVAL)?;
     space.munmap(addr, segment.size)?;
     let mut info = segment.info.lock();
     (info.detached, info.last) = (now(), task.process().pid());
@@ -259,7 +266,7 @@ pub(crate) fn listing() -> String {
         "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      atime      dtime      ctime\
          \x20                  rss                  swap\n",
     );
-    for (id, segment) in all() {
+    for (id, segment) in namespaces::current().ipc.segments.all() {
         let SegmentInfo { owner, size, attached, detached, changed, creator, last, attachments, .. } = segment.now(id);
         let Owner { key, uid, gid, creator_uid, creator_gid, mode, .. } = owner;
         let resident = segment.resident() * PAGE_SIZE as u64;
@@ -283,7 +290,7 @@ fn survey(task: &Task, place: i32, command: u32, to: UserPtr<SegmentInfo>) -> Sy
             UserPtr::new(to.addr()).write(&limits)?;
         }
         SHM_INFO => {
-            let all = all();
+            let all = task.ipc().segments.all();
             let usage = Usage {
                 segments: all.len() as i32,
                 padding: 0,
@@ -297,7 +304,8 @@ fn survey(task: &Task, place: i32, command: u32, to: UserPtr<SegmentInfo>) -> Sy
         }
         _ => {
             let (id, segment) = {
-                let table = TABLE.lock();
+                let ipc = task.ipc();
+                let table = ipc.segments.0.lock();
                 let (id, entry) = table.at(place).ok_or(Errno::EINVAL)?;
                 (id, entry.segment().ok_or(Errno::EINVAL)?)
             };
@@ -308,7 +316,7 @@ fn survey(task: &Task, place: i32, command: u32, to: UserPtr<SegmentInfo>) -> Sy
             return Ok(id as usize);
         }
     }
-    Ok(TABLE.lock().highest())
+    Ok(task.ipc().segments.0.lock().highest())
 }
 
 /// `shmctl(2)`.
@@ -316,7 +324,7 @@ pub fn sys_shmctl(task: &Task, id: i32, command: u32, to: UserPtr<SegmentInfo>) 
     if matches!(command, IPC_INFO | SHM_INFO | SHM_STAT | SHM_STAT_ANY) {
         return survey(task, id, command, to);
     }
-    let segment = find(id)?;
+    let segment = task.ipc().segments.find(id)?;
     let cred = task.cred();
     let owns = || segment.info.lock().owner.check_owner(&cred);
     match command {
@@ -334,7 +342,8 @@ pub fn sys_shmctl(task: &Task, id: i32, command: u32, to: UserPtr<SegmentInfo>) 
         IPC_RMID => {
             owns()?;
             segment.info.lock().owner.mode |= SHM_DEST;
-            if let Some(entry) = TABLE.lock().get_mut(id) {
+            let ipc = task.ipc();
+            if let Some(entry) = ipc.segments.0.lock().get_mut(id) {
                 *entry = Entry::Removed(Arc::downgrade(&segment));
             }
         }

@@ -91,6 +91,7 @@ pub fn spawn_init(program: &Program, context: Arc<FsContext>, stdio: [Arc<File>;
     let inherited = Inherited {
         files,
         fs: context,
+        namespaces: crate::namespaces::first().clone(),
         cred: cred.into(),
         name: "init".into(),
         blocked: 0,

@@ -11,16 +11,13 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::time::NS_PER_SEC;
 use crate::uaccess::{self, UserPtr};
-use crate::{SysResult, Task, process_table as processes};
+use crate::{SysResult, Task, namespaces, process_table as processes};
 
 /// What the system calls itself; programs decide by the release what they may use.
 pub(crate) const RELEASE: &str = "6.1.0-skerry";
 const VERSION: &str = concat!("#1 SMP Skerry ", env!("CARGO_PKG_VERSION"));
 /// The longest name of a machine.
 const NAME_MAX: usize = 64;
-
-static NODENAME: Mutex<String> = Mutex::new(String::new());
-static DOMAIN: Mutex<String> = Mutex::new(String::new());
 
 /// What `uname(2)` tells.
 pub(crate) struct Names {
@@ -33,7 +30,7 @@ pub(crate) struct Names {
 
 /// What this system is.
 pub(crate) fn uname() -> Names {
-    let mut nodename = NODENAME.lock().clone();
+    let mut nodename = namespaces::current().uts.nodename.lock().clone();
     if nodename.is_empty() {
         nodename = "skerry".into();
     }
@@ -45,12 +42,12 @@ pub(crate) fn uname() -> Names {
 /// # Errors
 /// `EINVAL` if it is too long or no text.
 pub fn set_hostname(name: &[u8]) -> Result<(), Errno> {
-    set_name(&NODENAME, name)
+    set_name(&namespaces::current().uts.nodename, name)
 }
 
 /// The domain's name; "(none)" without one.
 pub(crate) fn domain_name() -> String {
-    let domain = DOMAIN.lock().clone();
+    let domain = namespaces::current().uts.domain.lock().clone();
     if domain.is_empty() { "(none)".into() } else { domain }
 }
 
@@ -59,7 +56,7 @@ pub(crate) fn domain_name() -> String {
 /// # Errors
 /// `EINVAL` if it is too long or no text.
 pub(crate) fn set_domain_name(name: &[u8]) -> Result<(), Errno> {
-    set_name(&DOMAIN, name)
+    set_name(&namespaces::current().uts.domain, name)
 }
 
 fn set_name(which: &Mutex<String>, name: &[u8]) -> Result<(), Errno> {
@@ -83,12 +80,12 @@ fn set_name_from(task: &Task, which: &Mutex<String>, addr: usize, len: usize) ->
 
 /// `sethostname(2)`
 pub fn sys_sethostname(task: &Task, name: usize, len: usize) -> SysResult {
-    set_name_from(task, &NODENAME, name, len)
+    set_name_from(task, &task.namespaces().uts.nodename, name, len)
 }
 
 /// `setdomainname(2)`
 pub fn sys_setdomainname(task: &Task, name: usize, len: usize) -> SysResult {
-    set_name_from(task, &DOMAIN, name, len)
+    set_name_from(task, &task.namespaces().uts.domain, name, len)
 }
 
 /// Length of each string of `struct new_utsname`.

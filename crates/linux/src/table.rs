@@ -6,10 +6,10 @@ use guard::user::{Answer, UserRegs};
 use crate::Task;
 use crate::dispatch::{Call, Handler, Kind, SIZE, answer, arg, is_brief};
 use crate::{
-    capability, clone, cred, dirent, exec, exit, fcntl, file, futex, futex2, handle, inotify, ioctl, ioprio, itimer, kill, klog,
-    limits, membarrier, mempolicy, mm, mount, mqueue, msg, path, peer, pidfd, pids, pipe, poll, prctl, ptrace, rseq, sched,
-    seccomp, sem, shm, signal, signalfd, sigwait, socket, sockmsg, sockopt, splice, stat, storage, sys, time, timerfd, timex,
-    usage, wait, wallclock, xattr,
+    capability, clone, cred, dirent, exec, exit, fcntl, file, fsopen, futex, futex2, handle, inotify, ioctl, ioprio, itimer,
+    kill, klog, limits, membarrier, mempolicy, mm, mount, mqueue, msg, namespaces, path, peer, pidfd, pids, pipe, poll, prctl,
+    ptrace, rseq, sched, seccomp, sem, shm, signal, signalfd, sigwait, socket, sockmsg, sockopt, splice, stat, storage, sys,
+    time, timerfd, timex, usage, wait, wallclock, xattr,
 };
 
 macro_rules! calls {
@@ -87,7 +87,7 @@ calls! {
     53 socketpair(Num, Hex, Int, Ptr) = [socket::sys_socketpair];
     54 setsockopt(Fd, Num, Num, Ptr, Int) = [sockopt::sys_setsockopt];
     55 getsockopt(Fd, Num, Num, Ptr, Ptr) = [sockopt::sys_getsockopt];
-    56 clone(Hex, Ptr, Ptr, Ptr, Ptr) = [regs clone::sys_clone]; // partial: namespaces are EPERM
+    56 clone(Hex, Ptr, Ptr, Ptr, Ptr) = [regs clone::sys_clone]; // partial: namespaces of mounts, IPC and UTS; others are EINVAL
     57 fork() = [regs clone::sys_fork];
     58 vfork() = [regs clone::sys_vfork];
     59 execve(Str, Ptr, Ptr) = [regs exec::sys_execve];
@@ -268,7 +268,7 @@ calls! {
     269 faccessat(Fd, Str, Oct) = [stat::sys_faccessat];
     270 pselect6(Int, Ptr, Ptr, Ptr, Ptr, Ptr) = [poll::sys_pselect6];
     271 ppoll(Ptr, Num, Ptr, Ptr, Num) = [poll::sys_ppoll];
-    272 unshare(Hex) = [clone::sys_unshare]; // partial: namespaces are EPERM
+    272 unshare(Hex) = [namespaces::sys_unshare]; // partial: namespaces of mounts, IPC and UTS; others are EINVAL
     273 set_robust_list(Ptr, Num) = [futex::sys_set_robust_list];
     274 get_robust_list(Int, Ptr, Ptr) = [futex::sys_get_robust_list];
     275 splice(Fd, Ptr, Fd, Ptr, Num, Hex) = [splice::sys_splice];
@@ -301,6 +301,7 @@ calls! {
     305 clock_adjtime(Int, Ptr) = [timex::sys_clock_adjtime]; // partial: the clock can be read and moved (ADJ_SETOFFSET), not made faster or slower
     306 syncfs(Fd) = [storage::sys_syncfs];
     307 sendmmsg(Fd, Ptr, Num, Hex) = [sockmsg::sys_sendmmsg];
+    308 setns(Fd, Hex) = [namespaces::sys_setns]; // partial: namespaces of mounts, IPC and UTS
     309 getcpu(Ptr, Ptr, Ptr) = [sched::sys_getcpu];
     310 process_vm_readv(Int, Ptr, Num, Ptr, Num, Hex) = [peer::sys_process_vm_readv];
     311 process_vm_writev(Int, Ptr, Num, Ptr, Num, Hex) = [peer::sys_process_vm_writev];
@@ -323,14 +324,21 @@ calls! {
     332 statx(Fd, Str, Hex, Hex, Ptr) = [stat::sys_statx];
     334 rseq(Ptr, Num, Hex, Hex) = [rseq::sys_rseq];
     424 pidfd_send_signal(Fd, Sig, Ptr, Hex) = [pidfd::sys_pidfd_send_signal];
+    428 open_tree(Fd, Str, Hex) = [fsopen::sys_open_tree];
+    429 move_mount(Fd, Str, Fd, Str, Hex) = [fsopen::sys_move_mount];
+    430 fsopen(Str, Hex) = [fsopen::sys_fsopen];
+    431 fsconfig(Fd, Num, Str, Ptr, Int) = [fsopen::sys_fsconfig]; // partial: flags and strings, which is all that the file systems there are take
+    432 fsmount(Fd, Hex, Hex) = [fsopen::sys_fsmount];
+    433 fspick(Fd, Str, Hex) = [fsopen::sys_fspick];
     434 pidfd_open(Int, Hex) = [pidfd::sys_pidfd_open];
-    435 clone3(Ptr, Num) = [regs clone::sys_clone3]; // partial: namespaces are EPERM; no CLONE_INTO_CGROUP
+    435 clone3(Ptr, Num) = [regs clone::sys_clone3]; // partial: namespaces of mounts, IPC and UTS; others are EINVAL; no CLONE_INTO_CGROUP
     436 close_range(Num, Num, Hex) = [fcntl::sys_close_range];
     437 openat2(Fd, Str, Ptr, Num) = [path::sys_openat2];
     438 pidfd_getfd(Fd, Fd, Hex) = [pidfd::sys_pidfd_getfd];
     439 faccessat2(Fd, Str, Oct, Hex) = [stat::sys_faccessat2];
     440 process_madvise(Fd, Ptr, Num, Num, Hex) = [peer::sys_process_madvise];
     441 epoll_pwait2(Fd, Ptr, Int, Ptr, Ptr, Num) = [poll::sys_epoll_pwait2];
+    442 mount_setattr(Fd, Str, Hex, Ptr, Num) = [fsopen::sys_mount_setattr]; // partial: no MOUNT_ATTR_IDMAP
     448 process_mrelease(Fd, Hex) = [peer::sys_process_mrelease];
     449 futex_waitv(Ptr, Num, Hex, Ptr, Int) = [futex2::sys_futex_waitv];
     450 set_mempolicy_home_node(Ptr, Num, Num, Hex) = [mempolicy::sys_set_mempolicy_home_node];
@@ -352,5 +360,5 @@ pub static MISSING: &[(u16, &str)] = &[
     (211, "get_thread_area"), (212, "lookup_dcookie"), (214, "epoll_ctl_old"), (215, "epoll_wait_old"),
     (236, "vserver"), (246, "kexec_load"), (248, "add_key"), (249, "request_key"), (250, "keyctl"),
     (298, "perf_event_open"), (300, "fanotify_init"), (301, "fanotify_mark"),
-    (308, "setns"), (313, "finit_module"), (320, "kexec_file_load"), (321, "bpf"), (323, "userfaultfd"), (333, "io_pgetevents"), (335, "uretprobe"), (425, "io_uring_setup"), (426, "io_uring_enter"), (427, "io_uring_register"), (428, "open_tree"), (429, "move_mount"), (430, "fsopen"), (431, "fsconfig"), (432, "fsmount"), (433, "fspick"), (442, "mount_setattr"), (443, "quotactl_fd"), (444, "landlock_create_ruleset"), (445, "landlock_add_rule"), (446, "landlock_restrict_self"), (447, "memfd_secret"), (451, "cachestat"), (453, "map_shadow_stack"), (457, "statmount"), (458, "listmount"), (459, "lsm_get_self_attr"), (460, "lsm_set_self_attr"), (461, "lsm_list_modules"), (463, "setxattrat"), (464, "getxattrat"), (465, "listxattrat"), (466, "removexattrat"), (467, "open_tree_attr"), (468, "file_getattr"), (469, "file_setattr"),
+    (313, "finit_module"), (320, "kexec_file_load"), (321, "bpf"), (323, "userfaultfd"), (333, "io_pgetevents"), (335, "uretprobe"), (425, "io_uring_setup"), (426, "io_uring_enter"), (427, "io_uring_register"), (443, "quotactl_fd"), (444, "landlock_create_ruleset"), (445, "landlock_add_rule"), (446, "landlock_restrict_self"), (447, "memfd_secret"), (451, "cachestat"), (453, "map_shadow_stack"), (457, "statmount"), (458, "listmount"), (459, "lsm_get_self_attr"), (460, "lsm_set_self_attr"), (461, "lsm_list_modules"), (463, "setxattrat"), (464, "getxattrat"), (465, "listxattrat"), (466, "removexattrat"), (467, "open_tree_attr"), (468, "file_getattr"), (469, "file_setattr"),
 ];

@@ -17,6 +17,7 @@ use crate::cred::{Credentials, Identity};
 use crate::fdtable::{FdTable, Share};
 use crate::futex::Waiter;
 use crate::mempolicy::MemoryPolicy;
+use crate::namespaces::{Ipc, Namespaces};
 use crate::prctl::Settings;
 use crate::process::Process;
 use crate::ptrace::Trace;
@@ -95,6 +96,7 @@ pub struct Task {
     fs: Mutex<Arc<FsContext>>,
     cred: Mutex<Identity>,
     name: Mutex<String>,
+    namespaces: Mutex<Namespaces>,
     pub(crate) signals: Mutex<TaskSignals>,
     /// `exit(2)` was called.
     pub(crate) leaving: AtomicBool,
@@ -149,6 +151,7 @@ pub struct Task {
 pub(crate) struct Inherited {
     pub(crate) files: Arc<FdTable>,
     pub(crate) fs: Arc<FsContext>,
+    pub(crate) namespaces: Namespaces,
     pub(crate) cred: Identity,
     pub(crate) name: String,
     pub(crate) blocked: SigSet,
@@ -178,6 +181,7 @@ impl Task {
             other_files: Mutex::new(None),
             has_other_files: AtomicBool::new(false),
             fs: Mutex::new(from.fs),
+            namespaces: Mutex::new(from.namespaces),
             cred: Mutex::new(from.cred),
             name: Mutex::new(from.name),
             signals: Mutex::new(signals),
@@ -424,6 +428,21 @@ impl Task {
     pub(crate) fn unshare_fs(&self) {
         let copy = self.fs().fork();
         *self.fs.lock() = copy;
+    }
+
+    /// The namespaces it is in.
+    pub(crate) fn namespaces(&self) -> Namespaces {
+        self.namespaces.lock().clone()
+    }
+
+    /// The System V objects and message queues it sees.
+    pub(crate) fn ipc(&self) -> Arc<Ipc> {
+        self.namespaces.lock().ipc.clone()
+    }
+
+    pub(crate) fn set_namespaces(&self, new: Namespaces) {
+        let old = core::mem::replace(&mut *self.namespaces.lock(), new);
+        drop(old);
     }
 
     /// Its users and groups.

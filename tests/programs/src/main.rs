@@ -30,6 +30,8 @@ mod locks;
 mod mappings;
 mod memory;
 mod mounts;
+mod namespaces;
+mod newmounts;
 mod notices;
 mod packets;
 mod pressure;
@@ -91,6 +93,8 @@ fn checks() -> Vec<(&'static str, Check)> {
         leases::CHECKS,
         handles::CHECKS,
         mounts::CHECKS,
+        namespaces::CHECKS,
+        newmounts::CHECKS,
         xattrs::CHECKS,
         ptys::CHECKS,
         readiness::CHECKS,

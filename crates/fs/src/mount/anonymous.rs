@@ -3,18 +3,12 @@
 use super::{ANON_DEV, FileSystem, Mount, Super};
 use crate::{FileType, Inode, Metadata, StatFs};
 use alloc::sync::Arc;
-use linux_raw_sys::general::MS_RELATIME;
 use task::Once;
 
 /// That mount, which is in no namespace.
 pub(crate) fn anonymous() -> Arc<Mount> {
     static ANON: Once<Arc<Mount>> = Once::new();
-    ANON.call_once(|| {
-        let shown = Super::of(Arc::new(AnonFs), 0);
-        let root = shown.root.clone();
-        Mount::new(shown, root, "anon", MS_RELATIME)
-    })
-    .clone()
+    ANON.call_once(|| super::apart(Super::of(Arc::new(AnonFs), 0), "anon")).clone()
 }
 
 /// The file system of files without names.

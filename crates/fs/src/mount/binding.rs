@@ -3,7 +3,7 @@
 use super::namespace::Namespace;
 use super::tree::{self, Change, Kind};
 use super::{Mount, Super, cross, flags_of_mount};
-use crate::{FileType, Path, Result};
+use crate::{FileType, Path, Result, nsfs};
 use abi::errno::Errno;
 use alloc::sync::Arc;
 
@@ -56,7 +56,11 @@ pub fn mount(space: &Namespace, shown: Arc<Super>, point: &Path, source: &str, b
 
 /// A copy of what is at `from`, with what is mounted below if `recursive`, that hangs nowhere.
 fn copied(change: &mut Change, space: &Namespace, from: &Path, recursive: bool) -> Result<Arc<Mount>> {
-    if !space.holds(from.mount()) || from.mount().is_unbindable() {
+    // A namespace's file is in none; one of mounts may be kept by such as were made before it only.
+    let namespace = nsfs::of(from.inode());
+    let loops = namespace.and_then(|file| file.mounts()).is_some_and(|other| other.sequence() <= space.sequence());
+    let foreign = !space.holds(from.mount()) && namespace.is_none();
+    if loops || foreign || from.mount().is_unbindable() {
         return Err(Errno::EINVAL);
     }
     Ok(if recursive {

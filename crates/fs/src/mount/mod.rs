@@ -13,7 +13,8 @@ mod unmount;
 pub(crate) use anonymous::anonymous;
 pub use binding::{bind, copy_tree, mount, move_mount, pivot};
 pub use namespace::Namespace;
-pub use propagation::{Propagation, set_propagation};
+pub(crate) use namespace::apart;
+pub use propagation::{Propagation, copy_sharing, set_propagation};
 pub(crate) use tree::{detach_all, is_point_in};
 pub use unmount::{Unmount, unmount};
 
@@ -382,6 +383,12 @@ impl Mount {
 
     fn children(&self) -> Vec<Child> {
         self.links.lock().children.clone()
+    }
+
+    /// This and all below it.
+    #[must_use]
+    pub fn subtree(self: &Arc<Self>) -> Vec<Arc<Self>> {
+        tree::below(self)
     }
 
     /// All mounts of the tree this is in, in the order they were made.

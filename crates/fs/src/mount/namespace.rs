@@ -2,9 +2,9 @@
 
 use super::tree::{self, Change};
 use super::{FileSystem, Mount, Super};
-use crate::Path;
 use crate::poll::Source;
 use crate::ramfs::RamFs;
+use crate::{Path, nsfs};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -17,6 +17,8 @@ const MOST: usize = 100_000;
 pub(super) struct Home {
     /// In the order they are made.
     sequence: u64,
+    /// As a file.
+    number: u32,
     /// Nobody lives in it: what is in it is on its way to another.
     pub(super) anonymous: bool,
     pub(super) mounts: AtomicUsize,
@@ -30,6 +32,7 @@ impl Home {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
             sequence: NEXT.fetch_add(1, Ordering::Relaxed),
+            number: if anonymous { 0 } else { nsfs::new_number() },
             anonymous,
             mounts: AtomicUsize::new(0),
             changes: AtomicU64::new(0),
@@ -46,6 +49,12 @@ impl Home {
         self.changes.fetch_add(1, Ordering::SeqCst);
         self.changed.notify();
     }
+}
+
+/// The mount of a file system that is in no tree and no namespace.
+pub(crate) fn apart(shown: Arc<Super>, source: &str) -> Arc<Mount> {
+    let root = shown.root.clone();
+    Mount::new(shown, root, source, MS_RELATIME)
 }
 
 /// A tree of mounts. When nobody uses it any more, all in it is unmounted.
@@ -109,6 +118,12 @@ impl Namespace {
     #[must_use]
     pub fn sequence(&self) -> u64 {
         self.home.sequence
+    }
+
+    /// Its number as a file.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.home.number
     }
 
     /// How often it has changed.

@@ -4,6 +4,7 @@
 //! back. All members of a group have the same master.
 
 use super::Mount;
+use super::namespace::Namespace;
 use super::tree::{Change, Kind, below, is_within};
 use crate::{Dentry, Path, Result};
 use abi::errno::Errno;
@@ -134,6 +135,31 @@ pub fn set_propagation(at: &Path, how: Propagation, recursive: bool) -> Result<(
         mount.tell_home();
         change.later(mount);
     }
+    Ok(())
+}
+
+/// A mount that shares nothing shares as another one of the file system does, which shows at least as much (`MOVE_MOUNT_SET_GROUP`).
+///
+/// # Errors
+/// `EINVAL` if they are none such.
+pub fn copy_sharing(space: &Namespace, from: &Path, to: &Path) -> Result<()> {
+    let _change = Change::begin();
+    let is_top = |path: &Path| Arc::ptr_eq(path.dentry(), path.mount().root()) && space.holds(path.mount());
+    let (source, target) = (from.mount(), to.mount());
+    let shares = |mount: &Mount| {
+        let links = mount.links.lock();
+        links.group.is_some() || links.master.is_some()
+    };
+    let alike = Arc::ptr_eq(source.shown(), target.shown()) && is_within(target.root(), source.root());
+    if !is_top(from) || !is_top(to) || !alike || shares(target) || !shares(source) {
+        return Err(Errno::EINVAL);
+    }
+    let (group, master) = {
+        let links = source.links.lock();
+        (links.group.clone(), links.master.clone())
+    };
+    join(target, group, master);
+    target.tell_home();
     Ok(())
 }
 

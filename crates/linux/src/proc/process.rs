@@ -13,6 +13,7 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
+use fs::nsfs::Kind;
 use fs::pseudo::{self, Attr, DynamicDir, Listed, StaticDir};
 use fs::{FileType, Inode, Link, Path, Result};
 use linux_raw_sys::general::{CAP_SYS_NICE, CAP_SYS_RESOURCE};
@@ -83,8 +84,6 @@ fn is_shown(name: &str, thread: bool) -> bool {
 
 /// Where the numbers of namespaces' files begin.
 const NS_INO: u64 = 1 << 12;
-/// The number of the first namespace; Linux's begin here, too.
-const FIRST_NAMESPACE: usize = 0xf000_0000;
 
 fn find(pid: i32) -> Result<Arc<Process>> {
     processes::find(pid).ok_or(Errno::ESRCH)
@@ -146,7 +145,7 @@ impl DynamicDir for ProcessDir {
             ),
             "mem" => Arc::new(MemFile { attr, pid }),
             "net" => pseudo::link(attr, || Ok(Link::Text(b"/proc/net".to_vec()))),
-            "ns" => namespaces(attr),
+            "ns" => namespaces(attr, pid, tid),
             "exe" => link(attr, pid, |p| p.executable().ok_or(Errno::ENOENT)),
             "cwd" => link(attr, pid, |p| p.fs().map(|fs| fs.cwd()).ok_or(Errno::ENOENT)),
             "root" => link(attr, pid, |p| p.fs().map(|fs| fs.root()).ok_or(Errno::ENOENT)),
@@ -183,14 +182,33 @@ fn link(attr: Attr, pid: i32, target: fn(&Process) -> Result<Path>) -> Arc<dyn I
     pseudo::link_with_text(attr, move || target(&*find(pid)?).map(Link::Jump), show)
 }
 
-/// `/proc/<pid>/ns`: the namespaces there are, one of each kind, which cannot be entered.
-fn namespaces(attr: Attr) -> Arc<dyn Inode> {
+/// `/proc/<pid>/ns`: the namespaces that the process is in.
+fn namespaces(attr: Attr, pid: i32, tid: Option<i32>) -> Arc<dyn Inode> {
+    const NAMES: [(&str, Kind); 10] = [
+        ("cgroup", Kind::Cgroup),
+        ("ipc", Kind::Ipc),
+        ("mnt", Kind::Mount),
+        ("net", Kind::Net),
+        ("pid", Kind::Pid),
+        ("pid_for_children", Kind::Pid),
+        ("time", Kind::Time),
+        ("time_for_children", Kind::Time),
+        ("user", Kind::User),
+        ("uts", Kind::Uts),
+    ];
     let dir = StaticDir::new(attr.dev);
-    for (place, name) in ["cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts"].into_iter().enumerate() {
-        let text = format!("{name}:[{}]", FIRST_NAMESPACE + place);
+    for (place, (name, kind)) in NAMES.into_iter().enumerate() {
         let attr = Attr { ino: attr.ino + NS_INO + place as u64, mode: 0o777, ..attr };
-        let shown = move || Ok(text.clone().into_bytes());
-        dir.add(name, pseudo::link_with_text(attr, || Err(Errno::EACCES), shown));
+        let target = move || {
+            let process = find(pid)?;
+            let caller = crate::current_task().ok_or(Errno::ESRCH)?;
+            if !caller.cred().may_trace(&process.credentials(), process.is_dumpable()) {
+                return Err(Errno::EACCES);
+            }
+            let task = process.find_task(|task| task.tid() == tid.unwrap_or(pid)).or_else(|| process.tasks().into_iter().next());
+            Ok(crate::namespaces::file(&*task.ok_or(Errno::ENOENT)?, kind))
+        };
+        dir.add(name, pseudo::link_with_text(attr, move || target().map(Link::Jump), move || Ok(target()?.to_bytes(None))));
     }
     dir
 }

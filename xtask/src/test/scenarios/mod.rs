@@ -6,6 +6,7 @@ mod debian;
 mod fuzz;
 mod json;
 mod memory;
+mod mounts;
 mod observe;
 mod partitions;
 mod programs;
@@ -34,6 +35,7 @@ pub fn tests() -> Vec<Test> {
         Test { name: "machine/development", place: SkerryMachine, run: debian::development },
         Test { name: "machine/shell", place: SkerryMachine, run: shell::run },
         Test { name: "machine/runtimes", place: SkerryMachine, run: runtimes::servers },
+        Test { name: "machine/mounts", place: SkerryMachine, run: mounts::run },
         Test { name: "machine/python", place: SkerryMachine, run: python::short },
         Test { name: "machine/stress-ng", place: SkerryMachine, run: stress::short },
         Test { name: "machine/fuzz", place: SkerryMachine, run: fuzz::run },
