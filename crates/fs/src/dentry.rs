@@ -119,6 +119,18 @@ impl Dentry {
         self.place.lock().parent.clone()
     }
 
+    /// Whether this is `top` or below it.
+    pub(crate) fn is_within(self: &Arc<Self>, top: &Arc<Self>) -> bool {
+        let mut here = Some(self.clone());
+        while let Some(dentry) = here {
+            if Arc::ptr_eq(&dentry, top) {
+                return true;
+            }
+            here = dentry.parent();
+        }
+        false
+    }
+
     /// Whether the name was taken away while the file was in use.
     #[must_use]
     pub fn removed(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Files by handles, which outlast names: `name_to_handle_at(2)`, `open_by_handle_at(2)`.
 
 use abi::errno::Errno;
-use fs::{OpenFlags, Path, ops};
+use fs::{OpenFlags, ops};
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -77,8 +77,8 @@ pub fn sys_open_by_handle_at(task: &Task, dirfd: i32, handle: UserPtr<Header>, f
     }
     let [generation, low, high] = body(handle).read()?;
     let number = u64::from(high) << 32 | u64::from(low);
-    let inode = mount.fs().by_handle(number).filter(|_| generation == 0).ok_or(Errno::ESTALE)?;
+    let path = mount.by_handle(number).filter(|_| generation == 0).ok_or(Errno::ESTALE)?;
     let flags = OpenFlags::from_bits_truncate(flags);
-    let file = ops::open_path(Path::found(mount, inode), flags, &task.fs_cred(), false)?;
+    let file = ops::open_path(path, flags, &task.fs_cred(), false)?;
     task.files().install(file, flags.contains(OpenFlags::CLOEXEC))
 }

@@ -297,7 +297,7 @@ calls! {
     299 recvmmsg(Fd, Ptr, Num, Hex, Ptr) = [sockmsg::sys_recvmmsg];
     302 prlimit64(Int, Num, Ptr, Ptr) = [limits::sys_prlimit64];
     303 name_to_handle_at(Fd, Str, Ptr, Ptr, Hex) = [handle::sys_name_to_handle_at];
-    304 open_by_handle_at(Fd, Ptr, Hex) = [handle::sys_open_by_handle_at]; // partial: a directory is found without its parents
+    304 open_by_handle_at(Fd, Ptr, Hex) = [handle::sys_open_by_handle_at];
     305 clock_adjtime(Int, Ptr) = [timex::sys_clock_adjtime]; // partial: the clock can be read and moved (ADJ_SETOFFSET), not made faster or slower
     306 syncfs(Fd) = [storage::sys_syncfs];
     307 sendmmsg(Fd, Ptr, Num, Hex) = [sockmsg::sys_sendmmsg];

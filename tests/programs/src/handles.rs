@@ -81,6 +81,13 @@ fn are_checked() -> Result<()> {
     ensure!(none == Some(libc::EOPNOTSUPP), "a file without handle: {none:?}");
     let (handle, _) = handle_of(&place.0, 128)?;
     let directory = File::open(&place.0)?;
+    let inner = place.0.join("outer/inner");
+    fs::create_dir_all(&inner)?;
+    let (handle_inside, _) = handle_of(&inner, 128)?;
+    fs::rename(place.0.join("outer"), place.0.join("renamed"))?;
+    let found = open(&directory, &handle_inside, libc::O_RDONLY)?;
+    let known = fs::read_link(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
+    ensure!(known == place.0.canonicalize()?.join("renamed/inner"), "the directory is {known:?}");
     ensure!(open(&directory, &handle, libc::O_RDONLY)?.metadata()?.is_dir(), "the directory is none");
     in_child(|| {
         become_user(OTHER)?;

@@ -179,5 +179,5 @@ fn is_reached(place: &Path, top: &Path) -> bool {
         let Some(point) = here.mount().point() else { return false };
         here = point;
     }
-    tree::is_within(here.dentry(), top.dentry())
+    here.dentry().is_within(top.dentry())
 }

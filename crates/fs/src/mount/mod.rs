@@ -18,7 +18,7 @@ pub use propagation::{Propagation, copy_sharing, set_propagation};
 pub(crate) use tree::{detach_all, is_point_in};
 pub use unmount::{Unmount, unmount};
 
-use crate::{Dentry, Inode, Path, Result, StatFs, dcache, inotify};
+use crate::{Dentry, FileType, Inode, Path, Result, StatFs, dcache, inotify};
 use abi::errno::Errno;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
@@ -42,6 +42,12 @@ pub trait FileSystem: Send + Sync {
 
     /// The file with this number ([`Inode::handle`]).
     fn by_handle(&self, handle: u64) -> Option<Arc<dyn Inode>> {
+        let _ = handle;
+        None
+    }
+
+    /// The names that lead from the top to the directory with this number.
+    fn names_of(&self, handle: u64) -> Option<Vec<Arc<[u8]>>> {
         let _ = handle;
         None
     }
@@ -383,6 +389,27 @@ impl Mount {
 
     fn children(&self) -> Vec<Child> {
         self.links.lock().children.clone()
+    }
+
+    /// The place of the file with this number, if it is known; of a directory with those above it.
+    #[must_use]
+    pub fn by_handle(self: &Arc<Self>, handle: u64) -> Option<Path> {
+        /// Somebody may rename what is looked for.
+        const ATTEMPTS: usize = 100;
+        let inode = self.fs().by_handle(handle)?;
+        if inode.kind() != FileType::Directory {
+            return Some(Path::found(self.clone(), inode));
+        }
+        for _ in 0..ATTEMPTS {
+            let names = self.fs().names_of(handle)?;
+            let found = names.iter().try_fold(self.shown.root.clone(), |dentry, name| dentry.find(name));
+            if let Ok(found) = found
+                && core::ptr::addr_eq(Arc::as_ptr(found.inode()), Arc::as_ptr(&inode))
+            {
+                return Some(Path::new(self.clone(), found));
+            }
+        }
+        None
     }
 
     /// This and all below it.

@@ -5,7 +5,7 @@
 
 use super::Mount;
 use super::namespace::Namespace;
-use super::tree::{Change, Kind, below, is_within};
+use super::tree::{Change, Kind, below};
 use crate::{Dentry, Path, Result};
 use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};
@@ -150,7 +150,7 @@ pub fn copy_sharing(space: &Namespace, from: &Path, to: &Path) -> Result<()> {
         let links = mount.links.lock();
         links.group.is_some() || links.master.is_some()
     };
-    let alike = Arc::ptr_eq(source.shown(), target.shown()) && is_within(target.root(), source.root());
+    let alike = Arc::ptr_eq(source.shown(), target.shown()) && target.root().is_within(source.root());
     if !is_top(from) || !is_top(to) || !alike || shares(target) || !shares(source) {
         return Err(Errno::EINVAL);
     }
@@ -237,7 +237,7 @@ impl Change {
             set_one(mount, Propagation::Shared);
         }
         // What is not in a namespace yet is the tree itself.
-        let shows = |mount: &Arc<Mount>| mount.home().is_some() && is_within(at, &mount.root);
+        let shows = |mount: &Arc<Mount>| mount.home().is_some() && at.is_within(&mount.root);
         let full = |mount: &Arc<Mount>| mount.home().is_some_and(|home| home.is_full(all.len()));
         let mut copies: Vec<(Arc<Mount>, Arc<Mount>)> = Vec::new();
         let mut work = Vec::new();

@@ -48,18 +48,6 @@ pub(super) fn below(mount: &Arc<Mount>) -> Vec<Arc<Mount>> {
     all
 }
 
-/// Whether `dentry` is `top` or below it.
-pub(super) fn is_within(dentry: &Arc<Dentry>, top: &Arc<Dentry>) -> bool {
-    let mut here = Some(dentry.clone());
-    while let Some(d) = here {
-        if Arc::ptr_eq(&d, top) {
-            return true;
-        }
-        here = d.parent();
-    }
-    false
-}
-
 impl Change {
     pub(super) fn begin() -> Self {
         Self { _alone: TREES.lock(), gone: Vec::new(), left: Vec::new() }
@@ -148,7 +136,7 @@ impl Change {
         let mut work = alloc::vec![(mount.clone(), top.clone())];
         while let Some((old, new)) = work.pop() {
             for child in old.children() {
-                let seen = !Arc::ptr_eq(&old, mount) || is_within(&child.at, root);
+                let seen = !Arc::ptr_eq(&old, mount) || child.at.is_within(root);
                 let bindable = kind == Kind::OfNamespace || !child.mount.links.lock().unbindable;
                 if seen && bindable {
                     let copied = Self::copy_one(&child.mount, &child.mount.root, kind);

@@ -62,6 +62,14 @@ impl Directory {
 }
 
 impl RamInode {
+    /// The directories in it, by name.
+    pub(super) fn subdirectories(&self) -> Vec<(Arc<[u8]>, Arc<Self>)> {
+        let Body::Directory(dir) = &self.body else { return Vec::new() };
+        let dir = dir.lock();
+        let of = |name: &Arc<[u8]>| Some((name.clone(), dir.entries.get(name)?.inode.clone()));
+        dir.order.values().filter(|entry| entry.kind == FileType::Directory).filter_map(|entry| of(&entry.name)).collect()
+    }
+
     /// Marks an empty directory as removed.
     pub(super) fn bury(&self) -> Result<()> {
         let mut dir = self.directory()?.lock();

@@ -19,6 +19,7 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use directory::Directory;
@@ -153,6 +154,28 @@ impl FileSystem for RamFs {
     fn by_handle(&self, handle: u64) -> Option<Arc<dyn Inode>> {
         let inode = self.shared.handles.lock().get(&handle)?.upgrade()?;
         Some(inode)
+    }
+
+    fn names_of(&self, handle: u64) -> Option<Vec<Arc<[u8]>>> {
+        // Directories do not know where they are: all are looked at, each with the place of the one above it.
+        let mut all: Vec<(Arc<RamInode>, usize, Arc<[u8]>)> = alloc::vec![(self.root.clone(), 0, Arc::default())];
+        let mut next = 0;
+        while next < all.len() {
+            if all[next].0.ino == handle {
+                let mut names = Vec::new();
+                while next != 0 {
+                    let (_, above, name) = &all[next];
+                    names.push(name.clone());
+                    next = *above;
+                }
+                names.reverse();
+                return Some(names);
+            }
+            let here = all[next].0.clone();
+            all.extend(here.subdirectories().into_iter().map(|(name, inode)| (inode, next, name)));
+            next += 1;
+        }
+        None
     }
 
     fn options(&self) -> String {

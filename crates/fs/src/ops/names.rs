@@ -1,0 +1,265 @@
+//! Making, linking, removing and moving names.
+
+use crate::path::{Parent, Walk};
+use crate::{Access, Cred, Dentry, FileType, Metadata, NewInode, NewKind, Path, RenameFlags, Result, dcache, inotify, mount};
+use abi::errno::Errno;
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+use linux_raw_sys::general::{self as sys, CAP_MKNOD, S_ISVTX};
+use task::Mutex;
+
+/// Held by every rename, before the directories' locks: only a rename locks two of them, and only a rename changes who is above whom.
+static RENAME: Mutex<()> = Mutex::new(());
+
+pub(super) fn may_create(dir: &Path, cred: &Cred) -> Result<()> {
+    dir.require_writable()?;
+    cred.check(&dir.metadata(), Access::WRITE.and(Access::EXEC))
+}
+
+fn may_remove(dir: &Path, victim: &Metadata, cred: &Cred) -> Result<()> {
+    may_create(dir, cred)?;
+    let meta = dir.metadata();
+    if meta.mode & S_ISVTX != 0 && !cred.owns(&meta) && !cred.owns(victim) {
+        return Err(Errno::EPERM);
+    }
+    Ok(())
+}
+
+/// Makes a file of any kind at `name` (`mknod(2)`, `mkdir(2)`, `symlink(2)`, and the name of a bound socket). The umask is already
+/// taken from `mode`.
+///
+/// # Errors
+/// `EEXIST`, and those of a walk and of permissions; `EPERM` for a device by an ordinary user.
+pub fn make(walk: &Walk<'_>, name: &[u8], kind: NewKind<'_>, mode: u32) -> Result<Path> {
+    let Some(Parent { dir, name, trailing_slash }) = walk.parent(name)? else { return Err(Errno::EEXIST) };
+    if matches!(&name[..], b"." | b"..") {
+        return Err(Errno::EEXIST);
+    }
+    if matches!(kind, NewKind::Char(_) | NewKind::Block(_)) && !walk.cred.has(CAP_MKNOD) {
+        return Err(Errno::EPERM);
+    }
+    let parent = dir.dentry();
+    let existing;
+    let made = {
+        let mut names = parent.lock();
+        existing = parent.child(&mut names, &name);
+        match &existing {
+            Ok(_) => Err(Errno::EEXIST),
+            Err(Errno::ENOENT) => {
+                if trailing_slash && !matches!(kind, NewKind::Directory) {
+                    return Err(Errno::ENOENT);
+                }
+                may_create(&dir, walk.cred)?;
+                let new = NewInode { kind, mode, uid: walk.cred.uid, gid: walk.cred.gid };
+                let inode = parent.inode().create(&name, &new)?;
+                Ok(parent.adopt(&mut names, &name, inode))
+            }
+            Err(e) => Err(*e),
+        }
+    }?;
+    inotify::entry_changed(parent.inode(), sys::IN_CREATE, &name, made.kind());
+    Ok(Path::new(dir.mount().clone(), made))
+}
+
+/// Gives the file at `old` the further name `name`.
+///
+/// # Errors
+/// `EPERM` for a directory, `EXDEV` across mounts, `EEXIST`, and those of a walk.
+pub fn link(old: &Path, walk: &Walk<'_>, name: &[u8]) -> Result<()> {
+    let Some(Parent { dir, name, trailing_slash }) = walk.parent(name)? else { return Err(Errno::EEXIST) };
+    if matches!(&name[..], b"." | b"..") {
+        return Err(Errno::EEXIST);
+    }
+    let existing;
+    let mut names = dir.dentry().lock();
+    existing = dir.dentry().child(&mut names, &name);
+    match &existing {
+        Ok(_) => return Err(Errno::EEXIST),
+        Err(Errno::ENOENT) => {}
+        Err(e) => return Err(*e),
+    }
+    if trailing_slash {
+        return Err(Errno::ENOENT);
+    }
+    let meta = old.metadata();
+    if meta.kind == FileType::Directory {
+        return Err(Errno::EPERM);
+    }
+    // A file without a name (O_TMPFILE) is in no mount; its device tells where it belongs.
+    if meta.dev != dir.metadata().dev {
+        return Err(Errno::EXDEV);
+    }
+    may_create(&dir, walk.cred)?;
+    let inode = old.inode();
+    dir.inode().link(&name, inode)?;
+    drop(names);
+    inotify::links_changed(inode);
+    inotify::entry_changed(dir.inode(), sys::IN_CREATE, &name, meta.kind);
+    Ok(())
+}
+
+/// Removes a name from a file (`dir_wanted` false: `unlink(2)`) or an empty directory (`rmdir(2)`).
+///
+/// # Errors
+/// Those of `unlink(2)` and `rmdir(2)`.
+pub fn remove(walk: &Walk<'_>, name: &[u8], dir_wanted: bool) -> Result<()> {
+    let Some(Parent { dir, name, trailing_slash }) = walk.parent(name)? else {
+        return Err(if dir_wanted { Errno::EBUSY } else { Errno::EISDIR });
+    };
+    match &name[..] {
+        b"." | b".." if !dir_wanted => return Err(Errno::EISDIR),
+        b"." => return Err(Errno::EINVAL),
+        b".." => return Err(Errno::ENOTEMPTY),
+        _ => {}
+    }
+    let victim;
+    let mut names = dir.dentry().lock();
+    victim = dir.dentry().child(&mut names, &name)?;
+    let meta = victim.inode().metadata();
+    let is_dir = meta.kind == FileType::Directory;
+    if is_dir != dir_wanted {
+        return Err(if is_dir { Errno::EISDIR } else { Errno::ENOTDIR });
+    }
+    if trailing_slash && !is_dir {
+        return Err(Errno::ENOTDIR);
+    }
+    may_remove(&dir, &meta, walk.cred)?;
+    let covered = require_uncovered(&victim, &dir, walk)?;
+    if is_dir {
+        dir.inode().rmdir(&name)?
+    } else {
+        dir.inode().unlink(&name)?
+    }
+    names.remove(&name);
+    victim.set_removed();
+    drop(names);
+    if covered {
+        mount::detach_all(&victim, dir.mount());
+    }
+    if !is_dir {
+        inotify::links_changed(victim.inode());
+    }
+    inotify::entry_changed(dir.inode(), sys::IN_DELETE, &name, meta.kind);
+    drop(dcache::forget(dir.dentry(), &name));
+    Ok(())
+}
+
+/// Refuses to touch a name on which something is mounted in the caller's namespace. Elsewhere, that is unmounted when the name is gone: whether there is
+/// any is the result.
+fn require_uncovered(dentry: &Arc<Dentry>, dir: &Path, walk: &Walk<'_>) -> Result<bool> {
+    if dentry.mounts.load(Ordering::Acquire) == 0 {
+        return Ok(false);
+    }
+    if mount::is_point_in(walk.namespace(), dentry, dir.mount()) { Err(Errno::EBUSY) } else { Ok(true) }
+}
+
+/// Moves a name (`renameat2(2)`).
+///
+/// # Errors
+/// Those of `renameat2(2)`.
+pub fn rename(from: &Walk<'_>, old: &[u8], to: &Walk<'_>, new: &[u8], flags: RenameFlags) -> Result<()> {
+    if flags.contains(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE) {
+        return Err(Errno::EINVAL);
+    }
+    let source = from.parent(old)?.ok_or(Errno::EBUSY)?;
+    let target = to.parent(new)?.ok_or(Errno::EBUSY)?;
+    if !Arc::ptr_eq(source.dir.mount(), target.dir.mount()) {
+        return Err(Errno::EXDEV);
+    }
+    if matches!(&source.name[..], b"." | b"..") || matches!(&target.name[..], b"." | b"..") {
+        return Err(Errno::EBUSY);
+    }
+    let cred = from.cred;
+    let (source_dir, target_dir) = (source.dir.dentry(), target.dir.dentry());
+    let same_dir = Arc::ptr_eq(source_dir, target_dir);
+
+    // Declared before the locks, so that they are dropped after them.
+    let moved;
+    let found;
+    let _serial = RENAME.lock();
+    let mut names = source_dir.lock();
+    let mut other_names = if same_dir { None } else { Some(target_dir.lock()) };
+
+    moved = source_dir.child(&mut names, &source.name)?;
+    found = target_dir.child(other_names.as_mut().unwrap_or(&mut names), &target.name);
+    let replaced = match &found {
+        Ok(dentry) => Some(dentry),
+        Err(Errno::ENOENT) => None,
+        Err(e) => return Err(*e),
+    };
+    let exchange = flags.contains(RenameFlags::EXCHANGE);
+    match replaced {
+        Some(_) if flags.contains(RenameFlags::NOREPLACE) => return Err(Errno::EEXIST),
+        None if exchange => return Err(Errno::ENOENT),
+        _ => {}
+    }
+    let moved_meta = moved.inode().metadata();
+    let moved_is_dir = moved_meta.kind == FileType::Directory;
+    if !moved_is_dir && (source.trailing_slash || (target.trailing_slash && !exchange)) {
+        return Err(Errno::ENOTDIR);
+    }
+    if moved_is_dir && target_dir.is_within(&moved) {
+        return Err(Errno::EINVAL);
+    }
+    let mut covered = false;
+    if let Some(replaced) = replaced {
+        if source_dir.is_within(replaced) {
+            return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY });
+        }
+        let meta = replaced.inode().metadata();
+        if (meta.dev, meta.ino) == (moved_meta.dev, moved_meta.ino) {
+            // Two names of one file: nothing to do, says POSIX.
+            return Ok(());
+        }
+        let replaced_is_dir = meta.kind == FileType::Directory;
+        if !exchange && moved_is_dir != replaced_is_dir {
+            return Err(if moved_is_dir { Errno::ENOTDIR } else { Errno::EISDIR });
+        }
+        may_remove(&target.dir, &meta, cred)?;
+        covered = require_uncovered(replaced, &target.dir, from)? && !exchange;
+    } else {
+        may_create(&target.dir, cred)?;
+    }
+    may_remove(&source.dir, &moved_meta, cred)?;
+    // What is mounted on it elsewhere goes with it.
+    require_uncovered(&moved, &source.dir, from)?;
+    if moved_is_dir && !same_dir {
+        // Its `..` changes.
+        cred.check(&moved_meta, Access::WRITE)?;
+    }
+
+    source_dir.inode().rename(&source.name, target_dir.inode(), &target.name, flags)?;
+
+    let stable = source_dir.inode().names_are_stable();
+    names.remove(&source.name);
+    other_names.as_mut().unwrap_or(&mut names).remove(&target.name);
+    if let Some(replaced) = replaced {
+        if exchange {
+            replaced.set_place(source_dir.clone(), &source.name);
+            if stable {
+                names.insert((&*source.name).into(), replaced);
+            }
+        } else {
+            replaced.set_removed();
+        }
+    }
+    moved.set_place(target_dir.clone(), &target.name);
+    if stable {
+        let names = other_names.as_mut().unwrap_or(&mut names);
+        names.insert((&*target.name).into(), &moved);
+    }
+    drop((names, other_names));
+    if let Some(replaced) = replaced.filter(|_| covered) {
+        mount::detach_all(replaced, target.dir.mount());
+    }
+    let (from, to) = (source_dir.inode(), target_dir.inode());
+    inotify::moved(moved.inode(), (from, &source.name), (to, &target.name));
+    match replaced {
+        Some(swapped) if exchange => inotify::moved(swapped.inode(), (to, &target.name), (from, &source.name)),
+        Some(gone) => inotify::links_changed(gone.inode()),
+        None => {}
+    }
+    drop(dcache::forget(source_dir, &source.name));
+    drop(dcache::forget(target_dir, &target.name));
+    Ok(())
+}
