@@ -13,7 +13,7 @@ const PROGRAMS: [(&str, &[&str], &str); 6] = [
         &[
             "bash",
             "-ec",
-            r#"cd /mnt; mkdir a b c; mount -t tmpfs -o size=1m,mode=750,noatime one a; findmnt -no SOURCE,FSTYPE,OPTIONS a; touch a/f; mount --bind a b; mount -o remount,bind,ro b; touch b/g 2>&1 | grep -o 'Read-only file system'; mount --move a c; ls c; findmnt -no TARGET one | sort | paste -sd,; umount b c; findmnt one || echo none"#,
+            r#"mkdir -p /mnt; cd /mnt; mkdir a b c; mount -t tmpfs -o size=1m,mode=750,noatime one a; findmnt -no SOURCE,FSTYPE,OPTIONS a; touch a/f; mount --bind a b; mount -o remount,bind,ro b; touch b/g 2>&1 | grep -o 'Read-only file system'; mount --move a c; ls c; findmnt -no TARGET one | sort | paste -sd,; umount b c; findmnt one || echo none"#,
         ],
         "one    tmpfs  rw,noatime,size=1024k,mode=750,inode64\nRead-only file system\nf\n/mnt/b,/mnt/c\nnone",
     ),
@@ -22,7 +22,7 @@ const PROGRAMS: [(&str, &[&str], &str); 6] = [
         &[
             "bash",
             "-ec",
-            r#"cd /mnt; mkdir a b s; mount -t tmpfs one a; mount --make-shared a; mkdir a/x; mount --rbind a b; mount -t tmpfs two b/x; findmnt -no PROPAGATION a; touch a/x/f; ls b/x; mount --make-rslave b; findmnt -no PROPAGATION b | sed 's/ .*//'; umount a/x; ls b/x | wc -l; mount --make-unbindable a; mount --bind a s 2>&1 | grep -c 'wrong fs type'"#,
+            r#"mkdir -p /mnt; cd /mnt; mkdir a b s; mount -t tmpfs one a; mount --make-shared a; mkdir a/x; mount --rbind a b; mount -t tmpfs two b/x; findmnt -no PROPAGATION a; touch a/x/f; ls b/x; mount --make-rslave b; findmnt -no PROPAGATION b | sed 's/ .*//'; umount a/x; ls b/x | wc -l; mount --make-unbindable a; mount --bind a s 2>&1 | grep -c 'wrong fs type'"#,
         ],
         "shared\nf\nprivate,slave\n0\n1",
     ),
@@ -36,7 +36,7 @@ const PROGRAMS: [(&str, &[&str], &str); 6] = [
         &[
             "bash",
             "-ec",
-            r#"h=$(hostname); unshare -m -u -i bash -ec 'hostname inner; hostname; mount -t tmpfs secret /mnt; findmnt -no SOURCE /mnt; ipcmk -M 4096 > /dev/null; ipcs -m | grep -c 4096'; [ "$(hostname)" = "$h" ] && echo same; findmnt -no SOURCE /mnt || echo nothing; ipcs -m | grep -c 4096 || true; unshare -m --propagation slave true && echo slave"#,
+            r#"mkdir -p /mnt; h=$(hostname); unshare -m -u -i bash -ec 'hostname inner; hostname; mount -t tmpfs secret /mnt; findmnt -no SOURCE /mnt; ipcmk -M 4096 > /dev/null; ipcs -m | grep -c 4096'; [ "$(hostname)" = "$h" ] && echo same; findmnt -no SOURCE /mnt || echo nothing; ipcs -m | grep -c 4096 || true; unshare -m --propagation slave true && echo slave"#,
         ],
         "inner\nsecret\n1\nsame\nnothing\n0\nslave",
     ),
@@ -45,7 +45,7 @@ const PROGRAMS: [(&str, &[&str], &str); 6] = [
         &[
             "bash",
             "-ec",
-            r#"touch /run/uts; unshare --uts=/run/uts hostname kept; nsenter --uts=/run/uts hostname; unshare -m -u sh -c 'hostname there; mount -t tmpfs there /mnt; echo ready; exec sleep 1000' > /tmp/out & pid=$!; until grep -q ready /tmp/out; do :; done; nsenter -t $pid -m -u sh -c 'hostname; findmnt -no SOURCE /mnt'; lsns -no TYPE -p $pid | sort | paste -sd,; lsns -t mnt -no NPROCS | sort -n | tail -n 2 | wc -l; kill $pid; umount /run/uts"#,
+            r#"mkdir -p /mnt; touch /run/uts; unshare --uts=/run/uts hostname kept; nsenter --uts=/run/uts hostname; unshare -m -u sh -c 'hostname there; mount -t tmpfs there /mnt; echo ready; exec sleep 1000' > /tmp/out & pid=$!; until grep -q ready /tmp/out; do :; done; nsenter -t $pid -m -u sh -c 'hostname; findmnt -no SOURCE /mnt'; lsns -no TYPE -p $pid | sort | paste -sd,; lsns -t mnt -no NPROCS | sort -n | tail -n 2 | wc -l; kill $pid; umount /run/uts"#,
         ],
         "kept\nthere\nthere\ncgroup,ipc,mnt,net,pid,time,user,uts\n2",
     ),
