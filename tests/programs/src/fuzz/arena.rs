@@ -186,6 +186,8 @@ pub enum Sort {
     /// A local socket.
     Unix,
     Inet,
+    /// A socket of either family that waits for connections.
+    Listener,
     Netlink,
     Epoll,
     Timer,
@@ -202,6 +204,8 @@ pub enum Sort {
     Directory,
     /// A file of `/proc`.
     Proc,
+    /// Whatever calls of the round open.
+    Opened,
     Other,
 }
 
@@ -213,14 +217,15 @@ const SORTS: [Sort; 57] = {
     [
         Pipe, Pipe, Pipe, Pipe, Unix, Unix, Unix, Unix, Unix, Unix, Other, Epoll, Epoll, Timer, Signal, Memory, Process, Watch,
         Unix, Inet, Inet, Inet, Netlink, File, Directory, Directory, Other, File, Other, Other, Proc, Proc, Directory, Proc,
-        Proc, Directory, Queue, Queue, Other, Inet, Inet, Inet, Inet, Inet, Inet, Unix, Pipe, File, Memory, Timer, Process, Proc,
-        Other, Directory, Other, Epoll, Watch,
+        Proc, Directory, Queue, Queue, Other, Listener, Inet, Inet, Listener, Inet, Inet, Listener, Pipe, File, Memory, Timer,
+        Process, Proc, Other, Directory, Other, Epoll, Watch,
     ]
 };
 
 /// The numbers of the descriptors of this sort.
 pub fn of(sort: Sort) -> Vec<u64> {
-    let numbers = (FIRST_FD as u64..).zip(SORTS);
+    let opened = FIRST_FD as u64 + SORTS.len() as u64..LAST_FD;
+    let numbers = (FIRST_FD as u64..).zip(SORTS).chain(opened.map(|number| (number, Sort::Opened)));
     numbers.filter(|&(_, of)| of == sort).map(|(number, _)| number).collect()
 }
 

@@ -48,6 +48,8 @@ const CLONE: [u64; 22] = [
 ];
 /// Levels with options of `setsockopt(2)`.
 const OPTIONS: [(u64, std::ops::Range<u64>); 6] = [(1, 1..80), (0, 1..52), (6, 1..40), (41, 1..80), (17, 1..105), (270, 1..13)];
+/// Where in the first page the handle of a file is.
+const HANDLE: u64 = 2048;
 /// What a file of the round has in it.
 const UNTOUCHED: u64 = 0x5a5a_5a5a;
 
@@ -131,7 +133,8 @@ impl Shaper<'_> {
             "utimensat" => [self.directory(), self.path(), self.interval(), self.flags(&AT), 0, 0],
             "name_to_handle_at" => {
                 let handle = self.words(&[self.word() & 0xff, 0, 0, 0]);
-                [self.directory(), self.path(), handle, self.place(), self.flags(&AT), 0]
+                let handle = if self.below(2) == 0 { handle } else { self.handle(128) };
+                [self.directory(), self.path(), handle, self.place(), self.pick(&[0, 0, 0x400, 0x1000]), 0]
             }
             "fcntl" => {
                 let lock = [self.below(3) | self.below(3) << 16, self.below(100), self.below(100), self.process()];
@@ -182,7 +185,14 @@ impl Shaper<'_> {
                 self.flags(&AT),
                 0,
             ],
-            "open_by_handle_at" => [self.directory(), self.place(), open, 0, 0, 0],
+            "open_by_handle_at" => [self.directory(), arena::writable(0) + HANDLE, open, 0, 0, 0],
+            "mknodat" => {
+                let kind = self.pick(&[0, 0o100000, 0o010000, 0o140000, 0o020000, 0o060000]);
+                [self.directory(), self.path(), kind | 0o600, self.pick(&[0, 0x103, 0x105, 0x801]), 0, 0]
+            }
+            "faccessat2" | "fchmodat2" => {
+                [self.directory(), self.path(), self.below(8), self.pick(&[0, 0x100, 0x200, 0x1000]), 0, 0]
+            }
             "symlinkat" => [self.path(), self.directory(), self.path(), 0, 0, 0],
             "memfd_create" => [self.path(), self.flags(&[0, 1, 2, 4, 8, 16]), 0, 0, 0, 0],
             "close_range" => [20 + self.below(60), 20 + self.below(80), self.pick(&[0, 2, 4, 6]), 0, 0, 0],
@@ -190,8 +200,14 @@ impl Shaper<'_> {
         })
     }
 
+    /// Where the handle of a file is that one call makes and another takes, with room for so much.
+    fn handle(&self, room: u64) -> u64 {
+        self.at(arena::writable(0) + HANDLE, room);
+        arena::writable(0) + HANDLE
+    }
+
     fn of_sockets(&self, name: &str) -> Option<[u64; 6]> {
-        let socket = self.fd(&[Sort::Unix, Sort::Inet, Sort::Inet, Sort::Netlink]);
+        let socket = self.fd(&[Sort::Unix, Sort::Inet, Sort::Inet, Sort::Netlink, Sort::Opened]);
         let (address, address_length) = self.address();
         let (buffer, length) = self.buffer();
         let flags = self.flags(&MSG);
@@ -201,10 +217,16 @@ impl Shaper<'_> {
                 let kind = self.pick(&[1, 2, 3, 5, 0x801, 0x802, 0x805, 0x8_0001]);
                 [family, kind, self.pick(&[0, 0, 1, 6, 17, 58, 4, 15]), self.place(), 0, 0]
             }
+            // To the listener of the round.
+            "connect" if self.below(3) == 0 => {
+                let listener = self.words(&[u64::from_le_bytes(*b"\x01\0socket"), 0]);
+                [self.fd(&[Sort::Unix, Sort::Opened]), listener, 9, 0, 0, 0]
+            }
             "bind" | "connect" => [socket, address, address_length, 0, 0, 0],
             "listen" => [socket, self.pick(&[0, 1, 5, 128, u64::MAX]), 0, 0, 0, 0],
             "accept" | "accept4" | "getsockname" | "getpeername" => {
                 let size = self.words(&[128]);
+                let socket = if name.starts_with("accept") { self.fd(&[Sort::Listener]) } else { socket };
                 [socket, buffer, size, self.pick(&[0, 0o4000, 0o2000000]), 0, 0]
             }
             "sendto" => [socket, buffer, length, flags, address, address_length],
@@ -381,7 +403,7 @@ impl Shaper<'_> {
                 let other = if self.below(2) == 0 { self.time_at() } else { count };
                 [cell, operation, count, other, self.cell(), self.mask()]
             }
-            "futex_wake" => [self.cell(), self.mask(), self.below(4), self.pick(&[2, 0x82]), 0, 0],
+            "futex_wake" => [self.one(&[self.cell(), self.untouched()]), self.mask(), self.below(4), self.pick(&[2, 0x82]), 0, 0],
             "futex_wait" => {
                 [self.untouched(), self.pick(&[0, UNTOUCHED]), self.mask(), self.pick(&[2, 0x82]), self.time_at(), self.below(2)]
             }
@@ -474,6 +496,7 @@ impl Shaper<'_> {
                 [process, self.words(&words), 0, 0, 0, 0]
             }
             "sched_setaffinity" => [process, 8, self.words(&[self.word() & 15]), 0, 0, 0],
+            "ioprio_set" => [1, process, self.below(4) << 13 | self.below(8), 0, 0, 0],
             "prlimit64" => {
                 let limits = [self.pick(&[0, 4096, 1 << 26, u64::MAX]), self.pick(&[4096, 1 << 26, u64::MAX])];
                 [CHILD_PID, self.below(17), self.words(&limits), self.maybe(), 0, 0]

@@ -124,6 +124,7 @@ struct Watch {
 impl Watch {
     fn new(options: Options, signatures: Vec<Signature>) -> Result<Self> {
         fs::create_dir_all(DIRECTORY)?;
+        round::prepare()?;
         let next = options.round.unwrap_or(0);
         Ok(Self {
             options,

@@ -1,6 +1,7 @@
 //! One round: a process that makes the calls of its list.
 
 use std::arch::asm;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fs, thread};
 
@@ -8,9 +9,12 @@ use anyhow::{Result, ensure};
 
 use super::program::{self, CHILD_PID, Call, OWN_PID, Random, Shown, Signature};
 use super::{DIRECTORY, THREADS, arena};
+use crate::checked;
 
 /// The descriptor by which calls are shown.
 const SHOWN: i32 = 250;
+/// That of `/dev/null`, opened before the first round: a round that runs as root may remove it.
+const NOWHERE: i32 = 251;
 /// Calls that make a process or thread, which ends at once; but a child of `fork` makes some of the calls that follow.
 const MAKES_TASK: [u64; 4] = [56, FORK, 58, 435];
 const FORK: u64 = libc::SYS_fork as u64;
@@ -54,6 +58,14 @@ impl Counters {
     }
 }
 
+/// What has to be there before the first round.
+pub fn prepare() -> Result<()> {
+    let null = fs::File::options().read(true).write(true).open("/dev/null")?;
+    // SAFETY: numbers only.
+    checked(unsafe { libc::dup2(null.as_raw_fd(), NOWHERE) })?;
+    Ok(())
+}
+
 /// Makes the calls, and ends the process.
 pub fn run(signatures: &[Signature], counters: &'static Counters, (seed, round): (u64, u64), show: bool) -> ! {
     let lists: Vec<_> = (0..THREADS).map(|thread| program::calls(signatures, seed, round, thread)).collect();
@@ -63,7 +75,7 @@ pub fn run(signatures: &[Signature], counters: &'static Counters, (seed, round):
             if show { list.iter().enumerate().map(line).collect() } else { Vec::new() }
         })
         .collect();
-    let child = set_up(&mut Random::new(seed, round, 99));
+    let child = set_up(&mut Random::new(seed, round, 99), show);
     let threads: Vec<_> = lists
         .into_iter()
         .zip(lines)
@@ -82,15 +94,17 @@ pub fn run(signatures: &[Signature], counters: &'static Counters, (seed, round):
 }
 
 /// Makes the process such that nothing it does can stop it for long; returns a child that does nothing.
-fn set_up(random: &mut Random) -> i32 {
+fn set_up(random: &mut Random, show: bool) -> i32 {
     // SAFETY: numbers, and structures that live as long as the calls. The handler does nothing.
     unsafe {
         libc::setsid();
-        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
-        libc::dup2(1, SHOWN);
-        for fd in 0..3 {
-            libc::dup2(null, fd);
+        if show {
+            libc::dup2(1, SHOWN);
         }
+        for fd in 0..3 {
+            libc::dup2(NOWHERE, fd);
+        }
+        libc::close(NOWHERE);
         for (what, limit) in [(libc::RLIMIT_FSIZE, 4 << 20), (libc::RLIMIT_AS, 256 << 20), (libc::RLIMIT_NPROC, 100)] {
             libc::setrlimit(what, &libc::rlimit { rlim_cur: limit, rlim_max: limit });
         }

@@ -97,6 +97,11 @@ impl<'a> Shaper<'a> {
         page + offset
     }
 
+    /// A word at this address.
+    pub(super) fn at(&self, address: u64, word: u64) {
+        self.pokes.borrow_mut().push((address, word));
+    }
+
     /// A place for what a call gives back, and how large it may be.
     pub(super) fn buffer(&self) -> (u64, u64) {
         let length = self.pick(&LENGTHS);
