@@ -95,6 +95,9 @@ pub const PATHS: [&str; 51] = [
     "/queue",
 ];
 
+/// How many of them, from the first, are in the round's own directory, or lead there.
+pub const OWN_PATHS: u64 = 20;
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Page {
     Writable,

@@ -306,6 +306,7 @@ pub fn path(random: &mut Random) -> u64 {
     match random.below(20) {
         0 => random.pick(&WILD),
         1 => arena::BASE + random.below(arena::LENGTH),
+        2..10 => arena::path(random.below(arena::OWN_PATHS)),
         _ => arena::path(random.below(arena::PATHS.len() as u64)),
     }
 }
