@@ -39,6 +39,7 @@ pub mod siginfo;
 pub mod stack;
 
 #[cfg(target_os = "none")]
+mod accounts;
 pub mod capability;
 #[cfg(target_os = "none")]
 pub mod cgroup;

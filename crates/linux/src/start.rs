@@ -52,6 +52,7 @@ pub fn init(hooks: Hooks) {
     fs::tty::set_job_control(Arc::new(Jobs));
     fs::sigio::set_sender(Arc::new(crate::sigio::Signals));
     net::set_identity(crate::socket::identity, crate::socket::groups);
+    net::netlink::set_accounts(crate::accounts::taskstats);
     net::set_alarms(crate::timers::set_for_sockets);
     timers::start();
 }

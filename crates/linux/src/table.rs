@@ -47,7 +47,7 @@ calls! {
     13 rt_sigaction(Sig, Ptr, Ptr, Num) = [signal::sys_rt_sigaction];
     14 rt_sigprocmask(Num, Ptr, Ptr, Num) = [sigwait::sys_rt_sigprocmask];
     15 rt_sigreturn() = [regs signal::sys_rt_sigreturn];
-    16 ioctl(Fd, Hex, Ptr) = [ioctl::sys_ioctl]; // partial: terminals, sockets, /dev/skerry; none of block or network devices
+    16 ioctl(Fd, Hex, Ptr) = [ioctl::sys_ioctl]; // partial: terminals, sockets, network interfaces, /dev/skerry; none of block devices
     17 pread64(Fd, Ptr, Num, Int) = [file::sys_pread64];
     18 pwrite64(Fd, Ptr, Num, Int) = [file::sys_pwrite64];
     19 readv(Fd, Ptr, Num) = [file::sys_readv];
@@ -72,7 +72,7 @@ calls! {
     38 setitimer(Num, Ptr, Ptr) = [itimer::sys_setitimer];
     39 getpid() = [pids::sys_getpid];
     40 sendfile(Fd, Fd, Ptr, Num) = [splice::sys_sendfile];
-    41 socket(Num, Hex, Int) = [socket::sys_socket]; // partial: of AF_NETLINK routes, lists of sockets and devices; AF_VSOCK, AF_ALG, SCTP and MPTCP as a kernel without them
+    41 socket(Num, Hex, Int) = [socket::sys_socket]; // partial: of AF_NETLINK routes, lists of sockets, devices, taskstats; AF_VSOCK, AF_ALG, SCTP and MPTCP as a kernel without them
     42 connect(Fd, Ptr, Num) = [socket::sys_connect];
     43 accept(Fd, Ptr, Ptr) = [socket::sys_accept];
     44 sendto(Fd, Ptr, Num, Hex, Ptr, Num) = [sockmsg::sys_sendto];

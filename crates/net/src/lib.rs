@@ -19,6 +19,7 @@ mod options;
 pub mod packet;
 mod port;
 mod rare;
+pub mod settings;
 mod socket;
 mod stream;
 pub mod unix;

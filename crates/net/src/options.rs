@@ -3,6 +3,7 @@
 use crate::Flags;
 use crate::notices::{Notice, Notices};
 use crate::rare::Rare;
+use crate::settings;
 use abi::errno::Errno;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -10,10 +11,6 @@ use fs::Result;
 use linux_raw_sys::net;
 use task::Mutex;
 
-/// What a buffer holds unless somebody says otherwise, bytes (Linux' `wmem_default`).
-const DEFAULT_BUFFER: usize = 212_992;
-/// The most an ordinary user may ask for; twice that is granted (Linux' `wmem_max`).
-const MAX_BUFFER: usize = 212_992;
 const MIN_SEND_BUFFER: usize = 4608;
 const MIN_RECEIVE_BUFFER: usize = 2304;
 
@@ -42,6 +39,8 @@ pub struct Options {
     /// Where looking at what waits begins, bytes (`SO_PEEK_OFF`); -1: always at the front.
     peek_offset: AtomicI32,
     pub(crate) notices: Notices,
+    /// When the message that was received last arrived; 0: there was none, 1: nobody looked.
+    pub(crate) last: AtomicU64,
     /// Whether there is a filter.
     pub(crate) filtered: AtomicBool,
     pub(crate) rare: Mutex<Option<Box<Rare>>>,
@@ -50,8 +49,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            send_buffer: AtomicUsize::new(DEFAULT_BUFFER),
-            receive_buffer: AtomicUsize::new(DEFAULT_BUFFER),
+            send_buffer: AtomicUsize::new(settings::SEND_DEFAULT.size()),
+            receive_buffer: AtomicUsize::new(settings::RECEIVE_DEFAULT.size()),
             send_timeout: AtomicU64::new(0),
             receive_timeout: AtomicU64::new(0),
             receive_least: AtomicUsize::new(1),
@@ -64,6 +63,7 @@ impl Default for Options {
             stamp_key: AtomicU32::new(0),
             peek_offset: AtomicI32::new(-1),
             notices: Notices::default(),
+            last: AtomicU64::new(0),
             filtered: AtomicBool::new(false),
             rare: Mutex::new(None),
         }
@@ -198,6 +198,11 @@ impl Options {
         }
     }
 
+    /// A message was received that arrived at a time, or at one that nobody looked at (0).
+    pub(crate) fn received(&self, arrival: u64) {
+        self.last.store(arrival.max(1), Ordering::Relaxed);
+    }
+
     /// The socket has to be told something, unless there are too many such things.
     pub(crate) fn notice(&self, notice: Notice) {
         self.notices.put(notice, self.receive_buffer());
@@ -238,8 +243,10 @@ impl Options {
         // Twice what was asked for, because Linux counts its own overhead, and programs know it.
         let buffer = |least: usize, limit: usize| (value.max(0) as usize).min(limit).saturating_mul(2).max(least);
         match option {
-            net::SO_SNDBUF => self.send_buffer.store(buffer(MIN_SEND_BUFFER, MAX_BUFFER), Ordering::Relaxed),
-            net::SO_RCVBUF => self.receive_buffer.store(buffer(MIN_RECEIVE_BUFFER, MAX_BUFFER), Ordering::Relaxed),
+            net::SO_SNDBUF => self.send_buffer.store(buffer(MIN_SEND_BUFFER, settings::SEND_MOST.size()), Ordering::Relaxed),
+            net::SO_RCVBUF => {
+                self.receive_buffer.store(buffer(MIN_RECEIVE_BUFFER, settings::RECEIVE_MOST.size()), Ordering::Relaxed)
+            }
             net::SO_SNDBUFFORCE | net::SO_RCVBUFFORCE if !privileged => return Err(Errno::EPERM),
             net::SO_SNDBUFFORCE => self.send_buffer.store(buffer(MIN_SEND_BUFFER, i32::MAX as usize / 2), Ordering::Relaxed),
             net::SO_RCVBUFFORCE => {

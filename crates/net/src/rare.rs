@@ -58,8 +58,9 @@ const WITH_COUNTERS: u32 = 1 << 12;
 /// Those that one message may have of its own.
 const OF_A_MESSAGE: u32 = 1 | OF_SENT | OF_QUEUED | OF_ENDED;
 const ALL_STAMPING: u32 = (1 << 16) - 1;
-/// The option was set by its newer number.
+/// The option was set by its newer number; somebody asks for the time of the last message (`SIOCGSTAMP`).
 const NEWER: u32 = 1 << 31;
+const OF_LAST: u32 = 1 << 30;
 
 fn known(option: u32) -> Result<(u32, i32, bool)> {
     REMEMBERED.into_iter().find(|known| known.0 == option).ok_or(Errno::ENOPROTOOPT)
@@ -156,14 +157,15 @@ impl Options {
             self.stamp_key.store(first, Ordering::Relaxed);
         }
         let newer = if option == net::SO_TIMESTAMPING_NEW { NEWER } else { 0 };
-        self.stamping.store(flags | newer, Ordering::Relaxed);
+        let kept = self.stamping.load(Ordering::Relaxed) & OF_LAST;
+        self.stamping.store(flags | newer | kept, Ordering::Relaxed);
         Ok(())
     }
 
     /// The flags of `SO_TIMESTAMPING`.
     #[must_use]
     pub fn stamping(&self) -> u32 {
-        self.stamping.load(Ordering::Relaxed) & !NEWER
+        self.stamping.load(Ordering::Relaxed) & ALL_STAMPING
     }
 
     /// At which stages what is sent now is stamped, if at any; `beside` is what was said of the message.
@@ -284,6 +286,19 @@ impl Options {
     pub(crate) fn arrival(&self) -> u64 {
         let stamps = self.stamp.load(Ordering::Relaxed) != 0 || self.stamping.load(Ordering::Relaxed) != 0;
         if stamps { now() } else { 0 }
+    }
+
+    /// When the message that was received last arrived (`SIOCGSTAMP`). From the first time that somebody asks it is looked at.
+    ///
+    /// # Errors
+    /// `ENOENT` if there was none.
+    pub(crate) fn last_arrival(&self) -> Result<Timestamp> {
+        self.stamping.fetch_or(OF_LAST, Ordering::Relaxed);
+        match self.last.load(Ordering::Relaxed) {
+            0 => Err(Errno::ENOENT),
+            1 => Ok(Timestamp::now()),
+            time => Ok(Timestamp::from_ns(time)),
+        }
     }
 
     /// The control messages that tell when something arrived. What was there before anybody asked arrives now.

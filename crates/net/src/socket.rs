@@ -9,7 +9,7 @@ use fs::ioctl::Request;
 use fs::path::Walk;
 use fs::poll::{Events, PollTable, Source};
 use fs::{File, FileOps, FileType, OpenFlags, Path, Result};
-use linux_raw_sys::net;
+use linux_raw_sys::{ioctl, net};
 use task::Once;
 
 /// What travels: `socket(2)`'s type.
@@ -412,11 +412,27 @@ impl FileOps for Socket {
 
     fn ioctl(&self, _: &File, request: &Request<'_>) -> Result<usize> {
         const SIOCATMARK: u32 = 0x8905;
+        const SIOCGSTAMP: u32 = 0x8906;
+        const SIOCGSTAMPNS: u32 = 0x8907;
+        const SIOCOUTQNSD: u32 = 0x894b;
         let incoming = match request.command {
             linux_raw_sys::ioctl::FIONREAD => true,
             linux_raw_sys::ioctl::TIOCOUTQ => false,
             SIOCATMARK => {
                 request.write(&i32::from(self.protocol.at_mark()?))?;
+                return Ok(0);
+            }
+            SIOCGSTAMP | SIOCGSTAMPNS | ioctl::SIOCGSTAMP_NEW | ioctl::SIOCGSTAMPNS_NEW
+                if self.protocol.family() != net::AF_UNIX =>
+            {
+                let time = self.options.last_arrival()?;
+                let nanoseconds = matches!(request.command, SIOCGSTAMPNS | ioctl::SIOCGSTAMPNS_NEW);
+                request.write(&[time.sec, i64::from(if nanoseconds { time.nsec } else { time.nsec / 1000 })])?;
+                return Ok(0);
+            }
+            // All that was sent has gone out.
+            SIOCOUTQNSD if self.protocol.family() != net::AF_UNIX && self.protocol.kind() == Kind::Stream => {
+                request.write(&0i32)?;
                 return Ok(0);
             }
             // Whatever the family: the C library asks the first socket it gets.

@@ -5,6 +5,7 @@
 //! wake-ups N` does as many of one of them as it is told, `machine-tests quiet` counts interrupts as only Skerry
 //! shows them, and `machine-tests fuzz …` is `cargo xtask fuzz syscalls` inside the machine.
 
+mod administration;
 mod areas;
 mod arrivals;
 mod canary;
@@ -122,6 +123,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         arrivals::CHECKS,
         notices::CHECKS,
         listening::CHECKS,
+        administration::CHECKS,
         packets::CHECKS,
         inet::CHECKS,
         tokio_server::CHECKS,

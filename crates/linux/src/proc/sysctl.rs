@@ -116,34 +116,11 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("fs/inotify/max_user_instances", "128\n"),
         ("fs/inotify/max_user_watches", "65536\n"),
         ("fs/file-nr", "0\t0\t1048576\n"),
-        ("net/core/somaxconn", "4096\n"),
-        ("net/core/rmem_default", "212992\n"),
-        ("net/core/rmem_max", "212992\n"),
-        ("net/core/wmem_default", "212992\n"),
-        ("net/core/wmem_max", "212992\n"),
-        ("net/core/optmem_max", "20480\n"),
-        ("net/ipv4/ip_local_port_range", "32768\t60999\n"),
-        ("net/ipv4/ip_unprivileged_port_start", "1024\n"),
-        ("net/ipv4/ip_forward", "0\n"),
-        ("net/ipv4/ip_default_ttl", "64\n"),
-        ("net/ipv4/ip_nonlocal_bind", "0\n"),
-        ("net/ipv4/ping_group_range", "0\t2147483647\n"),
-        ("net/ipv4/tcp_rmem", "4096\t131072\t425984\n"),
-        ("net/ipv4/tcp_wmem", "4096\t87040\t425984\n"),
-        ("net/ipv4/tcp_max_syn_backlog", "4096\n"),
-        ("net/ipv4/tcp_fin_timeout", "60\n"),
-        ("net/ipv4/tcp_keepalive_time", "7200\n"),
-        ("net/ipv4/tcp_keepalive_intvl", "75\n"),
-        ("net/ipv4/tcp_keepalive_probes", "9\n"),
-        ("net/ipv4/tcp_tw_reuse", "2\n"),
-        ("net/ipv4/tcp_fastopen", "0\n"),
         ("net/ipv4/tcp_congestion_control", "cubic\n"),
         ("net/ipv4/tcp_available_congestion_control", "reno cubic\n"),
-        ("net/ipv6/bindv6only", "0\n"),
         ("net/ipv6/conf/all/disable_ipv6", "0\n"),
         ("net/ipv6/conf/default/disable_ipv6", "0\n"),
         ("net/ipv6/conf/lo/disable_ipv6", "0\n"),
-        ("net/unix/max_dgram_qlen", "10\n"),
     ];
     for (path, text) in constants {
         place(dir, path, pseudo::constant(dev, text));
@@ -157,6 +134,10 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     ];
     for (path, text) in texts {
         place(dir, path, pseudo::file(Attr::new(dev, 0o444), move || Ok(text().into_bytes())));
+    }
+    for setting in net::settings::all() {
+        let file = pseudo::writable_file(Attr::new(dev, 0o644), || Ok(setting.text().into_bytes()), |text| setting.set(text));
+        place(dir, &format!("net/{}", setting.path), file);
     }
     let hostname = pseudo::writable_file(
         Attr::new(dev, 0o644),

@@ -148,6 +148,7 @@ impl Inbox {
 
     /// What a datagram's receiver is told of it.
     fn incoming(&self, common: &Common, datagram: &Datagram) -> Incoming {
+        self.options.received(datagram.arrival);
         let mut beside = self.options.stamps(datagram.arrival);
         if datagram.lost > 0 && self.options.switch(net::SO_RXQ_OVFL) {
             beside.push((net::SOL_SOCKET, net::SO_RXQ_OVFL, datagram.lost.to_ne_bytes().to_vec()));

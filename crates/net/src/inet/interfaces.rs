@@ -9,6 +9,11 @@ use fs::Result;
 use fs::ioctl::Request;
 use linux_raw_sys::ioctl as nr;
 
+/// Requests of wireless interfaces.
+const WIRELESS_FIRST: u32 = 0x8b00;
+const WIRELESS_LAST: u32 = 0x8bff;
+/// The flag of one that is up.
+const UP: u32 = linux_raw_sys::net::net_device_flags::IFF_UP as u32;
 /// Bytes of an interface's name.
 const NAME: usize = 16;
 /// `struct ifreq`: the name, and 24 bytes whose meaning is the request's.
@@ -17,6 +22,8 @@ type IfReq = [u8; 40];
 type IfConf = [u32; 4];
 /// Asks a driver.
 const SIOCETHTOOL: u32 = 0x8946;
+const SIOCGMIIPHY: u32 = 0x8947;
+const SIOCGMIIREG: u32 = 0x8948;
 /// What is said of any request that would change something: there is nothing to change of the loop.
 const CHANGES: [u32; 7] = [
     nr::SIOCSIFFLAGS,
@@ -67,6 +74,28 @@ fn list(request: &Request<'_>) -> Result<usize> {
     Ok(0)
 }
 
+/// What is asked to be so already is done; anything else cannot be.
+fn unchanged(command: u32, interface: &Interface, value: &[u8]) -> Result<usize> {
+    let word = value.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
+    let ip = || match Address::decode(value.get(..16)?) {
+        Ok(Address::Inet(address)) => Some(address.ip()),
+        _ => None,
+    };
+    let same = match command {
+        nr::SIOCSIFFLAGS => word & UP == interface.flags & UP,
+        nr::SIOCSIFMTU => word == interface.mtu,
+        nr::SIOCSIFADDR => ip() == Some(v4(interface)?.0.into()),
+        nr::SIOCSIFNETMASK => ip() == Some(Ipv4Addr::from(mask(v4(interface)?.1)).into()),
+        _ => false,
+    };
+    if same { Ok(0) } else { Err(Errno::EOPNOTSUPP) }
+}
+
+/// The mask of a network with a prefix of so many bits.
+fn mask(prefix: u8) -> u32 {
+    u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0)
+}
+
 /// Carries out a request.
 ///
 /// # Errors
@@ -75,12 +104,15 @@ pub(crate) fn ioctl(request: &Request<'_>) -> Result<usize> {
     if request.command == nr::SIOCGIFCONF {
         return list(request);
     }
-    if CHANGES.contains(&request.command) {
-        return Err(if request.caller.privileged() { Errno::EOPNOTSUPP } else { Errno::EPERM });
+    if CHANGES.contains(&request.command) && !request.caller.privileged() {
+        return Err(Errno::EPERM);
     }
-    // The loop has no driver that could be asked for more.
-    if request.command == SIOCETHTOOL {
-        return Err(Errno::EOPNOTSUPP);
+    match request.command {
+        // The loop has no driver that could be asked for more, and is no wireless one.
+        SIOCETHTOOL | SIOCGMIIPHY | SIOCGMIIREG | WIRELESS_FIRST..=WIRELESS_LAST => return Err(Errno::EOPNOTSUPP),
+        // It has no neighbours, either.
+        nr::SIOCGARP => return Err(Errno::ENXIO),
+        _ => {}
     }
     let asked = matches!(
         request.command,
@@ -95,7 +127,8 @@ pub(crate) fn ioctl(request: &Request<'_>) -> Result<usize> {
             | nr::SIOCGIFHWADDR
             | nr::SIOCGIFINDEX
             | nr::SIOCGIFTXQLEN
-    );
+            | nr::SIOCGIFMAP
+    ) || CHANGES.contains(&request.command);
     if !asked {
         return Err(Errno::ENOTTY);
     }
@@ -111,11 +144,13 @@ pub(crate) fn ioctl(request: &Request<'_>) -> Result<usize> {
         nr::SIOCGIFADDR | nr::SIOCGIFDSTADDR => address(v4(&interface)?.0),
         // The loop has none.
         nr::SIOCGIFBRDADDR => address(Ipv4Addr::UNSPECIFIED),
-        nr::SIOCGIFNETMASK => address(u32::MAX.checked_shl(32 - u32::from(v4(&interface)?.1)).unwrap_or(0)),
+        nr::SIOCGIFNETMASK => address(mask(v4(&interface)?.1)),
         nr::SIOCGIFMTU => interface.mtu.to_ne_bytes().to_vec(),
         nr::SIOCGIFHWADDR => [&interface.kind.to_ne_bytes()[..], &interface.hardware].concat(),
         nr::SIOCGIFMETRIC => 0u32.to_ne_bytes().to_vec(),
         nr::SIOCGIFTXQLEN => 1000u32.to_ne_bytes().to_vec(),
+        nr::SIOCGIFMAP => [0; 24].to_vec(),
+        change if CHANGES.contains(&change) => return unchanged(change, &interface, &bytes[NAME..]),
         _ => interface.index.to_ne_bytes().to_vec(),
     };
     request.write(&reply(interface.name, &value))?;

@@ -1,6 +1,7 @@
 //! Options of internet sockets that are numbers: which there are, what they are at first, and between what they may be.
 
 use super::options::{IP, IPV6, TCP, UDP};
+use crate::settings;
 use abi::errno::Errno;
 use fs::Result;
 use linux_raw_sys::net;
@@ -119,10 +120,27 @@ const KNOWN: [Known; 84] = [
     switch(UDP, UDP_NO_CHECK6_TX, 0),
 ];
 
+/// What the administrator says an option is at first.
+fn administered(level: u32, option: u32) -> Option<&'static settings::Setting> {
+    Some(match (level, option) {
+        (IP, net::IP_TTL) => &settings::HOPS,
+        (TCP, net::TCP_KEEPIDLE) => &settings::KEEP_IDLE,
+        (TCP, net::TCP_KEEPINTVL) => &settings::KEEP_INTERVAL,
+        (TCP, net::TCP_KEEPCNT) => &settings::KEEP_PROBES,
+        (TCP, net::TCP_SYNCNT) => &settings::SYN_RETRIES,
+        (TCP, net::TCP_LINGER2) => &settings::FIN_TIMEOUT,
+        _ => return None,
+    })
+}
+
 /// What is known of an option.
 ///
 /// # Errors
 /// `ENOPROTOOPT`.
 pub(super) fn known(level: u32, option: u32) -> Result<Known> {
-    KNOWN.into_iter().find(|known| (known.0, known.1) == (level, option)).ok_or(Errno::ENOPROTOOPT)
+    let mut found = KNOWN.into_iter().find(|known| (known.0, known.1) == (level, option)).ok_or(Errno::ENOPROTOOPT)?;
+    if let Some(setting) = administered(level, option) {
+        found.2 = setting.size() as i32;
+    }
+    Ok(found)
 }

@@ -90,12 +90,12 @@ pub fn tcp(v6: bool) -> String {
     text
 }
 
-/// The text of `/proc/net/udp`, or else of `udp6`.
+/// The text of `/proc/net/udp`, of `udp6`, or of `udplite` and `udplite6`.
 #[must_use]
-pub fn udp(v6: bool) -> String {
+pub fn udp(v6: bool, lite: bool) -> String {
     let mut text = header(v6, " ref pointer drops");
     let sockets: Vec<Arc<udp::Udp>> = udp::ALL.lock().values().filter_map(Weak::upgrade).collect();
-    let of_family = sockets.iter().filter(|socket| (socket.common.family == Family::V6) == v6 && !socket.is_lite());
+    let of_family = sockets.iter().filter(|socket| (socket.common.family == Family::V6) == v6 && socket.is_lite() == lite);
     for (number, socket) in of_family.filter(|socket| socket.addresses().0.port() != 0).enumerate() {
         let addresses = socket.addresses();
         let state = if addresses.1.is_some() { ESTABLISHED } else { UNCONNECTED };

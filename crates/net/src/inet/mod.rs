@@ -14,6 +14,7 @@ pub(crate) mod packets;
 mod raw;
 mod table;
 mod tcp;
+pub mod texts;
 mod udp;
 pub(crate) mod wire;
 
@@ -22,7 +23,7 @@ pub use network::{Interface, Network, Route};
 pub use packets::arrive as packet_arrives;
 pub use tcp::{Initiator, Opening, arrive};
 
-use crate::{Address, Caller, Incoming, Kind, Options, Socket};
+use crate::{Address, Caller, Incoming, Kind, Options, Socket, settings};
 use abi::errno::Errno;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -31,9 +32,6 @@ use fs::{File, Result};
 use linux_raw_sys::general::CAP_NET_BIND_SERVICE;
 use linux_raw_sys::net;
 use options::InetOptions;
-
-/// Ports below are an administrator's.
-const FIRST_FREE_PORT: u16 = 1024;
 
 /// Which of the two families.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,7 +100,7 @@ impl Common {
             ino: AtomicU64::new(0),
             uid: crate::socket::identity().uid,
             options: InetOptions::default(),
-            only_v6: AtomicBool::new(false),
+            only_v6: AtomicBool::new(settings::ONLY_V6.size() != 0),
         }
     }
 
@@ -158,6 +156,11 @@ impl Common {
         Ok(SocketAddr::new(ip, meant.port()))
     }
 
+    /// Whether an address may be bound that is not this host's.
+    fn may_be_foreign(&self) -> bool {
+        self.options.free_bind() || settings::FOREIGN_ADDRESSES.size() != 0
+    }
+
     /// Checks an address to be bound.
     ///
     /// # Errors
@@ -166,11 +169,11 @@ impl Common {
         let meant = self.meant(address)?;
         let ip = meant.ip();
         let mapped = self.family == Family::V6 && ip.is_ipv4();
-        let anywhere = ip.is_unspecified() || ip.is_multicast() || self.options.free_bind();
+        let anywhere = ip.is_unspecified() || ip.is_multicast() || self.may_be_foreign();
         if (mapped && self.only_v6()) || !(anywhere || network::is_local(ip)) {
             return Err(Errno::EADDRNOTAVAIL);
         }
-        if (1..FIRST_FREE_PORT).contains(&meant.port()) && !caller.walk.cred.has(CAP_NET_BIND_SERVICE) {
+        if (1..settings::FIRST_FREE_PORT.size()).contains(&meant.port().into()) && !caller.walk.cred.has(CAP_NET_BIND_SERVICE) {
             return Err(Errno::EACCES);
         }
         Ok(meant)

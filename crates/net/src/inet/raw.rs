@@ -4,7 +4,8 @@ use super::datagrams::{Endpoint, Inbox, Sends, Transport};
 use super::packets::{self, ECHO, ECHO6, ICMP, ICMP6};
 use super::{Common, Datagram, Family, network, wire};
 use crate::port::SENDING;
-use crate::{Address, Caller, Flags, Kind, Outgoing, Socket};
+use crate::socket::{groups, identity};
+use crate::{Address, Caller, Flags, Kind, Outgoing, Socket, settings};
 use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -60,6 +61,12 @@ pub struct Raw {
     this: Weak<Self>,
 }
 
+/// Whether the caller is in one of the groups whose members may ask (`net.ipv4.ping_group_range`).
+fn may_ask() -> bool {
+    let may = |group: u32| settings::ASKING_GROUPS.spans(group.into());
+    may(identity().gid) || groups().iter().copied().any(may)
+}
+
 /// Gives sockets that listen to a packet's protocol a copy of it; `payload` makes what is behind IP's header.
 pub(super) fn overhear(packet: &Datagram, payload: impl Fn() -> Vec<u8>) {
     if LISTENERS.load(Ordering::Acquire) == 0 {
@@ -81,6 +88,9 @@ impl Raw {
         let own = if family == Family::V4 { ICMP } else { ICMP6 };
         if protocol == 0 || (asks && protocol != own) {
             return Err(Errno::EPROTONOSUPPORT);
+        }
+        if asks && !may_ask() {
+            return Err(Errno::EACCES);
         }
         let common = Common::new(family);
         let id = common.id;
@@ -236,7 +246,7 @@ impl Transport for Raw {
     fn bind(&self, _: &Caller<'_>, address: &Address) -> Result<()> {
         let meant = self.common.meant(address)?;
         let ip = meant.ip();
-        let anywhere = ip.is_unspecified() || ip.is_multicast() || self.common.options.free_bind();
+        let anywhere = ip.is_unspecified() || ip.is_multicast() || self.common.may_be_foreign();
         if !anywhere && !network::is_local(ip) {
             return Err(Errno::EADDRNOTAVAIL);
         }

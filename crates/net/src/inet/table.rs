@@ -1,6 +1,6 @@
 //! Who is bound to which port: one table per transport.
 
-use super::FIRST_FREE_PORT;
+use crate::settings;
 use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -11,8 +11,11 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use fs::Result;
 use task::Mutex;
 
-/// The ports that are given to who asks for none (`net.ipv4.ip_local_port_range`).
-pub(crate) const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
+/// The ports that are given to who asks for none.
+fn ephemeral() -> RangeInclusive<u16> {
+    let [first, last] = settings::EPHEMERAL.pair();
+    first as u16..=last as u16
+}
 
 /// The addresses a socket is bound to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -131,8 +134,8 @@ impl<S: Bound> Table<S> {
     }
 
     fn free_port(&self, ports: &BTreeMap<u16, Vec<Entry<S>>>) -> Option<u16> {
-        let (first, last) = (u32::from(*EPHEMERAL.start()), u32::from(*EPHEMERAL.end()));
-        debug_assert!(first >= u32::from(FIRST_FREE_PORT), "anybody may have these");
+        let range = ephemeral();
+        let (first, last) = (u32::from(*range.start()), u32::from(*range.end()));
         let count = last - first + 1;
         (0..count).find_map(|_| {
             let port = (first + self.next.fetch_add(1, Ordering::Relaxed) % count) as u16;
@@ -250,7 +253,7 @@ mod tests {
                 match table.bind(&socket, scope, port) {
                     Ok(place) => {
                         prop_assert!(!refused);
-                        prop_assert!(port != 0 || EPHEMERAL.contains(&place.address.port()));
+                        prop_assert!(port != 0 || ephemeral().contains(&place.address.port()));
                         bound.push((socket, place, scope));
                     }
                     Err(error) => prop_assert!(refused && error == Errno::EADDRINUSE),
@@ -287,10 +290,10 @@ mod tests {
     fn connections_are_spread_evenly() {
         let mut counts = [0; 4];
         let to = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80);
-        for port in EPHEMERAL {
+        for port in ephemeral() {
             counts[share(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port), to, counts.len())] += 1;
         }
-        let fair = EPHEMERAL.count() / counts.len();
+        let fair = ephemeral().count() / counts.len();
         assert!(counts.iter().all(|count| (fair / 2..fair * 2).contains(count)), "{counts:?}");
     }
 }

@@ -3,7 +3,10 @@
 //! of changes: there are none. `NETLINK_KOBJECT_UEVENT` can be listened to, and is silent.
 
 mod diag;
+mod generic;
 mod route;
+
+pub use generic::set_accounts;
 
 use crate::port::{Port, RECEIVING, SENDING};
 use crate::socket::identity;
@@ -22,6 +25,8 @@ const ROUTE: i32 = 0;
 /// The protocol of lists of sockets (`NETLINK_SOCK_DIAG`), and that of devices that come and go.
 const SOCKETS: i32 = 4;
 const DEVICES: i32 = 15;
+/// The protocol of families found by name (`NETLINK_GENERIC`).
+const GENERIC: i32 = 16;
 /// The level of the options of netlink sockets.
 const SOL_NETLINK: u32 = 270;
 
@@ -93,6 +98,7 @@ fn answer(protocol: i32, request: Request, header: &[u8], body: &[u8], port: u32
     let listed = match protocol {
         ROUTE => route::list(&mut reply, body),
         SOCKETS => diag::list(&mut reply, body),
+        GENERIC => generic::list(&mut reply, body),
         _ => Ok(false),
     };
     match listed {
@@ -129,7 +135,7 @@ pub fn socket(kind: Kind, protocol: i32) -> Result<Socket> {
     if kind != Kind::Datagram {
         return Err(Errno::ESOCKTNOSUPPORT);
     }
-    if !matches!(protocol, ROUTE | SOCKETS | DEVICES) {
+    if !matches!(protocol, ROUTE | SOCKETS | DEVICES | GENERIC) {
         return Err(Errno::EPROTONOSUPPORT);
     }
     let options: Arc<Options> = Arc::default();

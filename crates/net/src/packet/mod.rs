@@ -475,6 +475,7 @@ impl Protocol for Packets {
 
     fn receive_owned(&self, limit: usize, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
         let packet = self.next(flags, wait)?;
+        self.port.options.received(packet.arrival);
         let mut beside = self.port.options.stamps(packet.arrival);
         if self.auxiliary.load(Ordering::Relaxed) {
             beside.push((SOL_PACKET, AUXDATA, self.auxdata(&packet)));

@@ -29,9 +29,6 @@ use names::Binding;
 use port::Port;
 use task::{Mutex, Once};
 
-/// The most connections that may wait to be accepted (`net.core.somaxconn`).
-const MAX_BACKLOG: usize = 4096;
-
 /// Connections nobody has accepted yet.
 struct Backlog {
     waiting: VecDeque<Arc<Unix>>,
@@ -315,7 +312,7 @@ impl Protocol for Unix {
             if state.binding.is_none() || self.peer.get().is_some() {
                 return Err(Errno::EINVAL);
             }
-            let most = backlog.min(MAX_BACKLOG);
+            let most = backlog.min(crate::settings::MAX_BACKLOG.size());
             match &mut state.backlog {
                 Some(backlog) => backlog.most = most,
                 none => *none = Some(Backlog { waiting: VecDeque::new(), most }),

@@ -11,8 +11,6 @@ use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use task::Mutex;
 
-/// How many datagrams wait at most for a receiver that has not named their sender its peer (`net.unix.max_dgram_qlen`).
-pub(super) const MAX_DATAGRAMS: usize = 10;
 /// What a message costs its sender besides its bytes.
 pub(super) const MESSAGE_COST: usize = 256;
 

@@ -1,12 +1,12 @@
 //! Sending and receiving.
 
 use super::Unix;
-use super::port::{MAX_DATAGRAMS, MESSAGE_COST, Packet, Port, Queue};
+use super::port::{MESSAGE_COST, Packet, Port, Queue};
 use super::rights::Rights;
 use crate::port::{RECEIVING, ROOM, SENDING};
 use crate::socket::identity;
 use crate::stream::Pair;
-use crate::{Address, Flags, Incoming, Kind, Outgoing, Ucred, Wait};
+use crate::{Address, Flags, Incoming, Kind, Outgoing, Ucred, Wait, settings};
 use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -51,7 +51,7 @@ impl Unix {
             return true;
         }
         let mut queue = peer.queue.lock();
-        let room = queue.closed || queue.packets.len() <= MAX_DATAGRAMS;
+        let room = queue.closed || queue.packets.len() <= settings::UNIX_DATAGRAMS.size();
         if !room && tell {
             self.wait_at(&mut queue);
         }
@@ -169,7 +169,7 @@ impl Unix {
             if used != 0 && used + cost > limit {
                 return None;
             }
-            if !partners && queue.packets.len() > MAX_DATAGRAMS {
+            if !partners && queue.packets.len() > settings::UNIX_DATAGRAMS.size() {
                 self.wait_at(&mut queue);
                 return None;
             }

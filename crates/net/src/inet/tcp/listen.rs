@@ -5,7 +5,7 @@ use super::defer::Deferred;
 use super::{Common, Connection, PORTS, Port, Tcp, heard};
 use crate::inet::table::{Scope, share};
 use crate::port::{RECEIVING, SENDING};
-use crate::{Socket, Wait};
+use crate::{Socket, Wait, settings};
 use abi::errno::Errno;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -13,9 +13,6 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use fs::Result;
 use fs::poll::Events;
-
-/// The most connections that may wait to be accepted (`net.core.somaxconn`).
-const MAX_BACKLOG: usize = 4096;
 
 /// A connection has arrived at this host: it is put into the backlog of a listener, or fails.
 pub fn arrive(opening: Opening) {
@@ -110,7 +107,7 @@ impl Tcp {
 
     /// What `listen(2)` does.
     pub(super) fn start_listening(&self, backlog: usize) -> Result<()> {
-        let most = backlog.min(MAX_BACKLOG);
+        let most = backlog.min(settings::MAX_BACKLOG.size());
         let mut state = self.state.lock();
         if state.connecting.is_some() || self.connection.get().is_some() {
             return Err(Errno::EINVAL);

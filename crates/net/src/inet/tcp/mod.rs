@@ -17,7 +17,7 @@ use super::{Common, Family};
 use crate::packet;
 use crate::port::{self, ENDED, RECEIVING, SENDING};
 use crate::stream::{Pair, Stream};
-use crate::{Flags, Incoming, Options, Outgoing, Socket, Wait};
+use crate::{Flags, Incoming, Options, Outgoing, Socket, Wait, settings};
 use abi::errno::Errno;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::{Arc, Weak};
@@ -28,10 +28,6 @@ use fs::{File, Result};
 use linux_raw_sys::net;
 use listen::Backlog;
 use task::{Mutex, Once};
-
-/// What buffers hold unless somebody says otherwise, bytes (the middle values of `net.ipv4.tcp_wmem` and `tcp_rmem`).
-const SEND_BUFFER: usize = 87_040;
-const RECEIVE_BUFFER: usize = 131_072;
 
 /// One side of a connection: where it receives.
 pub(super) type Port = port::Port<Stream>;
@@ -111,7 +107,7 @@ impl Tcp {
     }
 
     pub(super) fn new(family: Family) -> Arc<Self> {
-        let options = Arc::new(Options::with_buffers(SEND_BUFFER, RECEIVE_BUFFER));
+        let options = Arc::new(Options::with_buffers(settings::TCP_SEND.middle(), settings::TCP_RECEIVE.middle()));
         Self::with(Common::new(family), Arc::new(Port::new(options)))
     }
 

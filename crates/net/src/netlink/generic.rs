@@ -1,0 +1,126 @@
+//! `NETLINK_GENERIC`: families that are found by name (`genl(8)`): the one that finds them, and the one that tells what processes use
+//! (`Documentation/accounting/taskstats.rst`).
+
+use super::{DUMP, MULTI, Reply};
+use crate::socket::identity;
+use abi::errno::Errno;
+use alloc::vec::Vec;
+use fs::Result;
+use task::Once;
+
+/// The family that finds families, and the one of what processes use.
+const CONTROLLER: u16 = 0x10;
+const ACCOUNTS: u16 = 0x11;
+/// Commands of the controller: a family is there; which there are.
+const NEW_FAMILY: u8 = 1;
+const GET_FAMILY: u8 = 3;
+/// Commands about what processes use: it is asked for, and told.
+const GET_ACCOUNT: u8 = 1;
+const NEW_ACCOUNT: u8 = 2;
+/// Attributes: the number and the name of a family.
+const FAMILY_NUMBER: u16 = 1;
+const FAMILY_NAME: u16 = 2;
+/// A nested attribute.
+const NESTED: u16 = 0x8000;
+
+/// A family: number, name, version, and the most attributes a message has.
+const FAMILIES: [(u16, &str, u32, u32); 2] = [(CONTROLLER, "nlctrl", 2, 10), (ACCOUNTS, "TASKSTATS", 1, 4)];
+
+/// Tells what a thread or, if the second argument says so, a process uses, as `struct taskstats`.
+type Accounts = fn(i32, bool) -> Option<Vec<u8>>;
+
+static ACCOUNTANT: Once<Accounts> = Once::new();
+
+/// Sets the function that tells what threads and processes use. The first call counts.
+pub fn set_accounts(accounts: Accounts) {
+    ACCOUNTANT.call_once(|| accounts);
+}
+
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let mut bytes = [&(4 + value.len() as u16).to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat();
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+/// The value of the first attribute of a kind.
+fn find(mut rest: &[u8], wanted: u16) -> Option<&[u8]> {
+    while let Some((header, _)) = rest.split_first_chunk::<4>() {
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let kind = u16::from_ne_bytes([header[2], header[3]]) & !NESTED;
+        let value = rest.get(4..length)?;
+        if kind == wanted {
+            return Some(value);
+        }
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    None
+}
+
+impl Reply {
+    fn family(&mut self, flags: u16, family: (u16, &str, u32, u32)) {
+        const VERSION: u16 = 3;
+        const HEADER_SIZE: u16 = 4;
+        const MOST_ATTRIBUTES: u16 = 5;
+        let (number, name, version, most) = family;
+        let name = [name.as_bytes(), &[0]].concat();
+        let attributes: [(u16, &[u8]); 5] = [
+            (FAMILY_NAME, &name),
+            (FAMILY_NUMBER, &number.to_ne_bytes()),
+            (VERSION, &version.to_ne_bytes()),
+            (HEADER_SIZE, &[0; 4]),
+            (MOST_ATTRIBUTES, &most.to_ne_bytes()),
+        ];
+        self.add(CONTROLLER, flags, &[NEW_FAMILY, 2, 0, 0], &attributes);
+    }
+}
+
+/// Answers a request; whether that is a list.
+///
+/// # Errors
+/// `ENOENT` for a family or number that there is not, `EOPNOTSUPP` for other commands, `EINVAL`, `EPERM`, `ESRCH`.
+pub(super) fn list(reply: &mut Reply, body: &[u8]) -> Result<bool> {
+    let ([command, _, _, _], attributes) = body.split_first_chunk().ok_or(Errno::EINVAL)?;
+    let lists = reply.request.flags & DUMP == DUMP;
+    match (reply.request.kind, *command) {
+        (CONTROLLER, GET_FAMILY) if lists => {
+            FAMILIES.into_iter().for_each(|family| reply.family(MULTI, family));
+            Ok(true)
+        }
+        (CONTROLLER, GET_FAMILY) => {
+            let number =
+                find(attributes, FAMILY_NUMBER).and_then(|value| value.first_chunk()).map(|value| u16::from_ne_bytes(*value));
+            let name = find(attributes, FAMILY_NAME).map(|name| name.split(|&b| b == 0).next().unwrap_or_default());
+            if number.is_none() && name.is_none() {
+                return Err(Errno::EINVAL);
+            }
+            let meant = |family: &(u16, &str, u32, u32)| Some(family.0) == number || Some(family.1.as_bytes()) == name;
+            reply.family(0, FAMILIES.into_iter().find(meant).ok_or(Errno::ENOENT)?);
+            Ok(false)
+        }
+        (ACCOUNTS, GET_ACCOUNT) => account(reply, attributes).map(|()| false),
+        (CONTROLLER | ACCOUNTS, _) => Err(Errno::EOPNOTSUPP),
+        _ => Err(Errno::ENOENT),
+    }
+}
+
+/// What a thread (attribute 1) or a process (2) uses.
+fn account(reply: &mut Reply, attributes: &[u8]) -> Result<()> {
+    const OF_THREAD: u16 = 1;
+    const OF_PROCESS: u16 = 2;
+    const FIGURES: u16 = 3;
+    /// Attributes that hold a number and the figures.
+    const WITH_NUMBER: u16 = 3;
+    if identity().uid != 0 {
+        return Err(Errno::EPERM);
+    }
+    let number = |kind: u16| find(attributes, kind).and_then(|value| value.first_chunk()).map(|value| i32::from_ne_bytes(*value));
+    let (kind, id) = match (number(OF_THREAD), number(OF_PROCESS)) {
+        (Some(id), _) => (OF_THREAD, id),
+        (None, Some(id)) => (OF_PROCESS, id),
+        (None, None) => return Err(Errno::EINVAL),
+    };
+    let figures = ACCOUNTANT.get().and_then(|accounts| accounts(id, kind == OF_PROCESS)).ok_or(Errno::ESRCH)?;
+    let inner = [attribute(kind, &id.to_ne_bytes()), attribute(FIGURES, &figures)].concat();
+    reply.add(ACCOUNTS, 0, &[NEW_ACCOUNT, 1, 0, 0], &[(WITH_NUMBER + kind, &inner)]);
+    Ok(())
+}

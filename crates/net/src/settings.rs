@@ -1,0 +1,223 @@
+//! What an administrator sets of sockets (`/proc/sys/net`): numbers within bounds. Those that nothing here depends on are remembered.
+
+use abi::errno::Errno;
+use alloc::string::String;
+use core::fmt::Write;
+use core::sync::atomic::{AtomicI64, Ordering};
+use fs::Result;
+use task::Mutex;
+
+/// The most numbers of one setting.
+const MOST: usize = 3;
+const LARGEST: i64 = i32::MAX as i64;
+
+/// One setting: as many numbers as it has, each within the same bounds.
+pub struct Setting {
+    /// Where it is below `/proc/sys/net`.
+    pub path: &'static str,
+    values: [AtomicI64; MOST],
+    count: usize,
+    least: i64,
+    most: i64,
+    /// Each number is at least the one before.
+    rises: bool,
+    /// Held while several numbers change.
+    changing: Mutex<()>,
+}
+
+impl Setting {
+    const fn many(path: &'static str, values: [i64; MOST], count: usize, least: i64, most: i64, rises: bool) -> Self {
+        let [a, b, c] = values;
+        let values = [AtomicI64::new(a), AtomicI64::new(b), AtomicI64::new(c)];
+        Self { path, values, count, least, most, rises, changing: Mutex::new(()) }
+    }
+
+    const fn number(path: &'static str, value: i64, least: i64, most: i64) -> Self {
+        Self::many(path, [value, 0, 0], 1, least, most, false)
+    }
+
+    const fn switch(path: &'static str, value: i64) -> Self {
+        Self::number(path, value, 0, 1)
+    }
+
+    /// Its number with a place.
+    fn at(&self, place: usize) -> i64 {
+        self.values[place].load(Ordering::Relaxed)
+    }
+
+    /// Its first number, of one that is never negative.
+    pub(crate) fn size(&self) -> usize {
+        usize::try_from(self.at(0)).unwrap_or(0)
+    }
+
+    /// Its first two.
+    pub(crate) fn pair(&self) -> [i64; 2] {
+        [self.at(0), self.at(1)]
+    }
+
+    /// The one in the middle of three.
+    pub(crate) fn middle(&self) -> usize {
+        usize::try_from(self.at(1)).unwrap_or(0)
+    }
+
+    /// Whether a number is between its two.
+    pub(crate) fn spans(&self, number: i64) -> bool {
+        (self.at(0)..=self.at(1)).contains(&number)
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for place in 0..self.count {
+            // Writing to a string does not fail.
+            let _ = write!(text, "{}{}", self.at(place), if place + 1 == self.count { '\n' } else { '\t' });
+        }
+        text
+    }
+
+    /// Sets it: numbers with spaces between them. Those that are left out stay.
+    ///
+    /// # Errors
+    /// `EINVAL`; it then stays as it is.
+    pub fn set(&self, text: &[u8]) -> Result<()> {
+        let text = core::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
+        let _changing = self.changing.lock();
+        let mut values = [0, 1, 2].map(|place| self.at(place));
+        let mut given = 0;
+        for word in text.split_ascii_whitespace() {
+            let value: i64 = word.parse().map_err(|_| Errno::EINVAL)?;
+            let fits = given < self.count && (self.least..=self.most).contains(&value);
+            *values.get_mut(given).filter(|_| fits).ok_or(Errno::EINVAL)? = value;
+            given += 1;
+        }
+        if given == 0 || (self.rises && values[..self.count].windows(2).any(|pair| pair[0] > pair[1])) {
+            return Err(Errno::EINVAL);
+        }
+        for (to, value) in self.values.iter().zip(values) {
+            to.store(value, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// The most connections that may wait to be accepted.
+pub(crate) static MAX_BACKLOG: Setting = Setting::number("core/somaxconn", 4096, 0, LARGEST);
+/// What buffers hold at first, and the most an ordinary user may ask for.
+pub(crate) static RECEIVE_DEFAULT: Setting = Setting::number("core/rmem_default", 212_992, 2304, LARGEST);
+pub(crate) static RECEIVE_MOST: Setting = Setting::number("core/rmem_max", 212_992, 2304, LARGEST);
+pub(crate) static SEND_DEFAULT: Setting = Setting::number("core/wmem_default", 212_992, 4608, LARGEST);
+pub(crate) static SEND_MOST: Setting = Setting::number("core/wmem_max", 212_992, 4608, LARGEST);
+/// The same of TCP: least, at first, most.
+pub(crate) static TCP_RECEIVE: Setting = Setting::many("ipv4/tcp_rmem", [4096, 131_072, 6_291_456], 3, 1, LARGEST, false);
+pub(crate) static TCP_SEND: Setting = Setting::many("ipv4/tcp_wmem", [4096, 87_040, 4_194_304], 3, 1, LARGEST, false);
+/// The ports that are given to who asks for none.
+pub(crate) static EPHEMERAL: Setting = Setting::many("ipv4/ip_local_port_range", [32_768, 60_999, 0], 2, 1, 65_535, true);
+/// Ports below are an administrator's.
+pub(crate) static FIRST_FREE_PORT: Setting = Setting::number("ipv4/ip_unprivileged_port_start", 1024, 0, 65_535);
+/// The groups whose members may have sockets that ask.
+pub(crate) static ASKING_GROUPS: Setting = Setting::many("ipv4/ping_group_range", [0, LARGEST, 0], 2, 0, LARGEST, false);
+/// Addresses that are not this host's can be bound.
+pub(crate) static FOREIGN_ADDRESSES: Setting = Setting::switch("ipv4/ip_nonlocal_bind", 0);
+/// How far packets go.
+pub(crate) static HOPS: Setting = Setting::number("ipv4/ip_default_ttl", 64, 1, 255);
+/// `::` does not take IPv4.
+pub(crate) static ONLY_V6: Setting = Setting::switch("ipv6/bindv6only", 0);
+pub(crate) static KEEP_IDLE: Setting = Setting::number("ipv4/tcp_keepalive_time", 7200, 1, 32_767);
+pub(crate) static KEEP_INTERVAL: Setting = Setting::number("ipv4/tcp_keepalive_intvl", 75, 1, 32_767);
+pub(crate) static KEEP_PROBES: Setting = Setting::number("ipv4/tcp_keepalive_probes", 9, 1, 127);
+pub(crate) static SYN_RETRIES: Setting = Setting::number("ipv4/tcp_syn_retries", 6, 1, 127);
+pub(crate) static FIN_TIMEOUT: Setting = Setting::number("ipv4/tcp_fin_timeout", 60, 0, LARGEST);
+/// How many datagrams wait at most for a receiver of `AF_UNIX` that has not named their sender its peer.
+pub(crate) static UNIX_DATAGRAMS: Setting = Setting::number("unix/max_dgram_qlen", 10, 0, LARGEST);
+
+/// Those that something depends on.
+static ACTING: [&Setting; 19] = [
+    &MAX_BACKLOG,
+    &RECEIVE_DEFAULT,
+    &RECEIVE_MOST,
+    &SEND_DEFAULT,
+    &SEND_MOST,
+    &TCP_RECEIVE,
+    &TCP_SEND,
+    &EPHEMERAL,
+    &FIRST_FREE_PORT,
+    &ASKING_GROUPS,
+    &FOREIGN_ADDRESSES,
+    &HOPS,
+    &ONLY_V6,
+    &KEEP_IDLE,
+    &KEEP_INTERVAL,
+    &KEEP_PROBES,
+    &SYN_RETRIES,
+    &FIN_TIMEOUT,
+    &UNIX_DATAGRAMS,
+];
+
+/// The others.
+static REMEMBERED: [Setting; 27] = [
+    Setting::number("core/optmem_max", 20_480, 0, LARGEST),
+    Setting::number("core/netdev_max_backlog", 1000, 0, LARGEST),
+    Setting::number("core/netdev_budget", 300, 0, LARGEST),
+    Setting::number("core/busy_poll", 0, 0, LARGEST),
+    Setting::number("core/busy_read", 0, 0, LARGEST),
+    Setting::switch("core/tstamp_allow_data", 1),
+    Setting::switch("ipv4/ip_forward", 0),
+    Setting::number("ipv4/ip_no_pmtu_disc", 0, 0, 3),
+    Setting::number("ipv4/igmp_max_memberships", 20, 0, LARGEST),
+    Setting::number("ipv4/igmp_max_msf", 10, 0, LARGEST),
+    Setting::switch("ipv4/icmp_echo_ignore_broadcasts", 1),
+    Setting::number("ipv4/tcp_max_syn_backlog", 4096, 0, LARGEST),
+    Setting::number("ipv4/tcp_max_tw_buckets", 8192, 0, LARGEST),
+    Setting::number("ipv4/tcp_max_orphans", 8192, 0, LARGEST),
+    Setting::number("ipv4/tcp_synack_retries", 5, 0, 255),
+    Setting::number("ipv4/tcp_retries1", 3, 0, 255),
+    Setting::number("ipv4/tcp_retries2", 15, 0, 255),
+    Setting::number("ipv4/tcp_tw_reuse", 2, 0, 2),
+    Setting::number("ipv4/tcp_syncookies", 1, 0, 2),
+    Setting::number("ipv4/tcp_fastopen", 1, 0, LARGEST),
+    Setting::switch("ipv4/tcp_sack", 1),
+    Setting::number("ipv4/tcp_timestamps", 1, 0, 2),
+    Setting::switch("ipv4/tcp_window_scaling", 1),
+    Setting::switch("ipv4/tcp_slow_start_after_idle", 1),
+    Setting::switch("ipv4/tcp_no_metrics_save", 0),
+    Setting::number("ipv4/tcp_notsent_lowat", -1, -1, LARGEST),
+    Setting::many("ipv4/udp_mem", [22_000, 29_000, 44_000], 3, 0, LARGEST, false),
+];
+
+/// All settings.
+pub fn all() -> impl Iterator<Item = &'static Setting> {
+    ACTING.into_iter().chain(&REMEMBERED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_within_bounds_or_nothing_changes() {
+        static RANGE: Setting = Setting::many("x", [10, 20, 0], 2, 1, 100, true);
+        assert_eq!(RANGE.text(), "10\t20\n");
+        for bad in ["", "x", "0 5", "5 101", "30", "1 2 3", "50 40", "\u{ff}"] {
+            assert_eq!(RANGE.set(bad.as_bytes()), Err(Errno::EINVAL), "{bad:?}");
+        }
+        assert_eq!(RANGE.text(), "10\t20\n");
+        RANGE.set(b"15").unwrap();
+        assert_eq!(RANGE.text(), "15\t20\n");
+        RANGE.set(b" 30\t40 \n").unwrap();
+        assert!(RANGE.text() == "30\t40\n" && RANGE.spans(40) && !RANGE.spans(41));
+    }
+
+    #[test]
+    fn every_setting_has_a_place_of_its_own() {
+        let all: Vec<&Setting> = all().collect();
+        for (at, setting) in all.iter().enumerate() {
+            assert!(all[at + 1..].iter().all(|other| other.path != setting.path), "{}", setting.path);
+            assert!(
+                setting.values[..setting.count]
+                    .iter()
+                    .all(|value| { (setting.least..=setting.most).contains(&value.load(Ordering::Relaxed)) })
+            );
+        }
+    }
+}
