@@ -89,10 +89,14 @@ pub fn sys_prctl(task: &Task, option: u32, arg: usize, arg3: usize, arg4: usize,
             Ok(0)
         }
         pr::PR_GET_TSC => {
-            UserPtr::<u32>::new(arg).write(&pr::PR_TSC_ENABLE)?;
+            let readable = task.thread().with_fpu(|state| state.has_tsc()) != Some(false);
+            UserPtr::<u32>::new(arg).write(if readable { &pr::PR_TSC_ENABLE } else { &pr::PR_TSC_SIGSEGV })?;
             Ok(0)
         }
-        pr::PR_SET_TSC if arg == pr::PR_TSC_ENABLE as usize => Ok(0),
+        pr::PR_SET_TSC if [pr::PR_TSC_ENABLE, pr::PR_TSC_SIGSEGV].map(|choice| choice as usize).contains(&arg) => {
+            task.thread().with_fpu(|state| state.set_tsc(arg == pr::PR_TSC_ENABLE as usize));
+            Ok(0)
+        }
         pr::PR_GET_SECCOMP => Ok(task.seccomp.lock().mode()),
         pr::PR_SET_SECCOMP => crate::seccomp::set_by_prctl(task, arg, arg3),
         pr::PR_SET_THP_DISABLE if rest_is_zero => {

@@ -47,7 +47,7 @@ calls! {
     13 rt_sigaction(Sig, Ptr, Ptr, Num) = [signal::sys_rt_sigaction];
     14 rt_sigprocmask(Num, Ptr, Ptr, Num) = [sigwait::sys_rt_sigprocmask];
     15 rt_sigreturn() = [regs signal::sys_rt_sigreturn];
-    16 ioctl(Fd, Hex, Ptr) = [ioctl::sys_ioctl]; // partial: terminals, sockets, network interfaces, /dev/skerry; none of block devices
+    16 ioctl(Fd, Hex, Ptr) = [ioctl::sys_ioctl];
     17 pread64(Fd, Ptr, Num, Int) = [file::sys_pread64];
     18 pwrite64(Fd, Ptr, Num, Int) = [file::sys_pwrite64];
     19 readv(Fd, Ptr, Num) = [file::sys_readv];
@@ -72,7 +72,7 @@ calls! {
     38 setitimer(Num, Ptr, Ptr) = [itimer::sys_setitimer];
     39 getpid() = [pids::sys_getpid];
     40 sendfile(Fd, Fd, Ptr, Num) = [splice::sys_sendfile];
-    41 socket(Num, Hex, Int) = [socket::sys_socket]; // partial: of AF_NETLINK routes, lists of sockets, devices, taskstats; AF_VSOCK, AF_ALG, SCTP and MPTCP as a kernel without them
+    41 socket(Num, Hex, Int) = [socket::sys_socket];
     42 connect(Fd, Ptr, Num) = [socket::sys_connect];
     43 accept(Fd, Ptr, Ptr) = [socket::sys_accept];
     44 sendto(Fd, Ptr, Num, Hex, Ptr, Num) = [sockmsg::sys_sendto];
@@ -87,7 +87,7 @@ calls! {
     53 socketpair(Num, Hex, Int, Ptr) = [socket::sys_socketpair];
     54 setsockopt(Fd, Num, Num, Ptr, Int) = [sockopt::sys_setsockopt];
     55 getsockopt(Fd, Num, Num, Ptr, Ptr) = [sockopt::sys_getsockopt];
-    56 clone(Hex, Ptr, Ptr, Ptr, Ptr) = [regs clone::sys_clone]; // partial: namespaces of mounts, IPC and UTS; others are EINVAL
+    56 clone(Hex, Ptr, Ptr, Ptr, Ptr) = [regs clone::sys_clone];
     57 fork() = [regs clone::sys_fork];
     58 vfork() = [regs clone::sys_vfork];
     59 execve(Str, Ptr, Ptr) = [regs exec::sys_execve];
@@ -185,7 +185,7 @@ calls! {
     152 munlockall() = [mm::sys_munlockall];
     153 vhangup() = [sys::sys_vhangup];
     155 pivot_root(Str, Str) = [mount::sys_pivot_root];
-    157 prctl(Num, Ptr, Ptr, Ptr, Ptr) = [prctl::sys_prctl]; // partial: no PR_TSC_SIGSEGV
+    157 prctl(Num, Ptr, Ptr, Ptr, Ptr) = [prctl::sys_prctl];
     158 arch_prctl(Hex, Ptr) = [sys::sys_arch_prctl];
     159 adjtimex(Ptr) = [timex::sys_adjtimex]; // partial: the clock can be read and moved (ADJ_SETOFFSET), not made faster or slower
     160 setrlimit(Num, Ptr) = [limits::sys_setrlimit];
@@ -268,7 +268,7 @@ calls! {
     269 faccessat(Fd, Str, Oct) = [stat::sys_faccessat];
     270 pselect6(Int, Ptr, Ptr, Ptr, Ptr, Ptr) = [poll::sys_pselect6];
     271 ppoll(Ptr, Num, Ptr, Ptr, Num) = [poll::sys_ppoll];
-    272 unshare(Hex) = [namespaces::sys_unshare]; // partial: namespaces of mounts, IPC and UTS; others are EINVAL
+    272 unshare(Hex) = [namespaces::sys_unshare];
     273 set_robust_list(Ptr, Num) = [futex::sys_set_robust_list];
     274 get_robust_list(Int, Ptr, Ptr) = [futex::sys_get_robust_list];
     275 splice(Fd, Ptr, Fd, Ptr, Num, Hex) = [splice::sys_splice];
@@ -301,7 +301,7 @@ calls! {
     305 clock_adjtime(Int, Ptr) = [timex::sys_clock_adjtime]; // partial: the clock can be read and moved (ADJ_SETOFFSET), not made faster or slower
     306 syncfs(Fd) = [storage::sys_syncfs];
     307 sendmmsg(Fd, Ptr, Num, Hex) = [sockmsg::sys_sendmmsg];
-    308 setns(Fd, Hex) = [namespaces::sys_setns]; // partial: namespaces of mounts, IPC and UTS
+    308 setns(Fd, Hex) = [namespaces::sys_setns];
     309 getcpu(Ptr, Ptr, Ptr) = [sched::sys_getcpu];
     310 process_vm_readv(Int, Ptr, Num, Ptr, Num, Hex) = [peer::sys_process_vm_readv];
     311 process_vm_writev(Int, Ptr, Num, Ptr, Num, Hex) = [peer::sys_process_vm_writev];
@@ -318,9 +318,9 @@ calls! {
     326 copy_file_range(Fd, Ptr, Fd, Ptr, Num, Hex) = [splice::sys_copy_file_range];
     327 preadv2(Fd, Ptr, Num, Int, Num, Hex) = [file::sys_preadv2];
     328 pwritev2(Fd, Ptr, Num, Int, Num, Hex) = [file::sys_pwritev2];
-    329 pkey_mprotect(Ptr, Num, Hex, Int) = [mempolicy::sys_pkey_mprotect]; // partial: no keys, as on a processor without them
-    330 pkey_alloc(Hex, Hex) = [mempolicy::sys_pkey_alloc]; // partial: ENOSPC: no keys, as on a processor without them
-    331 pkey_free(Int) = [mempolicy::sys_pkey_free]; // partial: no keys, as on a processor without them
+    329 pkey_mprotect(Ptr, Num, Hex, Int) = [mempolicy::sys_pkey_mprotect];
+    330 pkey_alloc(Hex, Hex) = [mempolicy::sys_pkey_alloc];
+    331 pkey_free(Int) = [mempolicy::sys_pkey_free];
     332 statx(Fd, Str, Hex, Hex, Ptr) = [stat::sys_statx];
     334 rseq(Ptr, Num, Hex, Hex) = [rseq::sys_rseq];
     424 pidfd_send_signal(Fd, Sig, Ptr, Hex) = [pidfd::sys_pidfd_send_signal];
@@ -331,7 +331,7 @@ calls! {
     432 fsmount(Fd, Hex, Hex) = [fsopen::sys_fsmount];
     433 fspick(Fd, Str, Hex) = [fsopen::sys_fspick];
     434 pidfd_open(Int, Hex) = [pidfd::sys_pidfd_open];
-    435 clone3(Ptr, Num) = [regs clone::sys_clone3]; // partial: namespaces of mounts, IPC and UTS; others are EINVAL; no CLONE_INTO_CGROUP
+    435 clone3(Ptr, Num) = [regs clone::sys_clone3]; // partial: no CLONE_INTO_CGROUP
     436 close_range(Num, Num, Hex) = [fcntl::sys_close_range];
     437 openat2(Fd, Str, Ptr, Num) = [path::sys_openat2];
     438 pidfd_getfd(Fd, Fd, Hex) = [pidfd::sys_pidfd_getfd];

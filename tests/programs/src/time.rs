@@ -22,6 +22,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("limits-are-kept", limits_are_kept),
     ("time-clock-is-set", clock_is_set),
     ("time-clock-is-not-for-all", clock_is_not_for_all),
+    ("time-counter-can-be-kept-from-a-thread", counter_can_be_kept),
 ];
 
 fn never_goes_back() -> Result<()> {
@@ -436,4 +437,33 @@ fn clock_is_not_for_all() -> Result<()> {
         ensure!(refused == Some(libc::EPERM), "user 1000: {refused:?}");
         Ok(())
     })
+}
+
+fn counter_can_be_kept() -> Result<()> {
+    let ends = |reads: bool| -> Result<i32> {
+        // SAFETY: the child makes no calls but these, and leaves.
+        let child = crate::checked(unsafe { libc::fork() })?;
+        if child == 0 {
+            // SAFETY: as above.
+            unsafe {
+                let mut mode = 0;
+                let kept = libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV) == 0;
+                let told = libc::prctl(libc::PR_GET_TSC, &raw mut mode) == 0 && mode == libc::PR_TSC_SIGSEGV;
+                if reads {
+                    std::hint::black_box(std::arch::x86_64::_rdtsc());
+                }
+                libc::_exit(i32::from(!kept || !told));
+            }
+        }
+        let mut status = 0;
+        // SAFETY: `status` is this thread's.
+        crate::checked(unsafe { libc::waitpid(child, &raw mut status, 0) })?;
+        Ok(status)
+    };
+    ensure!(ends(false)? == 0, "it is not kept, or not told");
+    let status = ends(true)?;
+    ensure!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "reading it: status {status:#x}");
+    // SAFETY: this process may.
+    std::hint::black_box(unsafe { std::arch::x86_64::_rdtsc() });
+    Ok(())
 }

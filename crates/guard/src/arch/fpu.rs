@@ -40,6 +40,8 @@ pub(super) const MAGIC2: u32 = 0x4650_5845;
 const DR7_ENABLE: u64 = 0xff;
 /// Those, the two that ask for exactness, and length and kind of access for each address.
 const DR7_ALLOWED: u64 = 0xffff_0300 | DR7_ENABLE;
+/// The bit of CR4 that keeps the time-stamp counter from ring 3.
+const CR4_TSD: u64 = 1 << 2;
 /// The bit that is always set.
 const DR7_FIXED: u64 = 0x400;
 
@@ -114,8 +116,9 @@ pub struct UserFpu {
     area: NonNull<u8>,
     /// Base addresses of FS and GS; canonical.
     bases: [u64; 2],
-    /// Debug registers: four addresses below `USER_END`, and DR7; that is 0 unless something is watched.
-    debug: [u64; 5],
+    /// Debug registers: four addresses below `USER_END`, and DR7; that is 0 unless something is watched. Last CR4's bit that keeps the
+    /// time-stamp counter from the program, or 0.
+    debug: [u64; 6],
     /// The CPU that has these registers loaded, if it says so too (`CpuArea::fpu_area`), or [`NOWHERE`].
     cpu: AtomicU32,
 }
@@ -144,12 +147,13 @@ impl UserFpu {
         *self.cpu.get_mut() = NOWHERE;
         self.bytes_mut().copy_from_slice(other.bytes());
         self.bases = other.bases;
+        self.debug[5] = other.debug[5];
     }
 
     fn allocate() -> Option<Self> {
         // SAFETY: the layout's size is at least 512.
         let area = NonNull::new(unsafe { alloc_zeroed(layout()) })?;
-        Some(Self { area, bases: [0; 2], debug: [0; 5], cpu: AtomicU32::new(NOWHERE) })
+        Some(Self { area, bases: [0; 2], debug: [0; 6], cpu: AtomicU32::new(NOWHERE) })
     }
 
     fn bytes(&self) -> &[u8] {
@@ -191,17 +195,29 @@ impl UserFpu {
             return Err(BadBase);
         }
         let [a, b, c, d] = addresses;
-        self.debug = [a, b, c, d, if control & DR7_ENABLE != 0 { control } else { 0 }];
+        self.debug = [a, b, c, d, if control & DR7_ENABLE != 0 { control } else { 0 }, self.debug[5]];
         *self.cpu.get_mut() = NOWHERE;
         Ok(())
+    }
+
+    /// Whether the program may read the time-stamp counter.
+    #[must_use]
+    pub fn has_tsc(&self) -> bool {
+        self.debug[5] == 0
+    }
+
+    /// Allows it to, or not: then the instruction is a general protection fault. Takes effect with `restore`.
+    pub fn set_tsc(&mut self, allowed: bool) {
+        self.debug[5] = if allowed { 0 } else { CR4_TSD };
+        *self.cpu.get_mut() = NOWHERE;
     }
 
     /// This CPU watches nothing any more, until `restore`. Interrupts are off.
     #[inline]
     pub fn disarm(&mut self) {
-        if self.debug[4] != 0 {
+        if self.debug[4] | self.debug[5] != 0 {
             *self.cpu.get_mut() = NOWHERE;
-            load_debug([0; 5]);
+            load_debug([0; 6]);
         }
     }
 
@@ -249,7 +265,7 @@ impl UserFpu {
             }
         }
         load_bases(self.bases);
-        if self.debug[4] != 0 {
+        if self.debug[4] | self.debug[5] != 0 {
             load_debug(self.debug);
         }
     }
@@ -389,15 +405,17 @@ fn load_bases([fs, gs]: [u64; 2]) {
     }
 }
 
-/// Loads the debug registers. The addresses are a program's, and DR7 has no bits but the allowed ones. Interrupts are off.
+/// Loads the debug registers, and who may read the time-stamp counter. The addresses are a program's, and DR7 has no bits but the allowed ones. Interrupts are off.
 #[cold]
-fn load_debug([a, b, c, d, control]: [u64; 5]) {
-    // SAFETY: what is watched is a program's: in the kernel the exception is passed over (`trap`). Reserved bits are as they must be.
+fn load_debug([a, b, c, d, control, no_tsc]: [u64; 6]) {
+    // SAFETY: what is watched is a program's: in the kernel the exception is passed over (`trap`). Reserved bits are as they must be, and
+    // the one of CR4 that changes means nothing in ring 0.
     unsafe {
         asm!(
             "mov dr7, {5}", "mov dr0, {0}", "mov dr1, {1}", "mov dr2, {2}", "mov dr3, {3}", "mov dr7, {4}",
-            in(reg) a, in(reg) b, in(reg) c, in(reg) d, in(reg) control | DR7_FIXED, in(reg) DR7_FIXED,
-            options(nostack, preserves_flags)
+            "mov {0}, cr4", "and {0}, {keep}", "or {0}, {6}", "mov cr4, {0}",
+            inout(reg) a => _, in(reg) b, in(reg) c, in(reg) d, in(reg) control | DR7_FIXED, in(reg) DR7_FIXED, in(reg) no_tsc,
+            keep = const !CR4_TSD as i32, options(nostack)
         );
     }
 }
