@@ -40,6 +40,7 @@ pub mod stack;
 
 #[cfg(target_os = "none")]
 mod accounts;
+#[cfg(target_os = "none")]
 pub mod capability;
 #[cfg(target_os = "none")]
 pub mod cgroup;
