@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
 use fs::File;
 use fs::poll::{Events, Source};
 use linux_raw_sys::net;
-use task::{Mutex, Once};
+use task::{Mutex, MutexGuard, Once};
 
 /// Nothing more will be received.
 pub(crate) const RECEIVING: u8 = 1;
@@ -65,6 +65,17 @@ impl<Q> Port<Q> {
         self.shut.fetch_or(what, Ordering::AcqRel);
         self.readable.notify();
         self.writable.notify();
+    }
+
+    /// What a receiver gets that found nothing in the queue, which it still holds: an error, `end` if nothing comes any more, or nothing yet.
+    pub(crate) fn nothing_in<R>(&self, queue: MutexGuard<'_, Q>, end: R) -> Option<Result<R, Errno>> {
+        // Looked at while the queue is held: what was sent before the end is in it by then. Looked at later, an end overtook the last bytes.
+        let ended = self.is_shut(RECEIVING);
+        drop(queue);
+        match self.take_error() {
+            Some(error) => Some(Err(error)),
+            None => ended.then_some(Ok(end)),
+        }
     }
 
     /// The socket has an open file from now on.

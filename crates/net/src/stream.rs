@@ -355,11 +355,7 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
                 }
                 hole += self.own.options.left_out(flags);
                 if queue.as_mut().bytes.len() <= hole {
-                    drop(queue);
-                    if let Some(error) = self.own.take_error() {
-                        return Some(Err(error));
-                    }
-                    return self.own.is_shut(RECEIVING).then(|| Ok(Taken { stop: true, ..Taken::default() }));
+                    return self.own.nothing_in(queue, Taken { stop: true, ..Taken::default() });
                 }
                 Some(Ok(take_bytes(queue.as_mut(), &mut buf[done..], peek, hole, who, before)))
             };
@@ -421,5 +417,39 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
         let got = self.receive(&mut data, flags, who, wait)?;
         data.truncate(got.copied);
         Ok((data, got))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use std::sync::Barrier;
+
+    #[test]
+    fn the_end_does_not_overtake_the_last_bytes() {
+        const NOW: Wait = Wait { nonblocking: true, timeout: 0 };
+        for _ in 0..500 {
+            let [own, peer] = [(), ()].map(|()| Port::<Stream>::new(Arc::<Options>::default()));
+            let begin = Barrier::new(2);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    begin.wait();
+                    let pair = Pair { own: &peer, peer: &own, limit: 100 };
+                    assert_eq!(pair.send_plain(b"last"), Some(4));
+                    own.shut(RECEIVING);
+                });
+                begin.wait();
+                let pair = Pair { own: &own, peer: &peer, limit: 100 };
+                let mut buf = [0; 8];
+                let got = loop {
+                    match pair.receive(&mut buf, Flags::empty(), false, NOW) {
+                        Err(Errno::EAGAIN) => {}
+                        other => break other.map(|got| got.copied),
+                    }
+                };
+                assert_eq!(got, Ok(4));
+            });
+        }
     }
 }

@@ -265,11 +265,7 @@ impl Unix {
                 within
             });
             let Some(first) = beyond else {
-                drop(queue);
-                if let Some(error) = self.port.take_error() {
-                    return Some(Err(error));
-                }
-                return self.port.is_shut(RECEIVING).then_some(Ok(None));
+                return self.port.nothing_in(queue, None);
             };
             if peek {
                 seen.extend(first.rights.iter().flat_map(|rights| rights.files().iter().cloned()));
