@@ -12,6 +12,7 @@ use std::hash::{Hash, Hasher};
 use std::io::{BufWriter, Read, Write};
 use std::path::{Component, Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
 use tar::{Archive, Builder, EntryType, Header};
@@ -88,6 +89,9 @@ pub fn cached(lists: &[&[&str]]) -> Result<PathBuf> {
     let name = lists.last().map_or(String::new(), |list| list.join("-"));
     let name: String = name.chars().filter(|c| c.is_ascii_alphanumeric() || "-.".contains(*c)).take(200).collect();
     let output = cache()?.join(format!("{name}-{:016x}.tar", hash.finish()));
+    // Scenarios that run side by side want the same packages: two that filled a new cache at once moved each other's files away.
+    static FILLING: Mutex<()> = Mutex::new(());
+    let _filling = FILLING.lock().unwrap_or_else(PoisonError::into_inner);
     if !output.exists() {
         write(&fetch(&resolved)?, &output, false)?;
     }

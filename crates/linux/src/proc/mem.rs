@@ -92,17 +92,22 @@ impl FileOps for MemOps {
     }
 
     fn seek(&self, file: &File, whence: Whence, offset: i64) -> Result<u64> {
-        file.with_offset(|position| {
-            *position = match whence {
-                Whence::Set => offset.cast_unsigned(),
-                Whence::Current => position.wrapping_add_signed(offset),
-                _ => return Err(Errno::EINVAL),
-            };
-            Ok(*position)
-        })
+        seek(file, whence, offset)
     }
 
     fn pollable(&self) -> bool {
         false
     }
+}
+
+/// Moves the position to any address: such a file has no end.
+pub(super) fn seek(file: &File, whence: Whence, offset: i64) -> Result<u64> {
+    file.with_offset(|position| {
+        *position = match whence {
+            Whence::Set => offset.cast_unsigned(),
+            Whence::Current => position.wrapping_add_signed(offset),
+            _ => return Err(Errno::EINVAL),
+        };
+        Ok(*position)
+    })
 }

@@ -12,6 +12,7 @@ use fs::pseudo::{self, Attr, DynamicDir, Listed};
 use fs::{File, FileOps, FileType, Inode, Link, Metadata, OpenFlags, Result, Whence};
 use vm::{AddressSpace, AreaInfo, PAGE_SIZE};
 
+use super::mem;
 use crate::process::Process;
 use crate::{current_task, mempolicy, peer, process_table};
 
@@ -88,14 +89,7 @@ impl FileOps for PageMapOps {
     }
 
     fn seek(&self, file: &File, whence: Whence, offset: i64) -> Result<u64> {
-        file.with_offset(|position| {
-            *position = match whence {
-                Whence::Set => offset.cast_unsigned(),
-                Whence::Current => position.wrapping_add_signed(offset),
-                _ => return Err(Errno::EINVAL),
-            };
-            Ok(*position)
-        })
+        mem::seek(file, whence, offset)
     }
 
     fn pollable(&self) -> bool {
