@@ -83,9 +83,7 @@ fn finish(process: &Arc<Process>) {
         }
     }
     for group in aftermath.orphaned_groups {
-        for signo in [sys::SIGHUP, sys::SIGCONT] {
-            signal::send_group(group, SigInfo::kernel(signo as i32));
-        }
+        signal::send_orphans(group);
     }
     if let Some(init) = aftermath.inherited_by {
         init.children_changed.wake_all();

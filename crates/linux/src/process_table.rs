@@ -288,10 +288,12 @@ pub(crate) fn end(process: &Process, status: i32, held: bool) -> Aftermath {
     let Some(node) = table.nodes.get_mut(&pid) else { return aftermath };
     node.ended = Some(status);
     node.held = held;
-    let (parent, own_group) = (node.parent(), node.group);
+    let (parent, own_group, own_session) = (node.parent(), node.group, node.session);
     let children = core::mem::take(&mut node.children);
-    let mut groups: Vec<i32> = children.iter().filter_map(|child| table.nodes.get(child)).map(|n| n.group).collect();
-    groups.push(own_group);
+    // A group is orphaned by this end only if it loses a tie to another group of its session: one that had none before hears nothing.
+    let other = |pid: &i32| table.nodes.get(pid).filter(|n| n.group != own_group && n.session == own_session).map(|n| n.group);
+    let mut groups: Vec<i32> = children.iter().filter_map(other).collect();
+    groups.extend(other(&parent).map(|_| own_group));
     groups.sort_unstable();
     groups.dedup();
     let heir = table.heir(parent);

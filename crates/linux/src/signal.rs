@@ -93,6 +93,15 @@ pub(crate) fn send_group(group: i32, info: SigInfo) {
     }
 }
 
+/// Nobody can continue the stopped members of a group any more: `SIGHUP` and `SIGCONT`.
+pub(crate) fn send_orphans(group: i32) {
+    for process in processes::select(|_, node| node.group == group && node.ended.is_none()) {
+        for signo in [sys::SIGHUP as i32, SIGCONT].into_iter().filter(|&signo| !is_spared(&process, signo)) {
+            send(&process, SigInfo::kernel(signo));
+        }
+    }
+}
+
 /// A signal that an instruction of the thread caused: it cannot be blocked or ignored.
 pub(crate) fn force(task: &Task, info: SigInfo, fault: LastFault) {
     let actions = task.process().actions();

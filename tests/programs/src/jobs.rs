@@ -19,6 +19,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("jobs-no-news-of-stops", no_news_of_stops),
     ("jobs-death-of-a-parent", death_of_a_parent),
     ("jobs-groups-and-sessions", groups_and_sessions),
+    ("jobs-groups-that-are-orphans-anyway", groups_that_are_orphans_anyway),
     ("jobs-exec-from-a-thread", exec_from_a_thread),
     ("jobs-exec-of-a-descriptor", exec_of_a_descriptor),
     ("jobs-spawn", spawn),
@@ -457,4 +458,33 @@ extern "C" fn raise_once_more(signal: i32) {
         unsafe { libc::raise(signal) };
     }
     DEPTH.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// In a group that nobody outside could continue to begin with, nothing changes when a member ends while another one is stopped.
+fn groups_that_are_orphans_anyway() -> Result<()> {
+    let leader = fork(|| {
+        // SAFETY: calls that are safe after a fork; a hang-up would end the process.
+        unsafe {
+            libc::setsid();
+            let stopped = libc::fork();
+            if stopped == 0 {
+                libc::raise(libc::SIGSTOP);
+                libc::_exit(7);
+            }
+            let mut status = 0;
+            let stops = libc::waitpid(stopped, &raw mut status, libc::WUNTRACED) == stopped && libc::WIFSTOPPED(status);
+            let ending = libc::fork();
+            if ending == 0 {
+                libc::_exit(0);
+            }
+            let ended = libc::waitpid(ending, &raw mut status, 0) == ending && status == 0;
+            let goes_on = libc::waitpid(stopped, &raw mut status, libc::WCONTINUED | libc::WNOHANG) == stopped;
+            libc::kill(stopped, libc::SIGCONT);
+            let last = libc::waitpid(stopped, &raw mut status, 0) == stopped && libc::WEXITSTATUS(status) == 7;
+            i32::from(!stops) | i32::from(!ended) << 1 | i32::from(goes_on) << 2 | i32::from(!last) << 3
+        }
+    })?;
+    let status = wait(leader)?;
+    ensure!(status == 0, "the group was told that it is an orphan: status {status:#x}");
+    Ok(())
 }
