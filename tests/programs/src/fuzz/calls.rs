@@ -5,6 +5,8 @@ use super::arena::{self, PAGE, Sort};
 use super::program::CHILD_PID;
 use super::shapes::{LENGTHS, SIGNALS, Shaper};
 
+/// The priority of whoever ends rounds whose time is over: above all that calls ask for.
+pub(super) const WATCHER_PRIORITY: u64 = 99;
 const CLOCKS: [u64; 12] = [0, 1, 2, 3, 4, 5, 6, 7, 9, 11, (-6i64) as u64, (-14i64) as u64];
 /// Of `open(2)`: access, and what may be added to it.
 #[rustfmt::skip]
@@ -488,11 +490,11 @@ impl Shaper<'_> {
             "prctl" => [self.pick(&PRCTL), self.small(), self.place(), self.below(200), self.below(2), 0],
             "seccomp" => [self.pick(&[1, 1, 2, 3]), self.pick(&[0, 0, 1, 2, 4, 8]), self.filter(), 0, 0, 0],
             "sched_setscheduler" => {
-                [process, self.pick(&[0, 1, 2, 3, 5, 0x4000_0001]), self.words(&[self.word() % 100]), 0, 0, 0]
+                [process, self.pick(&[0, 1, 2, 3, 5, 0x4000_0001]), self.words(&[self.word() % WATCHER_PRIORITY]), 0, 0, 0]
             }
             "sched_setattr" => {
                 let policy = self.pick(&[0, 1, 2, 3, 5, 6]);
-                let words = [48 | policy << 32, self.below(128), self.below(20) | self.below(100) << 32, 0, 0, 0, 0];
+                let words = [48 | policy << 32, self.below(128), self.below(20) | self.below(WATCHER_PRIORITY) << 32, 0, 0, 0, 0];
                 [process, self.words(&words), 0, 0, 0, 0]
             }
             "sched_setaffinity" => [process, 8, self.words(&[self.word() & 15]), 0, 0, 0],

@@ -125,6 +125,10 @@ impl Watch {
     fn new(options: Options, signatures: Vec<Signature>) -> Result<Self> {
         fs::create_dir_all(DIRECTORY)?;
         round::prepare()?;
+        // Threads of a round that may go before all others and never sleep have the CPUs until somebody ends them: there is no throttle.
+        let first = libc::sched_param { sched_priority: calls::WATCHER_PRIORITY as i32 };
+        // SAFETY: the structure is valid. Rounds begin as ordinary processes.
+        checked(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &first) })?;
         let next = options.round.unwrap_or(0);
         Ok(Self {
             options,

@@ -6,7 +6,7 @@ use crate::fuzz::{self, Syscalls};
 use crate::test::{Check, Setting};
 
 /// Seconds of each run.
-const SECONDS: u64 = 45;
+const SECONDS: u64 = 60;
 
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let check = |cpus: u32| {
