@@ -40,7 +40,7 @@ fn seekable(file: &File) -> Result<(), Errno> {
     }
 }
 
-/// `fadvise64(2)`: advice is heard and not needed.
+/// `fadvise64(2)`: of files in memory the advice is checked and ignored, as by Linux (`mm/fadvise.c`).
 pub fn sys_fadvise64(task: &Task, fd: i32, _offset: i64, len: i64, advice: u32) -> SysResult {
     let file = task.file_io(fd)?;
     if len < 0 || advice > sys::POSIX_FADV_NOREUSE {

@@ -222,7 +222,7 @@ calls! {
     218 set_tid_address(Ptr) = [pids::sys_set_tid_address];
     219 restart_syscall() = [time::sys_restart_syscall];
     220 semtimedop(Int, Ptr, Num, Ptr) = [sem::sys_semtimedop];
-    221 fadvise64(Fd, Int, Int, Num) = [storage::sys_fadvise64]; // stub: advice is not needed in memory
+    221 fadvise64(Fd, Int, Int, Num) = [storage::sys_fadvise64];
     222 timer_create(Num, Ptr, Ptr) = [itimer::sys_timer_create];
     223 timer_settime(Int, Hex, Ptr, Ptr) = [itimer::sys_timer_settime];
     224 timer_gettime(Int, Ptr) = [itimer::sys_timer_gettime];
