@@ -298,7 +298,7 @@ const CLONE_ARGS_V0: usize = 64;
 /// `CLONE_CLEAR_SIGHAND`
 const CLEAR_SIGHAND: u64 = 1 << 32;
 
-/// The number that the child should have: there is one namespace, so at most one.
+/// The number that the child should have: there is one namespace of processes, so at most one.
 fn chosen_number(task: &Task, args: &CloneArgs) -> Result<Option<i32>, Errno> {
     match (args.set_tid_size, args.set_tid) {
         (0, 0) => Ok(None),

@@ -13,15 +13,13 @@ const CLASSES: [&str; 7] = ["cpu", "memory", "vm", "filesystem", "pipe", "schedu
 const FEW: &str = "cpu matrix qsort vm malloc mmap mremap dentry flock lease rename pipe fifo splice tee switch yield affinity futex kill sigq sigsuspend";
 
 /// Stressors that do not end with status 0, and why.
-const EXPLAINED: [(&str, &str); 12] = [
+const EXPLAINED: [(&str, &str); 10] = [
     ("aiol", "there is no io_setup(2)"),
     ("bind-mount", "stress-ng leaves it out itself, as it may hang any machine"),
     ("binderfs", "stress-ng has no --binderfs-ops"),
     ("mlockmany", "stress-ng leaves it out itself, as it may hang any machine"),
     ("netlink-proc", "there is no netlink connector"),
-    ("netlink-task", "there is no generic netlink"),
     ("oom-pipe", "stress-ng leaves it out itself, as it may hang any machine"),
-    ("physpage", "there is no /proc/PID/pagemap"),
     ("smi", "stress-ng leaves it out itself, as it may hang any machine"),
     ("swap", "nothing is swapped, so there is no swapon(2)"),
     ("uprobe", "there is no tracefs"),
