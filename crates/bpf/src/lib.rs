@@ -337,6 +337,119 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_is_beside_a_packet_has_its_number() {
+        struct Beside;
+        impl Data for Beside {
+            fn length(&self) -> u32 {
+                0
+            }
+
+            fn load(&self, _: u32, _: u32) -> Option<u32> {
+                None
+            }
+
+            fn beside(&self, number: u32) -> u32 {
+                1000 + number
+            }
+        }
+        let program = vec![op(0x20, BESIDE + 4, 0, 0), op(0x16, 0, 0, 0)];
+        assert_eq!(Program::new(program, Purpose::Packets).unwrap().run(&Beside), 1004);
+    }
+
+    /// What is just allowed is accepted, and what is just beyond it is not.
+    #[test]
+    fn bounds_are_where_they_should_be() {
+        let ret = op(0x06, 0, 0, 0);
+        let accepted = |code: Vec<Instruction>, purpose| Program::new(code, purpose).is_ok();
+        // Loads and stores of memory, by each of the four instructions.
+        for code in [0x60, 0x61, 0x02, 0x03] {
+            assert!(accepted(vec![op(code, 15, 0, 0), ret], CALLS), "{code:#x}");
+            assert!(!accepted(vec![op(code, 16, 0, 0), ret], CALLS), "{code:#x}");
+        }
+        // Jumps to the last instruction, and behind it, on either way.
+        assert!(accepted(vec![op(0x05, 0, 0, 0), ret], CALLS));
+        for code in [0x15, 0x25, 0x35, 0x45, 0x1d] {
+            assert!(accepted(vec![op(code, 0, 1, 0), ret, ret], CALLS) && accepted(vec![op(code, 0, 0, 1), ret, ret], CALLS));
+            assert!(!accepted(vec![op(code, 0, 2, 0), ret, ret], CALLS), "{code:#x}");
+            assert!(!accepted(vec![op(code, 0, 0, 2), ret, ret], CALLS), "{code:#x}");
+        }
+        assert!(!accepted(vec![op(0x0d, 0, 0, 0), ret], CALLS), "an unconditional jump by X");
+        assert!(!accepted(vec![op(0x55, 0, 0, 0), ret], CALLS), "a condition that there is not");
+        // Shifts, divisions and remainders by constants.
+        assert!(accepted(vec![op(0x64, 31, 0, 0), op(0x74, 31, 0, 0), op(0x34, 1, 0, 0), ret], CALLS));
+        assert!(!accepted(vec![op(0x74, 32, 0, 0), ret], CALLS));
+        assert!(accepted(vec![op(0x94, 1, 0, 0), op(0x9c, 0, 0, 0), ret], Purpose::Packets));
+        assert!(!accepted(vec![op(0x94, 0, 0, 0), ret], Purpose::Packets));
+        assert!(!accepted(vec![op(0x94, 1, 0, 0), ret], CALLS) && !accepted(vec![op(0x9c, 0, 0, 0), ret], CALLS));
+        assert!(!accepted(vec![op(0xb4, 0, 0, 0), ret], CALLS), "an operation that there is not");
+        // System calls are loaded as words from within; packets at any size and place.
+        assert!(accepted(vec![op(0x20, 60, 0, 0), ret], CALLS));
+        for code in [0x28, 0x30, 0x40, 0xb1] {
+            assert!(!accepted(vec![op(code, 0, 0, 0), ret], CALLS), "{code:#x}");
+            assert!(accepted(vec![op(code, u32::from(code == 0x28) * 999, 0, 0), ret], Purpose::Packets), "{code:#x}");
+        }
+        for (k, known) in [(0, true), (4, true), (60, true), (61, false), (62, false), (64, false)] {
+            assert_eq!(accepted(vec![op(0x20, BESIDE + k, 0, 0), ret], Purpose::Packets), known, "{k}");
+        }
+        for code in [0x38, 0x58, 0x08, 0x88, 0x68] {
+            assert!(!accepted(vec![op(code, 0, 0, 0), ret], Purpose::Packets), "{code:#x} has no such size");
+        }
+        // The length of the program, its end, and codes of more than a byte.
+        assert!(accepted(vec![ret; MAX_LENGTH], CALLS));
+        assert!(!accepted(vec![op(0x00, 1, 0, 0), op(0x07, 0, 0, 0)], CALLS), "it does not end by returning");
+        assert!(!accepted(vec![op(0x106, 0, 0, 0)], CALLS) && !accepted(vec![op(0x0e, 0, 0, 0)], CALLS));
+        assert!(!accepted(vec![op(0x0f, 0, 0, 0), ret], CALLS));
+    }
+
+    /// Each operation and condition, by a constant and by X.
+    #[test]
+    fn each_operation_does_its_own() {
+        let run = |a, code: u16, operand, ops: &[Instruction]| {
+            let by_x = [op(0x00, a, 0, 0), op(0x01, operand, 0, 0), op(code | BY_X, 0, ops.len() as u8, 0)];
+            let by_k = [op(0x00, a, 0, 0), op(0x01, 7, 0, 0), op(code, operand, ops.len() as u8, 0)];
+            let end = [op(0x16, 0, 0, 0)];
+            let run = |begin: &[Instruction]| {
+                Program::new([begin, ops, &end[..]].concat(), Purpose::Packets).unwrap().run(&(&[][..], &[][..]))
+            };
+            assert_eq!(run(&by_x), run(&by_k), "{code:#x}");
+            run(&by_k)
+        };
+        let calculations = [
+            (0x04, u32::MAX, 2, 1),
+            (0x14, 1, 2, u32::MAX),
+            (0x24, 3, 5, 15),
+            (0x34, 17, 5, 3),
+            (0x44, 0b1100, 0b1010, 0b1110),
+            (0x54, 0b1100, 0b1010, 0b1000),
+            (0x64, 3, 31, 1 << 31),
+            (0x74, 1 << 31, 31, 1),
+            (0x84, 5, 1, 5u32.wrapping_neg()),
+            (0x94, 17, 5, 2),
+            (0xa4, 0b1100, 0b1010, 0b0110),
+        ];
+        for (code, a, operand, result) in calculations {
+            assert_eq!(run(a, code, operand, &[]), result, "{code:#x}");
+        }
+        // A condition that holds leaves out what sets A to 99.
+        let conditions = [
+            (0x15, [(4, 5, false), (5, 5, true), (6, 5, false)]),
+            (0x25, [(4, 5, false), (5, 5, false), (6, 5, true)]),
+            (0x35, [(4, 5, false), (5, 5, true), (6, 5, true)]),
+            (0x45, [(4, 5, true), (2, 5, false), (0, 5, false)]),
+        ];
+        for (code, cases) in conditions {
+            for (a, operand, holds) in cases {
+                assert_eq!(run(a, code, operand, &[op(0x00, 99, 0, 0)]), if holds { a } else { 99 }, "{code:#x} {a} {operand}");
+            }
+        }
+        // Shifts by X may be by too much, and then nothing is left.
+        for code in [0x6c, 0x7c] {
+            let program = vec![op(0x00, 1, 0, 0), op(0x01, 32, 0, 0), op(code, 0, 0, 0), op(0x16, 0, 0, 0)];
+            assert_eq!(Program::new(program, CALLS).unwrap().run(&data(0, 0)), 0);
+        }
+    }
+
     proptest::proptest! {
         #[test]
         fn whatever_is_accepted_ends(ops in proptest::collection::vec((0u16..0x110, 0u32..80, 0u8..4, 0u8..4), 1..40), number in 0..500u32) {

@@ -329,6 +329,49 @@ mod tests {
         assert!(!trigger.check(5 * S, &pressure));
     }
 
+    /// The shares of one period, and of two, by the weights that Linux has.
+    #[test]
+    fn averages_are_those_of_linux() {
+        let shown = |pressure: &mut Pressure, now| {
+            let text = pressure.show(now).to_string();
+            text.lines().next().unwrap().rsplit_once(" total").unwrap().0.to_owned()
+        };
+        let mut pressure = Pressure::new();
+        pressure.begin(0, true);
+        assert_eq!(shown(&mut pressure, 2 * S - 1), "some avg10=0.00 avg60=0.00 avg300=0.00");
+        assert_eq!(shown(&mut pressure, 2 * S), "some avg10=18.12 avg60=3.27 avg300=0.66");
+        assert_eq!(shown(&mut pressure, 4 * S - 1), "some avg10=18.12 avg60=3.27 avg300=0.66");
+        assert_eq!(shown(&mut pressure, 4 * S), "some avg10=32.96 avg60=6.44 avg300=1.32");
+        // Two periods in one step are as two steps, but for what is rounded.
+        let mut later = Pressure::new();
+        later.begin(0, true);
+        assert_eq!(shown(&mut later, 4 * S), "some avg10=32.96 avg60=6.44 avg300=1.32");
+        // Half of the time.
+        let mut half = Pressure::new();
+        half.begin(S, true);
+        assert_eq!(shown(&mut half, 2 * S), "some avg10=9.06 avg60=1.63 avg300=0.33");
+    }
+
+    #[test]
+    fn a_trigger_is_told_at_its_threshold_and_from_its_beginning() {
+        let mut pressure = Pressure::new();
+        pressure.begin(0, false);
+        // What was before the trigger does not count; the text may end with a zero, and the limits are allowed.
+        let mut trigger = Trigger::parse("full 500000 500000\0", S, &pressure).unwrap();
+        assert!(!trigger.check(S + S / 2 - 1, &pressure));
+        assert!(trigger.check(S + S / 2, &pressure));
+        assert!(Trigger::parse("some 1 10000000", 0, &pressure).is_some());
+        for text in ["some 1 10000001", "some 1 499999", "some 500001 500000"] {
+            assert_eq!(Trigger::parse(text, 0, &pressure), None, "{text}");
+        }
+        // A new window begins when the old one is over, not before.
+        let mut trigger = Trigger::parse("full 100000 1000000", S, &pressure).unwrap();
+        assert!(trigger.check(S + S / 10, &pressure));
+        assert!(!trigger.check(2 * S - 1, &pressure) && !trigger.check(2 * S, &pressure));
+        assert!(!trigger.check(2 * S + S / 10 - 1, &pressure));
+        assert!(trigger.check(2 * S + S / 10, &pressure));
+    }
+
     #[test]
     fn nonsense_is_no_trigger() {
         for text in

@@ -88,6 +88,9 @@ mod tests {
         let mut crowded = Load::new();
         let [crowded, ..] = hundredths(crowded.update(60 * S, Work { busy_ns: 60 * S, stalled_ns: 60 * S }, 2));
         assert_eq!(crowded, again);
+        // Who waited and is gone counts as one.
+        let stalled = Load::new().update(60 * S, Work { busy_ns: 0, stalled_ns: 60 * S }, 0);
+        assert_eq!(stalled, Load::new().update(60 * S, busy(60), 0));
     }
 
     #[test]
@@ -98,5 +101,6 @@ mod tests {
         let idle = load.update(3660 * S, busy(7200), 0);
         assert!((71..=75).contains(&hundredths(idle)[0]), "{idle:?}");
         assert_eq!(load.update(3664 * S, busy(9999), 0), idle, "within a period nothing changes");
+        assert_eq!(Load::new().update(PERIOD_NS - 1, busy(9), 0), [0; 3]);
     }
 }

@@ -65,6 +65,52 @@ fn amd_has_leaves_of_its_own() {
     assert_eq!(place(without, 0b1_0111), (1, None, 7, 0));
 }
 
+/// Limits of what a processor says, and what is left out because it says too little.
+#[test]
+fn answers_that_are_short_or_make_no_sense() {
+    let intel = |most| (0, 0, [most, INTEL, 0, 0]);
+    // Leaf 0xB is read from 0xB on; a level without CPUs ends the list, one with a single CPU does not.
+    let b = [(0xb, 0, [0, 1, 1 << 8, 0]), level(0xb, 1, 4, 2)];
+    assert_eq!(place(levels(&[&[intel(0xb)], &b[..]].concat()), 0b1_0111), (1, None, 7, 0));
+    assert_eq!(levels(&[&[intel(0xa)], &b[..]].concat()), Levels::NONE);
+    let ends = [level(0xb, 0, 1, 1), (0xb, 1, [4, 0, 2 << 8, 0]), level(0xb, 2, 6, 2)];
+    assert_eq!(place(levels(&[&[intel(0xb)], &ends[..]].concat()), 0b1_0111), (0b1011, None, 0, 1));
+    // More threads than the package has room for.
+    let wrong = [level(0xb, 0, 5, 1), level(0xb, 1, 4, 2)];
+    assert_eq!(levels(&[&[intel(0xb)], &wrong[..]].concat()), Levels::NONE);
+    let same = [level(0xb, 0, 4, 1), level(0xb, 1, 4, 2)];
+    assert_eq!(place(levels(&[&[intel(0xb)], &same[..]].concat()), 0b1_0111), (1, None, 0, 7));
+    // Leaf 4 is not asked of a processor that has three; without the flag there is one CPU.
+    let counts = [(1, 0, [0, 16 << 16, 0, HTT]), (4, 0, [7 << 26 | 1, 0, 0, 0])];
+    assert_eq!(place(levels(&[&[intel(3)], &counts[..]].concat()), 0b1_0111), (1, None, 0, 7));
+    assert_eq!(levels(&[intel(4), (1, 0, [0, 16 << 16, 0, 0]), (4, 0, [7 << 26 | 1, 0, 0, 0])]), Levels::NONE);
+    // A list ends after eight levels.
+    let endless: Vec<_> = (0..12).map(|part| level(0xb, part, part, if part == 0 { 1 } else { 2 })).collect();
+    assert_eq!(levels(&[&[intel(0xb)], &endless[..]].concat()).place(1 << 7).package, 1);
+}
+
+#[test]
+fn amd_without_some_of_its_leaves() {
+    let amd = (0, 0, [1, AMD, 0, 0]);
+    let extended = |most: u32, sizes: u32, flags: u32| {
+        levels(&[
+            amd,
+            (0x8000_0000, 0, [most, 0, 0, 0]),
+            (0x8000_0001, 0, [0, 0, flags, 0]),
+            (0x8000_0008, 0, [0, 0, sizes, 0]),
+            (0x8000_001e, 0, [0, 1 << 8, 0, 0]),
+        ])
+    };
+    const EXTENDED: u32 = 1 << 22;
+    assert_eq!(extended(0x8000_0007, 4 << 12, EXTENDED), Levels::NONE);
+    // The number of CPUs, less one, where the bits are not stated.
+    assert_eq!(place(extended(0x8000_0008, 15, EXTENDED), 0b1_0111), (1, None, 7, 0));
+    assert_eq!(place(extended(0x8000_0008, 16, EXTENDED), 0b1_0111), (0, None, 0b1_0111, 0));
+    assert_eq!(place(extended(0x8000_001d, 4 << 12, EXTENDED), 0b1_0111), (1, None, 7, 0));
+    assert_eq!(place(extended(0x8000_001e, 4 << 12, EXTENDED), 0b1_0111), (1, None, 3, 1));
+    assert_eq!(place(extended(0x8000_001e, 4 << 12, !EXTENDED), 0b1_0111), (1, None, 7, 0));
+}
+
 #[test]
 fn who_says_nothing_has_a_core_for_each_cpu() {
     assert_eq!(levels(&[(0, 0, [1, INTEL, 0, 0])]), Levels::NONE);
