@@ -1,7 +1,7 @@
 //! The park mailbox: how a CPU that nobody uses is handed to an instance (design decision 4).
 //!
 //! Each CPU has one [`Slot`] in supervisor-owned memory. A parked CPU halts in the park page and looks at its slot after
-//! every NMI. The protocol is *stage, then claim*:
+//! every NMI, and once when it comes in. The protocol is *stage, then claim*:
 //!
 //! 1. the publisher fills `cr3`, `rip`, `arg` and a new `epoch`, stores [`ticket`]`(epoch)` in `ready` (release) and sends an
 //!    NMI;

@@ -293,6 +293,7 @@ fn place(
         FileType::Socket => NewKind::Socket,
         FileType::Char => NewKind::Char(header.rdev),
         FileType::Block => NewKind::Block(header.rdev),
+        FileType::Anonymous => return Err(What::BadKind),
     };
     match dir.unlink(leaf) {
         Ok(()) | Err(Errno::ENOENT) => {}

@@ -3,7 +3,7 @@
 
 use crate::mount::{Cover, Mount};
 use crate::names::NameMap;
-use crate::{FileOps, FileType, Inode, Metadata, OpenFlags, Result};
+use crate::{FileOps, FileType, Inode, Metadata, OpenFlags, Result, SetAttr};
 use crate::{dcache, inotify};
 use abi::errno::Errno;
 use alloc::format;
@@ -251,7 +251,7 @@ impl Path {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let ino = NEXT.fetch_add(1, Ordering::Relaxed);
         let meta = Metadata::generated(crate::mount::ANON_DEV, ino, kind, mode);
-        let inode = Arc::new(AnonInode { meta, open });
+        let inode = Arc::new(AnonInode { kind, meta: Mutex::new(meta), open });
         if name.ends_with(':') { Self::unnamed(inode, &format!("{name}[{ino}]")) } else { Self::unnamed(inode, name) }
     }
 
@@ -368,17 +368,23 @@ impl Path {
 
 /// A file that exists only as an opening: a pipe's end, an event counter.
 struct AnonInode<F> {
-    meta: Metadata,
+    kind: FileType,
+    meta: Mutex<Metadata>,
     open: F,
 }
 
 impl<F: Fn(OpenFlags) -> Result<Arc<dyn FileOps>> + Send + Sync + 'static> Inode for AnonInode<F> {
     fn metadata(&self) -> Metadata {
-        self.meta
+        *self.meta.lock()
     }
 
     fn kind(&self) -> FileType {
-        self.meta.kind
+        self.kind
+    }
+
+    fn set_attr(&self, change: &SetAttr) -> Result<()> {
+        change.apply_to(&mut self.meta.lock());
+        Ok(())
     }
 
     fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Option<Arc<dyn FileOps>>> {

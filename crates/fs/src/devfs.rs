@@ -4,6 +4,7 @@
 //! driver. The memory devices (`null`, `zero`, `full`, `random`, `urandom`) live here.
 
 use crate::file::{FileOps, OpenFlags};
+use crate::ioctl::Request;
 use crate::mount::FileSystem;
 use crate::ramfs::RamFs;
 use crate::{DeviceId, File, FileType, Inode, NewInode, NewKind, Result, Whence};
@@ -147,6 +148,11 @@ enum MemoryDevice {
     Random,
 }
 
+/// `ioctl(2)`: how many random bits the pool of random numbers has.
+const RNDGETENTCNT: u32 = 0x8004_5200;
+/// It is full from the beginning.
+const RANDOM_BITS: i32 = 256;
+
 struct MemoryDriver {
     minor: u32,
     kind: MemoryDevice,
@@ -194,6 +200,14 @@ impl FileOps for MemoryDriver {
         if self.kind == MemoryDevice::Full { Err(Errno::ENOSPC) } else { Ok(buf.len()) }
     }
 
+    fn has_offsets(&self) -> bool {
+        true
+    }
+
+    fn looks_at_data(&self) -> bool {
+        self.kind == MemoryDevice::Random
+    }
+
     fn read_at(&self, file: &File, _: u64, buf: &mut [u8]) -> Result<usize> {
         self.read(file, buf)
     }
@@ -221,8 +235,12 @@ impl FileOps for MemoryDriver {
         }
     }
 
-    fn sync(&self) -> Result<()> {
-        Ok(())
+    fn ioctl(&self, _: &File, request: &Request<'_>) -> Result<usize> {
+        match (self.kind, request.command) {
+            (MemoryDevice::Random, RNDGETENTCNT) => request.write(&RANDOM_BITS).map(|()| 0),
+            (MemoryDevice::Random, _) => Err(Errno::EINVAL),
+            _ => Err(Errno::ENOTTY),
+        }
     }
 }
 

@@ -11,9 +11,9 @@ use abi::errno::Errno;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use linux_raw_sys::general as sys;
 use task::Mutex;
+use task::sync::{AtomicBool, AtomicU32, Ordering};
 
 /// What goes together with `EPOLLEXCLUSIVE`.
 const WITH_EXCLUSIVE: u32 =
@@ -80,10 +80,7 @@ impl Watcher for Entry {
             return false;
         }
         match self.set.upgrade() {
-            Some(set) => {
-                set.enqueue(self);
-                set.waiting.load(Ordering::SeqCst) > 0
-            }
+            Some(set) => set.enqueue(self),
             None => false,
         }
     }
@@ -98,8 +95,6 @@ pub struct Epoll {
     entries: Mutex<BTreeMap<Key, Arc<Entry>>>,
     ready: Mutex<VecDeque<Arc<Entry>>>,
     waiters: Source,
-    /// How many threads wait.
-    waiting: AtomicUsize,
     this: Weak<Epoll>,
 }
 
@@ -110,7 +105,6 @@ pub fn epoll(flags: OpenFlags) -> Arc<File> {
         entries: Mutex::new(BTreeMap::new()),
         ready: Mutex::new(VecDeque::new()),
         waiters: Source::new(),
-        waiting: AtomicUsize::new(0),
         this: this.clone(),
     });
     File::anonymous("anon_inode:[eventpoll]", Arc::new(EpollFile(set)), flags | OpenFlags::RDWR)
@@ -139,25 +133,24 @@ impl Epoll {
         entries.range((fd, 0)..=(fd, usize::MAX)).filter_map(|(_, entry)| entry.file.upgrade()).nth(skip)
     }
 
-    /// Puts an entry on the ready list, if it is not there yet, and wakes waiters.
-    fn enqueue(&self, entry: Arc<Entry>) {
-        if !entry.queued.swap(true, Ordering::AcqRel) {
-            self.ready.lock().push_back(entry);
-            self.waiters.notify();
+    /// Puts an entry on the ready list, if it is not there yet, and wakes waiters. True if that woke somebody, who was not woken already
+    /// for another change.
+    fn enqueue(&self, entry: Arc<Entry>) -> bool {
+        if entry.queued.swap(true, Ordering::AcqRel) {
+            return false;
         }
+        self.ready.lock().push_back(entry);
+        self.waiters.notify_and_count()
     }
 
     /// Watches `file` (`EPOLL_CTL_ADD`).
     ///
     /// # Errors
-    /// `EINVAL` for what does not go with `EPOLLEXCLUSIVE`, `EEXIST`, `EPERM` for a file that is always ready, `ELOOP` for sets that would watch one another in a ring.
+    /// `EINVAL` for what does not go with `EPOLLEXCLUSIVE`, `EEXIST`, `ELOOP` for sets that would watch one another in a ring.
     pub fn add(&self, fd: i32, file: &Arc<File>, interest: Interest) -> Result<()> {
         let exclusive = interest.events & sys::EPOLLEXCLUSIVE != 0;
         if exclusive && (interest.events & !WITH_EXCLUSIVE != 0 || file.ops_as::<EpollFile>().is_some()) {
             return Err(Errno::EINVAL);
-        }
-        if !file.ops().pollable() {
-            return Err(Errno::EPERM);
         }
         if let Some(inner) = file.ops_as::<EpollFile>()
             && inner.0.leads_to(self, MAX_NESTING)
@@ -200,10 +193,10 @@ impl Epoll {
     /// Changes what is watched for (`EPOLL_CTL_MOD`).
     ///
     /// # Errors
-    /// `ENOENT` if the file is not in the set, `EINVAL` if it is watched, or is to be, with `EPOLLEXCLUSIVE`.
+    /// `ENOENT` if the file is not in the set, `EINVAL` if it is watched with `EPOLLEXCLUSIVE`.
     pub fn modify(&self, fd: i32, file: &Arc<File>, interest: Interest) -> Result<()> {
         let entry = self.entries.lock().get(&key(fd, file)).cloned().ok_or(Errno::ENOENT)?;
-        if entry.exclusive || interest.events & sys::EPOLLEXCLUSIVE != 0 {
+        if entry.exclusive {
             return Err(Errno::EINVAL);
         }
         *entry.interest.lock() = Some(interest);
@@ -233,10 +226,7 @@ impl Epoll {
                 return Ok(found);
             }
             let any = || (!self.ready.lock().is_empty()).then_some(());
-            self.waiting.fetch_add(1, Ordering::SeqCst);
-            let waited = self.waiters.wait_until(deadline, any);
-            self.waiting.fetch_sub(1, Ordering::SeqCst);
-            waited.map_err(|_| Errno::EINTR)?;
+            self.waiters.wait_until(deadline, any).map_err(|_| Errno::EINTR)?;
         }
     }
 
@@ -287,6 +277,11 @@ impl Epoll {
 }
 
 impl FileOps for EpollFile {
+    /// It is neither read nor written.
+    fn least_transfer(&self) -> usize {
+        usize::MAX
+    }
+
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
             table.watch(&self.0.waiters);

@@ -63,6 +63,10 @@ impl FileOps for EventFd {
         Ok(8)
     }
 
+    fn least_transfer(&self) -> usize {
+        size_of::<u64>()
+    }
+
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
             table.watch_for(&self.readable, Events::READABLE);

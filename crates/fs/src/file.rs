@@ -71,6 +71,16 @@ pub trait FileOps: Any + Send + Sync {
         Err(Errno::ESPIPE)
     }
 
+    /// Whether [`Self::read_at`] and [`Self::write_at`] are more than errors.
+    fn has_offsets(&self) -> bool {
+        false
+    }
+
+    /// Whether it makes a difference what is written: a device that takes everything need not see it.
+    fn looks_at_data(&self) -> bool {
+        true
+    }
+
     /// Moves the position.
     ///
     /// # Errors
@@ -94,6 +104,11 @@ pub trait FileOps: Any + Send + Sync {
     /// Whether a read goes on until the buffer is full or the end is reached, rather than giving what there is now.
     fn fills_buffers(&self) -> bool {
         !self.pollable()
+    }
+
+    /// The least bytes of a read or write; a shorter one is `EINVAL`, also one of nothing.
+    fn least_transfer(&self) -> usize {
+        0
     }
 
     /// A device's own operations.
@@ -195,8 +210,18 @@ impl File {
     /// programs it looks like a pipe; opening it again (`/dev/stdin`) shares its operations.
     #[must_use]
     pub fn anonymous(name: &str, ops: Arc<dyn FileOps>, flags: OpenFlags) -> Arc<Self> {
+        Self::unnamed(name, FileType::Anonymous, ops, flags)
+    }
+
+    /// The same for what programs are to take for a pipe. (Node.js throws away what it writes to a standard stream without a type.)
+    #[must_use]
+    pub fn stream(name: &str, ops: Arc<dyn FileOps>, flags: OpenFlags) -> Arc<Self> {
+        Self::unnamed(name, FileType::Fifo, ops, flags)
+    }
+
+    fn unnamed(name: &str, kind: FileType, ops: Arc<dyn FileOps>, flags: OpenFlags) -> Arc<Self> {
         let again = Arc::downgrade(&ops);
-        let path = Path::anonymous(name, FileType::Fifo, 0o600, move |_| again.upgrade().ok_or(Errno::ENXIO));
+        let path = Path::anonymous(name, kind, 0o600, move |_| again.upgrade().ok_or(Errno::ENXIO));
         Self::new(path, ops, flags)
     }
 
@@ -380,12 +405,15 @@ impl File {
         result
     }
 
-    /// Writes at an offset (behind the end if opened with `O_APPEND`, as Linux does).
+    /// Writes at an offset (behind the end if opened with `O_APPEND`, as Linux does). An empty buffer writes nothing and changes nothing.
     ///
     /// # Errors
     /// As [`File::write`]; `ESPIPE` where there are no offsets.
     pub fn write_at(&self, offset: u64, buf: &[u8]) -> Result<usize> {
         self.require(self.flags().writable())?;
+        if buf.is_empty() && self.inode().kind() == FileType::Regular {
+            return Ok(0);
+        }
         let result = self.ops.write_at(self, offset, buf);
         self.note(&result, sys::IN_MODIFY);
         result
@@ -399,6 +427,9 @@ impl File {
         self.require(self.flags().writable())?;
         if self.inode().kind() != FileType::Regular {
             return self.write(buf);
+        }
+        if buf.is_empty() {
+            return Ok(0);
         }
         let (at, n) = self.inode().append(buf)?;
         inotify::happened(self.path.dentry(), sys::IN_MODIFY);

@@ -1,5 +1,7 @@
 //! The flags of `open(2)`.
 
+use crate::{Access, Result};
+use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
 bitflags::bitflags! {
@@ -28,7 +30,7 @@ bitflags::bitflags! {
         const ASYNC = sys::FASYNC;
         /// Bypass caches (accepted).
         const DIRECT = sys::O_DIRECT;
-        /// Offsets beyond 2 GiB (always so).
+        /// Offsets beyond 2 GiB: always so, but only `open(2)` says it.
         const LARGEFILE = sys::O_LARGEFILE;
         /// It must be a directory.
         const DIRECTORY = sys::O_DIRECTORY;
@@ -54,6 +56,39 @@ impl OpenFlags {
     pub const SETTABLE: Self = Self::APPEND.union(Self::NONBLOCK).union(Self::ASYNC).union(Self::DIRECT).union(Self::NOATIME);
     /// What concerns the call of `open(2)` only and is not remembered.
     pub(crate) const TRANSIENT: Self = Self::CREAT.union(Self::EXCL).union(Self::NOCTTY).union(Self::TRUNC).union(Self::CLOEXEC);
+
+    /// What is left of other flags beside `PATH`.
+    const BESIDE_PATH: Self = Self::PATH.union(Self::DIRECTORY).union(Self::NOFOLLOW).union(Self::CLOEXEC);
+
+    /// The flags as `open(2)` takes them: `PATH` leaves most others without a meaning.
+    ///
+    /// # Errors
+    /// `EINVAL` if they do not go together.
+    pub fn checked(self) -> Result<Self> {
+        if self.contains(Self::PATH) {
+            return Ok(self & Self::BESIDE_PATH);
+        }
+        let unnamed = Self::TMPFILE.difference(Self::DIRECTORY);
+        let writes = self.difference(Self::TRUNC).wanted().0 & Access::WRITE.0 != 0;
+        if self.intersects(unnamed) && !(self.contains(Self::TMPFILE) && writes) {
+            return Err(Errno::EINVAL);
+        }
+        if self.contains(Self::CREAT.union(Self::DIRECTORY)) { Err(Errno::EINVAL) } else { Ok(self | Self::LARGEFILE) }
+    }
+
+    /// What the file must permit. The access mode 3, for nothing but `ioctl(2)`, asks for both and grants neither.
+    #[must_use]
+    pub const fn wanted(self) -> Access {
+        if self.contains(Self::PATH) {
+            return Access::NONE;
+        }
+        let mode = match self.bits() & sys::O_ACCMODE {
+            sys::O_RDONLY => Access::READ,
+            sys::O_WRONLY => Access::WRITE,
+            _ => Access::READ.and(Access::WRITE),
+        };
+        if self.contains(Self::TRUNC) { mode.and(Access::WRITE) } else { mode }
+    }
 
     /// Whether the access mode has reading.
     #[must_use]

@@ -70,6 +70,16 @@ bitflags::bitflags! {
         const NOREPLACE = linux_raw_sys::general::RENAME_NOREPLACE;
         /// Swap the two.
         const EXCHANGE = linux_raw_sys::general::RENAME_EXCHANGE;
+        /// Leave a whiteout, the character device 0:0, in the old place: for who lays file systems over each other.
+        const WHITEOUT = linux_raw_sys::general::RENAME_WHITEOUT;
+    }
+}
+
+impl RenameFlags {
+    /// Whether they do not contradict each other.
+    #[must_use]
+    pub const fn go_together(self) -> bool {
+        !self.contains(Self::EXCHANGE) || !self.intersects(Self::NOREPLACE.union(Self::WHITEOUT))
     }
 }
 
@@ -164,12 +174,19 @@ pub trait Inode: Any + Send + Sync {
         Err(Errno::EPERM)
     }
 
-    /// Moves `name` to `to_name` in `to` (of the same file system), in one step for every observer.
+    /// Moves `name` to `to_name` in `to` (of the same file system), in one step for every observer; `whiteout` is left in the old place.
     ///
     /// # Errors
     /// `ENOENT`, `EEXIST`, `ENOTEMPTY`, `EISDIR`, `ENOTDIR`, `EPERM`.
-    fn rename(&self, name: &[u8], to: &Arc<dyn Inode>, to_name: &[u8], flags: RenameFlags) -> Result<()> {
-        let _ = (name, to, to_name, flags);
+    fn rename(
+        &self,
+        name: &[u8],
+        to: &Arc<dyn Inode>,
+        to_name: &[u8],
+        flags: RenameFlags,
+        whiteout: Option<&NewInode<'_>>,
+    ) -> Result<()> {
+        let _ = (name, to, to_name, flags, whiteout);
         Err(Errno::EPERM)
     }
 

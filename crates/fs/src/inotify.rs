@@ -105,25 +105,29 @@ pub fn inotify(flags: OpenFlags) -> Arc<File> {
     File::anonymous("anon_inode:inotify", Arc::new(InotifyFile(group)), flags | OpenFlags::RDONLY)
 }
 
+/// Whether a mask has an event, and nothing that means nothing.
+///
+/// # Errors
+/// `EINVAL` if not.
+pub fn check_mask(mask: u32) -> Result<()> {
+    const KNOWN: u32 = sys::IN_ALL_EVENTS
+        | ALWAYS
+        | sys::IN_ISDIR
+        | sys::IN_ONLYDIR
+        | sys::IN_DONT_FOLLOW
+        | sys::IN_EXCL_UNLINK
+        | sys::IN_MASK_ADD
+        | sys::IN_MASK_CREATE
+        | sys::IN_ONESHOT;
+    if mask & !KNOWN != 0 || mask & KNOWN == 0 { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
 impl Inotify {
-    /// Watches `inode` for what `mask` says (`inotify_add_watch(2)`), or changes what it is watched for. Returns the descriptor.
+    /// Watches `inode` for what `mask`, which [`check_mask`] has seen, says (`inotify_add_watch(2)`), or changes what it is watched for. Returns the descriptor.
     ///
     /// # Errors
-    /// `EINVAL` for a mask without events, `EEXIST` with `IN_MASK_CREATE`, `ENOSPC` beyond [`MAX_WATCHES`].
+    /// `EEXIST` with `IN_MASK_CREATE`, `ENOSPC` beyond [`MAX_WATCHES`].
     pub fn add(&self, inode: &Arc<dyn Inode>, mask: u32) -> Result<i32> {
-        const KNOWN: u32 = sys::IN_ALL_EVENTS
-            | ALWAYS
-            | sys::IN_ISDIR
-            | sys::IN_ONLYDIR
-            | sys::IN_DONT_FOLLOW
-            | sys::IN_EXCL_UNLINK
-            | sys::IN_MASK_ADD
-            | sys::IN_MASK_CREATE
-            | sys::IN_ONESHOT;
-        let both = sys::IN_MASK_ADD | sys::IN_MASK_CREATE;
-        if mask & KNOWN == 0 || mask & both == both {
-            return Err(Errno::EINVAL);
-        }
         let kept = mask & (sys::IN_ALL_EVENTS | sys::IN_EXCL_UNLINK | sys::IN_ONESHOT);
         let mut table = MARKS.lock();
         let of_file = table.entry(key(inode)).or_default();

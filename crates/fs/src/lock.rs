@@ -1,7 +1,7 @@
 //! Advisory locks: `flock(2)`, POSIX record locks and open-file-description locks (`fcntl(2)`).
 //!
 //! Locks live beside the files, in a table by (device, inode); a file nobody locks costs nothing. The two families do not see each
-//! other, as on Linux. Deadlocks between waiters of record locks are not detected (`EDEADLK` is never returned); a signal ends a wait.
+//! other, as on Linux. Who would wait for a process that waits for him, directly or through others, is refused (`EDEADLK`): `WAITS`.
 
 use crate::poll::Source;
 use crate::{File, Result};
@@ -9,6 +9,7 @@ use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
 use task::Mutex;
 
 /// Who holds a record lock.
@@ -84,6 +85,8 @@ fn entry(file: &File) -> Arc<Entry> {
 
 /// After locks were released: tells waiters, and forgets the file if nothing is left.
 fn released(key: (u64, u64), entry: &Arc<Entry>) {
+    let file = Arc::as_ptr(entry).addr();
+    WAITS.lock().retain(|wait| wait.file != file);
     entry.changed.notify();
     let removed;
     {
@@ -152,11 +155,13 @@ impl Locks {
         })
     }
 
-    /// Replaces whatever the owner holds of the range.
+    /// Replaces whatever the owner holds of the range. The records of an owner stand together and in order, and those of one kind that
+    /// touch are one.
     fn set(&mut self, owner: Owner, range: Range, lock: Option<bool>) {
-        let mut kept = Vec::with_capacity(self.records.len() + 2);
-        for r in self.records.drain(..) {
-            if !r.owner.same(owner) || r.range.end <= range.start || range.end <= r.range.start {
+        let at = self.records.iter().position(|r| r.owner.same(owner)).unwrap_or(self.records.len());
+        let mut kept = Vec::new();
+        for r in self.records.extract_if(.., |r| r.owner.same(owner)) {
+            if r.range.end <= range.start || range.end <= r.range.start {
                 kept.push(r);
                 continue;
             }
@@ -168,36 +173,88 @@ impl Locks {
             }
         }
         if let Some(exclusive) = lock {
-            kept.push(Record { owner, range, exclusive });
+            let mut whole = range;
+            kept.retain(|r| {
+                let touches = r.exclusive == exclusive && r.range.start <= whole.end && whole.start <= r.range.end;
+                if touches {
+                    whole = Range { start: whole.start.min(r.range.start), end: whole.end.max(r.range.end) };
+                }
+                !touches
+            });
+            kept.push(Record { owner, range: whole, exclusive });
+            kept.sort_by_key(|r| r.range.start);
         }
-        self.records = kept;
+        self.records.splice(at..at, kept);
     }
+}
+
+/// A process that waits for a record lock of another.
+struct Wait {
+    /// Which call it is.
+    call: u64,
+    /// The file, by its entry's address.
+    file: usize,
+    waiter: Owner,
+    holder: Owner,
+}
+
+/// Who waits for whom. Whatever changes about a file's locks takes its waits out: those who wait look again, and say so again.
+static WAITS: Mutex<Vec<Wait>> = Mutex::new(Vec::new());
+
+/// Through how many processes a ring of waits is looked for.
+const MAX_RING: usize = 10;
+
+/// Notes that one process begins to wait for another.
+///
+/// # Errors
+/// `EDEADLK` if the other waits for the first.
+fn begin_wait(wait: Wait) -> Result<()> {
+    let mut waits = WAITS.lock();
+    waits.retain(|other| other.call != wait.call);
+    let mut holder = wait.holder;
+    for _ in 0..MAX_RING {
+        if holder.same(wait.waiter) {
+            return Err(Errno::EDEADLK);
+        }
+        let Some(next) = waits.iter().find(|other| other.waiter.same(holder)) else { break };
+        holder = next.holder;
+    }
+    waits.push(wait);
+    Ok(())
 }
 
 /// Sets (`Some(exclusive)`) or clears (`None`) a record lock.
 ///
 /// # Errors
-/// `EAGAIN` instead of waiting, `ERESTARTSYS` when interrupted.
+/// `EAGAIN` instead of waiting, `ERESTARTSYS` when interrupted, `EDEADLK`.
 pub fn set_record(file: &File, owner: Owner, range: Range, lock: Option<bool>, wait: bool) -> Result<()> {
+    static CALLS: AtomicU64 = AtomicU64::new(0);
     let entry = entry(file);
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
     let attempt = || {
         let mut locks = entry.locks.lock();
         if let Some(exclusive) = lock {
-            if locks.conflict(owner, range, exclusive).is_some() {
-                return None;
+            if let Some(found) = locks.conflict(owner, range, exclusive) {
+                let processes = matches!((owner, found.owner), (Owner::Process { .. }, Owner::Process { .. }));
+                let wait_for = Wait { call, file: Arc::as_ptr(&entry).addr(), waiter: owner, holder: found.owner };
+                return if wait && processes { begin_wait(wait_for).err().map(Err) } else { None };
             }
             file.note_lock();
         }
         locks.set(owner, range, lock);
-        Some(())
+        Some(Ok(()))
     };
-    match attempt() {
-        Some(()) => {}
+    let result = match attempt() {
+        Some(result) => result,
         None if !wait => return Err(Errno::EAGAIN),
-        None => entry.changed.wait(attempt)?,
-    }
+        None => {
+            let result = entry.changed.wait(attempt).flatten();
+            WAITS.lock().retain(|wait| wait.call != call);
+            result
+        }
+    };
     released(key(file), &entry);
-    Ok(())
+    result
 }
 
 /// What stands in the way of a record lock: whose it is (a process id, or -1 for an opening's), its range, and whether it is exclusive.
@@ -239,6 +296,28 @@ mod tests {
         assert!(hit(0, 40) && hit(60, 61) && hit(39, 41));
         assert!(!hit(40, 60) && !hit(100, 200));
         assert!(locks.conflict(process(1), Range { start: 0, end: 100 }, true).is_none());
+    }
+
+    #[test]
+    fn locks_that_touch_are_one() {
+        let mut locks = Locks::default();
+        let mut set = |start, end, exclusive| locks.set(process(1), Range { start, end }, exclusive);
+        set(20, 30, Some(true));
+        set(0, 10, Some(true));
+        set(40, 50, Some(false));
+        set(10, 20, Some(true));
+        set(30, 40, Some(false));
+        let shown: Vec<_> = locks.records.iter().map(|r| (r.range.start, r.range.end, r.exclusive)).collect();
+        assert_eq!(shown, [(0, 30, true), (30, 50, false)]);
+    }
+
+    #[test]
+    fn rings_of_waits_are_refused() {
+        let wait = |call, waiter, holder| begin_wait(Wait { call, file: 0, waiter: process(waiter), holder: process(holder) });
+        assert!(wait(1, 101, 102).is_ok() && wait(2, 102, 103).is_ok());
+        assert_eq!(wait(3, 103, 101), Err(Errno::EDEADLK));
+        assert!(wait(2, 102, 104).is_ok() && wait(3, 103, 101).is_ok());
+        WAITS.lock().clear();
     }
 
     #[test]

@@ -20,12 +20,19 @@ pub fn seek_position(position: u64, end: Option<u64>, whence: Whence, offset: i6
     if i64::try_from(result).is_err() { Err(Errno::EOVERFLOW) } else { Ok(result) }
 }
 
+/// Refuses a transfer that would go beyond the greatest offset.
+fn check_end(offset: u64, len: usize) -> Result<()> {
+    let end = offset.checked_add(len as u64);
+    if end.is_some_and(|end| i64::try_from(end).is_ok()) { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
 /// An opening of a file with contents.
 pub(crate) struct Regular;
 
 impl FileOps for Regular {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
         file.with_offset(|offset| {
+            check_end(*offset, buf.len())?;
             let n = file.inode().read_at(*offset, buf)?;
             *offset += n as u64;
             file.accessed();
@@ -35,6 +42,7 @@ impl FileOps for Regular {
 
     fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
         file.with_offset(|offset| {
+            check_end(*offset, buf.len())?;
             let (at, n) = if file.flags().contains(OpenFlags::APPEND) {
                 file.inode().append(buf)?
             } else {
@@ -43,6 +51,10 @@ impl FileOps for Regular {
             *offset = at + n as u64;
             Ok(n)
         })
+    }
+
+    fn has_offsets(&self) -> bool {
+        true
     }
 
     fn read_at(&self, file: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -92,6 +104,10 @@ impl FileOps for Directory {
         Err(Errno::EISDIR)
     }
 
+    fn has_offsets(&self) -> bool {
+        true
+    }
+
     fn read_at(&self, _: &File, _: u64, _: &mut [u8]) -> Result<usize> {
         Err(Errno::EISDIR)
     }
@@ -108,6 +124,9 @@ impl FileOps for Directory {
     }
 
     fn readdir(&self, file: &File, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        if file.path().dentry().removed() {
+            return Err(Errno::ENOENT);
+        }
         file.with_offset(|position| {
             let parent_ino = file.path().parent().map_or(0, |p| p.inode().metadata().ino);
             let own = [(&b"."[..], file.metadata().ino), (&b".."[..], parent_ino)];

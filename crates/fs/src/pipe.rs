@@ -18,8 +18,10 @@ use task::Mutex;
 pub const PIPE_BUF: usize = 4096;
 /// What a new pipe holds.
 pub const CAPACITY: usize = 65_536;
-/// The most that `F_SETPIPE_SZ` grants.
+/// The most that `F_SETPIPE_SZ` grants to everybody.
 pub const MAX_CAPACITY: usize = 1 << 20;
+/// The most that it grants at all; Linux has no memory for the descriptions of more pages.
+const TOP_CAPACITY: usize = 1 << 28;
 
 struct State {
     data: VecDeque<u8>,
@@ -170,18 +172,38 @@ impl PipeEnd {
         self.pipe.state.lock().capacity
     }
 
-    /// Sets the capacity, rounded up to a power of two of pages (`F_SETPIPE_SZ`).
+    /// Reads what is there now, without waiting.
     ///
     /// # Errors
-    /// `EPERM` beyond [`MAX_CAPACITY`], `EBUSY` if more is in the pipe.
-    pub fn set_capacity(&self, bytes: usize) -> Result<usize> {
-        if bytes > MAX_CAPACITY {
-            return Err(Errno::EPERM);
+    /// `EAGAIN` if nothing is there and somebody may still write.
+    pub fn read_now(&self, buf: &mut [u8]) -> Result<usize> {
+        self.pipe.read(buf, true)
+    }
+
+    /// Puts back the end of what was read, which nobody got.
+    pub fn unread(&self, bytes: &[u8]) {
+        self.pipe.put_back(bytes);
+    }
+
+    /// Sets the capacity, rounded up to a power of two of pages (`F_SETPIPE_SZ`). Who grows it beyond [`MAX_CAPACITY`] must be
+    /// allowed to have `any`.
+    ///
+    /// # Errors
+    /// `EINVAL` for what no pipe can hold, `EPERM`, `ENOMEM`, `EBUSY` if more is in the pipe.
+    pub fn set_capacity(&self, bytes: usize, any: bool) -> Result<usize> {
+        if bytes > 1 << 31 {
+            return Err(Errno::EINVAL);
         }
         let bytes = bytes.max(PIPE_BUF).next_power_of_two();
         let mut state = self.pipe.state.lock();
+        if bytes > state.capacity && bytes > MAX_CAPACITY && !any {
+            return Err(Errno::EPERM);
+        }
         if state.data.len() > bytes {
             return Err(Errno::EBUSY);
+        }
+        if bytes > TOP_CAPACITY {
+            return Err(Errno::ENOMEM);
         }
         state.capacity = bytes;
         drop(state);
@@ -272,7 +294,7 @@ pub fn pipe(flags: OpenFlags) -> (Arc<File>, Arc<File>) {
         let pipe = again.upgrade().ok_or(Errno::ENXIO)?;
         Ok(Arc::new(pipe.end(flags.readable(), flags.writable()).0))
     });
-    let reader = File::new(path.clone(), Arc::new(pipe.end(true, false).0), flags | OpenFlags::RDONLY);
+    let reader = File::new(path.clone(), Arc::new(pipe.end(true, false).0), flags - OpenFlags::DIRECT);
     let writer = File::new(path, Arc::new(pipe.end(false, true).0), flags | OpenFlags::WRONLY);
     (reader, writer)
 }
@@ -280,10 +302,13 @@ pub fn pipe(flags: OpenFlags) -> (Arc<File>, Arc<File>) {
 /// Opens a named pipe (`fifo(7)`): waits for the other side unless `O_NONBLOCK` or `O_RDWR`.
 ///
 /// # Errors
-/// `ENXIO` for a non-blocking writer without a reader, `ERESTARTSYS` when interrupted.
+/// `ENXIO` for a non-blocking writer without a reader, `EINVAL` for who neither reads nor writes, `ERESTARTSYS` when interrupted.
 pub(crate) fn open_fifo(pipe: &Arc<Pipe>, flags: OpenFlags) -> Result<Arc<dyn FileOps>> {
     let nonblocking = flags.contains(OpenFlags::NONBLOCK);
     let (reads, writes) = (flags.readable(), flags.writable());
+    if !reads && !writes {
+        return Err(Errno::EINVAL);
+    }
     if writes && !reads && nonblocking && pipe.state.lock().readers == 0 {
         return Err(Errno::ENXIO);
     }

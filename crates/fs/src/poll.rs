@@ -8,8 +8,8 @@ use crate::{File, Result};
 use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use linux_raw_sys::general as sys;
+use task::sync::{AtomicBool, AtomicUsize, Ordering, fence};
 use task::{Mutex, MutexGuard, WaitError, WaitQueue};
 
 bitflags::bitflags! {
@@ -105,6 +105,15 @@ impl Source {
         if self.watcher_count.load(Ordering::Relaxed) != 0 {
             self.tell_watchers(what);
         }
+    }
+
+    /// As [`Source::notify`]; true if that woke a thread that waits here.
+    pub(crate) fn notify_and_count(&self) -> bool {
+        let woken = self.queue.wake_and_count();
+        if self.watcher_count.load(Ordering::Relaxed) != 0 {
+            self.tell_watchers(Events::all());
+        }
+        woken > 0
     }
 
     #[inline(never)]

@@ -123,12 +123,24 @@ struct GeneratedFile {
     attr: Attr,
     show: Arc<Show>,
     store: Option<Arc<Store>>,
+    /// Whether it may be opened, beyond what its mode says.
+    check: Option<fn(&Attr) -> Result<()>>,
 }
 
 /// A generated file. `show` makes the text.
 #[must_use]
 pub fn file(attr: Attr, show: impl Fn() -> Result<Vec<u8>> + Send + Sync + 'static) -> Arc<dyn Inode> {
-    Arc::new(GeneratedFile { attr, show: Arc::new(Box::new(show)), store: None })
+    Arc::new(GeneratedFile { attr, show: Arc::new(Box::new(show)), store: None, check: None })
+}
+
+/// A generated file that `check`, which is told its attributes, lets somebody open.
+#[must_use]
+pub fn guarded_file(
+    attr: Attr,
+    check: fn(&Attr) -> Result<()>,
+    show: impl Fn() -> Result<Vec<u8>> + Send + Sync + 'static,
+) -> Arc<dyn Inode> {
+    Arc::new(GeneratedFile { attr, show: Arc::new(Box::new(show)), store: None, check: Some(check) })
 }
 
 /// A generated file that can be written: `store` gets each write whole.
@@ -138,7 +150,7 @@ pub fn writable_file(
     show: impl Fn() -> Result<Vec<u8>> + Send + Sync + 'static,
     store: impl Fn(&[u8]) -> Result<()> + Send + Sync + 'static,
 ) -> Arc<dyn Inode> {
-    Arc::new(GeneratedFile { attr, show: Arc::new(Box::new(show)), store: Some(Arc::new(Box::new(store))) })
+    Arc::new(GeneratedFile { attr, show: Arc::new(Box::new(show)), store: Some(Arc::new(Box::new(store))), check: None })
 }
 
 /// A file that always holds the same text.
@@ -166,6 +178,9 @@ impl Inode for GeneratedFile {
         if flags.writable() && self.store.is_none() {
             return Err(Errno::EACCES);
         }
+        if let Some(check) = self.check {
+            check(&self.attr)?;
+        }
         Ok(Some(Arc::new(GeneratedOps { file: self, text: Mutex::new(None) })))
     }
 }
@@ -189,6 +204,10 @@ impl FileOps for GeneratedOps {
         store(buf)?;
         *self.text.lock() = None;
         Ok(buf.len())
+    }
+
+    fn has_offsets(&self) -> bool {
+        true
     }
 
     fn read_at(&self, _: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {

@@ -30,6 +30,8 @@ pub enum FileType {
     Symlink,
     /// A socket.
     Socket,
+    /// What has neither a name nor a type: an anonymous inode (epoll, eventfd, timers). `st_mode` holds permissions only.
+    Anonymous,
 }
 
 impl FileType {
@@ -44,6 +46,7 @@ impl FileType {
             Self::Regular => sys::S_IFREG,
             Self::Symlink => sys::S_IFLNK,
             Self::Socket => sys::S_IFSOCK,
+            Self::Anonymous => 0,
         }
     }
 

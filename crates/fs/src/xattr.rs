@@ -33,6 +33,8 @@ pub enum SetMode {
     Create,
     /// It is there (`XATTR_REPLACE`).
     Replace,
+    /// Both, which cannot be; the error is that of the one that is not so.
+    Never,
 }
 
 /// Checks the name and the caller's right to it.
@@ -41,26 +43,36 @@ fn check(path: &Path, name: &[u8], writes: bool, cred: &Cred) -> Result<()> {
         path.require_writable()?;
     }
     let refused = if writes { Errno::EPERM } else { Errno::ENODATA };
-    let (space, rest) = name.iter().position(|&b| b == b'.').map_or((name, &b""[..]), |dot| (&name[..dot], &name[dot + 1..]));
-    if rest.is_empty() {
-        return Err(if matches!(space, b"user" | b"trusted" | b"security") { Errno::EINVAL } else { Errno::EOPNOTSUPP });
-    }
+    let dot = name.iter().position(|&byte| byte == b'.');
+    // What has no dot is in no space.
+    let (space, rest) = dot.map_or((&b""[..], name), |dot| (&name[..dot], &name[dot + 1..]));
     match space {
         b"security" if writes => {
             let needed = if rest == b"capability" { sys::CAP_SETFCAP } else { sys::CAP_SYS_ADMIN };
-            if cred.has(needed) { Ok(()) } else { Err(Errno::EPERM) }
+            if !cred.has(needed) {
+                return Err(Errno::EPERM);
+            }
         }
-        b"security" => Ok(()),
-        b"trusted" if cred.has(sys::CAP_SYS_ADMIN) => Ok(()),
-        b"trusted" => Err(refused),
-        b"user" => {
+        b"security" | b"system" => {}
+        b"trusted" if cred.has(sys::CAP_SYS_ADMIN) => {}
+        b"trusted" => return Err(refused),
+        _ => {
             let meta = path.metadata();
             let sticky = meta.kind == FileType::Directory && meta.mode & sys::S_ISVTX != 0;
-            if !matches!(meta.kind, FileType::Regular | FileType::Directory) || (writes && sticky && !cred.owns(&meta)) {
+            let suits = matches!(meta.kind, FileType::Regular | FileType::Directory) && !(writes && sticky && !cred.owns(&meta));
+            if space == b"user" && !suits {
                 return Err(refused);
             }
-            cred.check(&meta, if writes { Access::WRITE } else { Access::READ })
+            cred.check(&meta, if writes { Access::WRITE } else { Access::READ })?;
         }
+    }
+    // Whether there is such a space is only asked by who may use it.
+    match space {
+        b"user" | b"trusted" | b"security" if rest.is_empty() => match path.inode().xattr(name) {
+            Err(Errno::EOPNOTSUPP) => Err(Errno::EOPNOTSUPP),
+            _ => Err(Errno::EINVAL),
+        },
+        b"user" | b"trusted" | b"security" => Ok(()),
         _ => Err(Errno::EOPNOTSUPP),
     }
 }

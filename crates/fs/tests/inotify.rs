@@ -68,7 +68,8 @@ fn moves_have_two_halves() {
     let group = inotify(OpenFlags::NONBLOCK);
     let a = watch(&group, &lookup(&context, "/a"), IN_MOVE).unwrap();
     let b = watch(&group, &lookup(&context, "/b"), IN_MOVE).unwrap();
-    ops::rename(&walk, b"/a/dir", &walk, b"/b/moved", RenameFlags::empty()).unwrap();
+    let (from, to) = (walk.parent(b"/a/dir").unwrap(), walk.parent(b"/b/moved").unwrap());
+    ops::rename(&walk, from, to, RenameFlags::empty()).unwrap();
     let found = events(&group);
     let cookie = found[0].2;
     assert_ne!(cookie, 0);

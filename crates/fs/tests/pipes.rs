@@ -100,10 +100,14 @@ fn a_pipe_can_be_opened_again() {
 fn capacity_can_be_changed() {
     let (_reader, writer) = pipe(NONBLOCK);
     let end = writer.ops_as::<PipeEnd>().unwrap();
-    assert_eq!(end.set_capacity(5000), Ok(8192));
+    assert_eq!(end.set_capacity(5000, false), Ok(8192));
     assert_eq!(writer.write(&vec![0; 100_000]), Ok(8192));
-    assert_eq!(end.set_capacity(4096), Err(Errno::EBUSY));
-    assert_eq!(end.set_capacity(usize::MAX), Err(Errno::EPERM));
+    assert_eq!(end.set_capacity(4096, false), Err(Errno::EBUSY));
+    assert_eq!(end.set_capacity(1 << 21, false), Err(Errno::EPERM));
+    assert_eq!(end.set_capacity(1 << 21, true), Ok(1 << 21));
+    // What is there may shrink, however large it stays.
+    assert_eq!(end.set_capacity((1 << 20) + 1, false), Ok(1 << 21));
+    assert_eq!(end.set_capacity(usize::MAX, true), Err(Errno::EINVAL));
 }
 
 #[test]

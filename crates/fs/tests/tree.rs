@@ -39,7 +39,7 @@ impl World {
     }
 
     fn open(&self, name: &str, flags: OpenFlags) -> Result<Arc<File>, Errno> {
-        ops::open(&self.walk(), name.as_bytes(), flags, 0o644)
+        ops::open(&self.walk(), name.as_bytes(), flags.checked()?, 0o644)
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -83,7 +83,8 @@ impl World {
     }
 
     fn rename2(&self, old: &str, new: &str, flags: RenameFlags) -> Result<(), Errno> {
-        ops::rename(&self.walk(), old.as_bytes(), &self.walk(), new.as_bytes(), flags)
+        let walk = self.walk();
+        ops::rename(&walk, walk.parent(old.as_bytes())?, walk.parent(new.as_bytes())?, flags)
     }
 
     fn list(&self, name: &str) -> Vec<String> {

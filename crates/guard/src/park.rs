@@ -168,7 +168,6 @@ park_idt:
     mov gs, eax
     mov ss, eax
     inc qword ptr [rbx + {parks}]
-    mov dword ptr [rbx + {state}], 1
     # The interrupt return loads CS, and ends the NMI that brought the CPU here, if one did.
     push 0
     lea rax, [rbx + {stride}]
@@ -177,11 +176,8 @@ park_idt:
     push 0x10
     lea rax, [rip + park_loop]
     push rax
-    iretq
-
-park_loop:
-    hlt
-    jmp park_loop
+    # The order to stay that its coming is proved by may wait already, and its NMI be lost to a reset. It is claimed before the
+    # CPU says that it is parked: until then nobody orders it away.
 
     # Woken: NMIs are blocked from here to the interrupt return, or, on the way out, until the instance allows them.
 park_nmi:
@@ -202,7 +198,12 @@ park_nmi:
     mov cr3, r8
     jmp r9
 16: mov [rbx + {claimed}], r10
-17: iretq
+17: mov dword ptr [rbx + {state}], 1
+    iretq
+
+park_loop:
+    hlt
+    jmp park_loop
 
 park_stray:
     hlt

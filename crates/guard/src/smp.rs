@@ -97,7 +97,8 @@ pub(crate) fn reset(apic_id: u32) {
     start_up(apic_id);
 }
 
-fn start_up(apic_id: u32) {
+/// Starts a reset CPU, into the park page; ignored by one that runs.
+pub(crate) fn start_up(apic_id: u32) {
     apic::send_startup(apic_id, (park::TRAMPOLINE >> 12) as u8);
 }
 

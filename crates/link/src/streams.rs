@@ -53,19 +53,19 @@ fn error_output() -> &'static Arc<Output> {
 /// Standard input: what the supervisor's writer sends, until it closes.
 #[must_use]
 pub fn stdin() -> Arc<File> {
-    File::anonymous("stdin", input().clone(), OpenFlags::RDONLY)
+    File::stream("stdin", input().clone(), OpenFlags::RDONLY)
 }
 
 /// Standard output. Waits while the supervisor does not read.
 #[must_use]
 pub fn stdout() -> Arc<File> {
-    File::anonymous("stdout", output().clone(), OpenFlags::WRONLY)
+    File::stream("stdout", output().clone(), OpenFlags::WRONLY)
 }
 
 /// Standard error, as [`stdout`].
 #[must_use]
 pub fn stderr() -> Arc<File> {
-    File::anonymous("stderr", error_output().clone(), OpenFlags::WRONLY)
+    File::stream("stderr", error_output().clone(), OpenFlags::WRONLY)
 }
 
 /// The supervisor rang: what readers and writers wait for may have come.

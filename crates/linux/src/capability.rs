@@ -12,7 +12,7 @@ use crate::{SysResult, Task, process_table};
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct CapHeader {
-    version: u32,
+    _version: u32,
     pid: i32,
 }
 
@@ -23,18 +23,19 @@ const VERSION_3: u32 = 0x2008_0522;
 /// Effective, permitted, inheritable: 32 capabilities of each.
 type Words = [u32; 3];
 
-/// Reads the header: which thread, and how many [`Words`] there are. `None`: the caller asks which version to use.
+/// Reads the header: which thread, and how many [`Words`] there are. `None`: the caller asks which version to use, or whether there is the
+/// one it named; who it names does not matter then.
 fn read_header(header: UserPtr<CapHeader>, asks: bool) -> Result<Option<(i32, usize)>, Errno> {
-    let CapHeader { version, pid } = header.read()?;
-    let words = match version {
+    let version = UserPtr::<u32>::new(header.addr());
+    let words = match version.read()? {
         VERSION_1 => 1,
         VERSION_2 | VERSION_3 => 2,
         _ => {
-            header.write(&CapHeader { version: VERSION_3, pid })?;
+            version.write(&VERSION_3)?;
             return if asks { Ok(None) } else { Err(Errno::EINVAL) };
         }
     };
-    Ok(Some((pid, words)))
+    if asks { Ok(None) } else { header.read().map(|header| Some((header.pid, words))) }
 }
 
 /// `capget(2)`
@@ -45,10 +46,8 @@ pub fn sys_capget(task: &Task, header: UserPtr<CapHeader>, data: UserPtr<Words>)
         0 => task.cred().caps,
         pid => process_table::find_task(pid).ok_or(Errno::ESRCH)?.cred().caps,
     };
-    if !data.is_null() {
-        for word in 0..words {
-            data.add(word).write(&[caps.effective, caps.permitted, caps.inheritable].map(|set| (set >> (32 * word)) as u32))?;
-        }
+    for word in 0..words {
+        data.add(word).write(&[caps.effective, caps.permitted, caps.inheritable].map(|set| (set >> (32 * word)) as u32))?;
     }
     Ok(0)
 }

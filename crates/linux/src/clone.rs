@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 
 use abi::errno::Errno;
+use abi::layout::PAGE_SIZE;
 use core::sync::atomic::Ordering;
 use fs::FsContext;
 use guard::fpu::UserFpu;
@@ -318,11 +319,18 @@ pub fn sys_clone3(task: &Task, regs: &mut UserRegs, args: usize, size: usize) ->
     if size < CLONE_ARGS_V0 {
         return Err(Errno::EINVAL);
     }
-    if size > size_of::<CloneArgs>() {
+    if size > PAGE_SIZE {
         return Err(Errno::E2BIG);
     }
     let mut bytes = [0; size_of::<CloneArgs>()];
-    crate::uaccess::read_bytes(args, &mut bytes[..size])?;
+    // What a later kernel would know must be zero.
+    for addr in args.saturating_add(bytes.len())..args.saturating_add(size) {
+        if UserPtr::<u8>::new(addr).read()? != 0 {
+            return Err(Errno::E2BIG);
+        }
+    }
+    let known = size.min(bytes.len());
+    crate::uaccess::read_bytes(args, &mut bytes[..known])?;
     let args = CloneArgs::read_from_bytes(&bytes).map_err(|_| Errno::EINVAL)?;
     let high = args.flags & !u64::from(u32::MAX);
     if args.flags as u32 & (sys::CLONE_THREAD | sys::CLONE_PARENT) != 0 && args.exit_signal != 0 {

@@ -155,7 +155,12 @@ pub fn sys_setgroups(task: &Task, size: usize, list: UserPtr<u32>) -> SysResult 
     let mut groups = vec![0; size];
     for (i, group) in groups.iter_mut().enumerate() {
         *group = list.add(i).read()?;
+        // It means no group.
+        if *group == u32::MAX {
+            return Err(Errno::EINVAL);
+        }
     }
+    groups.sort_unstable();
     task.set_cred(Credentials { groups: groups.into(), ..(*cred).clone() });
     Ok(0)
 }

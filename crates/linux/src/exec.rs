@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, Ordering};
 
 use abi::errno::Errno;
-use fs::{Access as FileAccess, File, FileType, OpenFlags, Running};
+use fs::{Access as FileAccess, File, FileType, Path, Running};
 use guard::user::UserRegs;
 use linux_raw_sys::{auxvec, general as sys};
 use vm::{AddressSpace, AreaFlags, Mapping, Object, PAGE_SIZE, Placement, Prot, USER_END, page_down};
@@ -128,9 +128,8 @@ impl Program {
     /// # Errors
     /// `EACCES`; `ETXTBSY`.
     pub(crate) fn new(task: &Task, file: Arc<File>) -> Result<Self, Errno> {
-        check_executable(task, &file)?;
-        let running = Arc::new(Running::begin(file.path())?);
-        Ok(Self { file, running })
+        check_executable(task, file.path())?;
+        begin(file)
     }
 
     /// The file, as what a process runs.
@@ -139,20 +138,25 @@ impl Program {
     }
 }
 
-/// Opens a file to run it.
+/// Opens a file to run it. Nobody needs to be allowed to read it, and a descriptor may be one of `O_PATH`: the file is opened anew.
 fn open(task: &Task, dirfd: i32, name: &[u8], nofollow: bool) -> Result<Program, Errno> {
-    let file = if name.is_empty() {
-        task.files().get(dirfd)?
-    } else {
-        let flags = if nofollow { OpenFlags::NOFOLLOW } else { OpenFlags::empty() };
-        path::open_at(task, dirfd, name, flags)?
-    };
-    Program::new(task, file)
+    let path =
+        if name.is_empty() { task.files().get(dirfd)?.path().clone() } else { path::find_at(task, dirfd, name, nofollow)? };
+    if path.inode().kind() == FileType::Symlink {
+        return Err(Errno::ELOOP);
+    }
+    check_executable(task, &path)?;
+    begin(fs::ops::open_program(path)?)
 }
 
-fn check_executable(task: &Task, file: &File) -> Result<(), Errno> {
-    let meta = file.metadata();
-    if meta.kind != FileType::Regular || file.path().mount().flags() & fs::mount::MS_NOEXEC != 0 {
+fn begin(file: Arc<File>) -> Result<Program, Errno> {
+    let running = Arc::new(Running::begin(file.path())?);
+    Ok(Program { file, running })
+}
+
+fn check_executable(task: &Task, path: &Path) -> Result<(), Errno> {
+    let meta = path.metadata();
+    if meta.kind != FileType::Regular || path.mount().flags() & fs::mount::MS_NOEXEC != 0 {
         return Err(Errno::EACCES);
     }
     task.fs_cred().check(&meta, FileAccess::EXEC)

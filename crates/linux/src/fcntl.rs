@@ -78,11 +78,24 @@ impl Flock {
             _ => return Err(Errno::EINVAL),
         };
         let start = base.checked_add(self.start).ok_or(Errno::EOVERFLOW)?;
-        let end = start.checked_add(self.len).ok_or(Errno::EOVERFLOW)?;
-        let (start, end) = if self.len < 0 { (end, start) } else { (start, end) };
-        let start = u64::try_from(start).map_err(|_| Errno::EINVAL)?;
+        if start < 0 {
+            return Err(Errno::EINVAL);
+        }
+        // The last byte that there can be has the greatest offset.
+        let end = i128::from(start) + i128::from(self.len);
+        if end > i128::from(i64::MAX) + 1 {
+            return Err(Errno::EOVERFLOW);
+        }
         let end = u64::try_from(end).map_err(|_| Errno::EINVAL)?;
+        let (start, end) = if self.len < 0 { (end, start as u64) } else { (start as u64, end) };
         Ok(Range { start, end: if self.len == 0 { u64::MAX } else { end } })
+    }
+}
+
+impl Flock {
+    /// An opening's lock belongs to no process.
+    fn check_owner(&self, owner: Owner) -> Result<(), Errno> {
+        if matches!(owner, Owner::Opening(_)) && self.pid != 0 { Err(Errno::EINVAL) } else { Ok(()) }
     }
 }
 
@@ -100,17 +113,19 @@ fn set_lock(file: &Arc<File>, owner: Owner, ptr: UserPtr<Flock>, wait: bool) -> 
         F_UNLCK => None,
         _ => return Err(Errno::EINVAL),
     };
+    request.check_owner(owner)?;
     lock::set_record(file, owner, range, lock, wait).map(|()| 0)
 }
 
 fn get_lock(file: &Arc<File>, owner: Owner, ptr: UserPtr<Flock>) -> SysResult {
     let mut request = ptr.read()?;
-    let range = request.range(file)?;
     let exclusive = match request.kind {
         F_RDLCK => false,
         F_WRLCK => true,
         _ => return Err(Errno::EINVAL),
     };
+    let range = request.range(file)?;
+    request.check_owner(owner)?;
     match lock::conflicting(file, owner, range, exclusive) {
         None => request.kind = F_UNLCK,
         Some((pid, range, exclusive)) => {
@@ -150,6 +165,25 @@ fn set_lease(task: &Task, file: &Arc<File>, fd: i32, kind: i16) -> SysResult {
     Ok(0)
 }
 
+/// `F_SETFL`
+fn set_status_flags(task: &Task, file: &Arc<File>, fd: i32, mut flags: OpenFlags) -> SysResult {
+    let before = file.flags();
+    if (flags - before).contains(OpenFlags::NOATIME) && !task.fs_cred().owns(&file.metadata()) {
+        return Err(Errno::EPERM);
+    }
+    // Contents and packets of pipes may go past caches, nothing else may.
+    if flags.contains(OpenFlags::DIRECT) && !matches!(file.inode().kind(), FileType::Regular | FileType::Fifo) {
+        return Err(Errno::EINVAL);
+    }
+    // What is always ready sends no signals.
+    flags.set(OpenFlags::ASYNC, flags.contains(OpenFlags::ASYNC) && file.ops().pollable());
+    file.set_flags(flags);
+    if (before ^ file.flags()).contains(OpenFlags::ASYNC) {
+        fs::sigio::update(file, fd);
+    }
+    Ok(0)
+}
+
 /// `fcntl(2)`
 pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
     let files = task.files();
@@ -168,15 +202,8 @@ pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
         }
         sys::F_GETFD => files.cloexec(fd).map(usize::from),
         sys::F_SETFD => files.set_cloexec(fd, arg as u32 & sys::FD_CLOEXEC != 0).map(|()| 0),
-        sys::F_GETFL => Ok((file.flags() | OpenFlags::LARGEFILE).bits() as usize),
-        sys::F_SETFL => {
-            let before = file.flags();
-            file.set_flags(OpenFlags::from_bits_retain(arg as u32));
-            if (before ^ file.flags()).contains(OpenFlags::ASYNC) {
-                fs::sigio::update(&file, fd);
-            }
-            Ok(0)
-        }
+        sys::F_GETFL => Ok(file.flags().bits() as usize),
+        sys::F_SETFL => set_status_flags(task, &file, fd, OpenFlags::from_bits_retain(arg as u32)),
         sys::F_GETLK => get_lock(&file, process(), flock()),
         sys::F_SETLK => set_lock(&file, process(), flock(), false),
         sys::F_SETLKW => set_lock(&file, process(), flock(), true),
@@ -201,7 +228,10 @@ pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
             dnotify::set(&file, fd, arg as u32).map(|()| 0)
         }
         F_GETPIPE_SZ => Ok(file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?.capacity()),
-        F_SETPIPE_SZ => file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?.set_capacity(arg),
+        F_SETPIPE_SZ => {
+            let any = task.cred().capable(sys::CAP_SYS_RESOURCE);
+            file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?.set_capacity(arg, any)
+        }
         F_ADD_SEALS if !file.flags().writable() => Err(Errno::EPERM),
         F_ADD_SEALS => file.inode().add_seals(arg as u32).map(|()| 0),
         F_GET_SEALS if file.inode().kind() == FileType::Regular => Ok(file.inode().seals() as usize),
@@ -221,13 +251,19 @@ const F_GET_SEALS: u32 = F_LINUX_SPECIFIC_BASE + 10;
 
 /// `flock(2)`
 pub fn sys_flock(task: &Task, fd: i32, operation: u32) -> SysResult {
-    let file = task.file_io(fd)?;
-    let nonblocking = operation & sys::LOCK_NB != 0;
-    match operation & !sys::LOCK_NB {
-        sys::LOCK_SH => lock::flock(&file, false, nonblocking)?,
-        sys::LOCK_EX => lock::flock(&file, true, nonblocking)?,
-        sys::LOCK_UN => lock::unflock(&file),
+    let exclusive = match operation & !sys::LOCK_NB {
+        sys::LOCK_SH => Some(false),
+        sys::LOCK_EX => Some(true),
+        sys::LOCK_UN => None,
         _ => return Err(Errno::EINVAL),
+    };
+    let file = task.file_io(fd)?;
+    let Some(exclusive) = exclusive else {
+        lock::unflock(&file);
+        return Ok(0);
+    };
+    if !file.flags().readable() && !file.flags().writable() {
+        return Err(Errno::EBADF);
     }
-    Ok(0)
+    lock::flock(&file, exclusive, operation & sys::LOCK_NB != 0).map(|()| 0)
 }

@@ -8,9 +8,12 @@ use crate::sockmsg::signals_broken_pipe;
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task, dispatch, limits, usage};
 use abi::errno::Errno;
-use alloc::vec;
+use abi::layout::{PAGE_SIZE, USER_END};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
-use fs::{File, Whence};
+use fs::pipe::PipeEnd;
+use fs::poll::Events;
+use fs::{File, FileType, Whence};
 use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -37,23 +40,47 @@ pub struct IoVec {
 /// The caller's buffers of one transfer: address and length each.
 pub(crate) struct Buffers(Vec<(usize, usize)>);
 
+/// Refuses a transfer that would go beyond the greatest offset.
+fn check_end(offset: Option<u64>, len: usize) -> Result<(), Errno> {
+    let beyond = offset.is_some_and(|offset| i64::try_from(offset.saturating_add(len as u64)).is_err());
+    if beyond { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+/// Whether memory of a program can be there at all.
+fn in_user_space(addr: usize, len: usize) -> bool {
+    addr.checked_add(len).is_some_and(|end| end <= USER_END)
+}
+
 impl Buffers {
-    fn one(addr: usize, len: usize) -> (usize, usize) {
-        (addr, len.min(MAX_TRANSFER))
+    /// One, for a transfer at `offset` or (`None`) at the opening's position.
+    fn one(addr: usize, len: usize, offset: Option<u64>) -> Result<[(usize, usize); 1], Errno> {
+        if !in_user_space(addr, len) {
+            return Err(Errno::EFAULT);
+        }
+        check_end(offset, len)?;
+        Ok([(addr, len.min(MAX_TRANSFER))])
     }
 
     pub(crate) fn read(iov: UserPtr<IoVec>, count: usize) -> Result<Self, Errno> {
         if count > IOV_MAX {
             return Err(Errno::EINVAL);
         }
-        let mut total = 0usize;
         let mut buffers = Vec::with_capacity(count);
         for i in 0..count {
             let entry = iov.add(i).read()?;
-            let len = usize::try_from(entry.len).ok().filter(|&l| isize::try_from(l).is_ok()).ok_or(Errno::EINVAL)?;
-            let len = len.min(MAX_TRANSFER - total);
-            total += len;
-            buffers.push((entry.base as usize, len));
+            buffers.push((entry.base as usize, entry.len as usize));
+        }
+        // All are read, then all lengths are looked at, then all addresses: that decides which error it is.
+        if buffers.iter().any(|(_, len)| isize::try_from(*len).is_err()) {
+            return Err(Errno::EINVAL);
+        }
+        let mut total = 0usize;
+        for (addr, len) in &mut buffers {
+            if !in_user_space(*addr, *len) {
+                return Err(Errno::EFAULT);
+            }
+            *len = (*len).min(MAX_TRANSFER - total);
+            total += *len;
         }
         Ok(Self(buffers))
     }
@@ -92,6 +119,49 @@ pub(crate) fn pieces(
     Ok(())
 }
 
+/// Makes sure that the program can write at `addr` what is taken out of a file: it would be lost. While there is nothing to take, the file
+/// answers for itself (`EAGAIN`, the end, a wait).
+fn probe(file: &File, addr: usize) -> Result<(), Errno> {
+    uaccess::probe_write(addr).or_else(|error| if file.poll(None).contains(Events::READABLE) { Err(error) } else { Ok(()) })
+}
+
+/// Copies to the caller's buffers, from byte `offset` of them on, until one cannot be written to: how much that is.
+fn copy_out(buffers: &[(usize, usize)], offset: usize, from: &[u8]) -> usize {
+    let mut copied = 0;
+    let whole = pieces(buffers, offset, from.len(), |addr, range| {
+        let n = uaccess::write_some(addr, &from[range.clone()]);
+        copied += n;
+        if n == range.len() { Ok(()) } else { Err(Errno::EFAULT) }
+    });
+    if whole.is_ok() { from.len() } else { copied }
+}
+
+/// Copies from the caller's buffers, from byte `offset` of them on, until one cannot be read: how much that is.
+fn copy_in(buffers: &[(usize, usize)], offset: usize, to: &mut [u8]) -> usize {
+    let mut copied = 0;
+    let whole = pieces(buffers, offset, to.len(), |addr, range| {
+        let len = range.len();
+        let n = uaccess::read_some(addr, &mut to[range]);
+        copied += n;
+        if n == len { Ok(()) } else { Err(Errno::EFAULT) }
+    });
+    if whole.is_ok() { to.len() } else { copied }
+}
+
+/// What `n` bytes that were read from `file` and did not all reach the caller, but only the first `delivered`, count for. The others are as
+/// unread as before; a pipe gives whole pages only.
+fn take_back(file: &File, offset: Option<u64>, bytes: &[u8], delivered: usize) -> usize {
+    if let Some(pipe) = file.ops_as::<PipeEnd>() {
+        let whole = delivered - delivered % PAGE_SIZE;
+        pipe.unread(&bytes[whole..]);
+        return whole;
+    }
+    if offset.is_none() && file.inode().kind() == FileType::Regular {
+        file.with_offset(|at| *at = at.saturating_sub((bytes.len() - delivered) as u64));
+    }
+    delivered
+}
+
 /// Reads into the caller's buffers, from `offset` or (`None`) from the opening's position.
 fn read_into(task: &Task, file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> SysResult {
     let result = read_pieces(file, buffers, offset);
@@ -104,46 +174,75 @@ fn read_pieces(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> 
         return Err(Errno::EBADF);
     }
     let wanted = total(buffers);
-    let once = |buf: &mut [u8], done: usize| match offset {
-        Some(offset) => file.read_at(offset + done as u64, buf),
-        None => file.read(buf),
-    };
+    if wanted < file.ops().least_transfer() {
+        return Err(Errno::EINVAL);
+    }
     // A file gives all it has, in steps; what may have to be waited for gives what it has now, and only once.
     let whole = file.fills_buffers();
-    if !whole && let Some((addr, _)) = buffers.iter().find(|(_, len)| *len > 0) {
-        uaccess::probe_write(*addr)?;
+    let pipe = file.ops_as::<PipeEnd>();
+    let once = |buf: &mut [u8], done: usize| match (offset, pipe) {
+        (Some(offset), _) => file.read_at(offset + done as u64, buf),
+        (None, Some(pipe)) if done > 0 => pipe.read_now(buf),
+        (None, _) => file.read(buf),
+    };
+    if !whole
+        && pipe.is_none()
+        && let Some((addr, _)) = buffers.iter().find(|(_, len)| *len > 0)
+    {
+        probe(file, *addr)?;
     }
-    if wanted <= SMALL {
-        let mut buf = [0; SMALL];
-        let n = once(&mut buf[..wanted], 0)?;
-        pieces(buffers, 0, n, |addr, range| uaccess::write_bytes(addr, &buf[range]))?;
-        return Ok(n);
-    }
-    let mut buf = vec![0; wanted.min(CHUNK)];
+    let mut small = [0; SMALL];
+    let mut large = Vec::new();
+    let buf = if wanted <= SMALL {
+        &mut small[..wanted]
+    } else {
+        large.resize(wanted.min(CHUNK), 0);
+        &mut large[..]
+    };
     let mut done = 0;
-    while done < wanted {
+    loop {
         let len = (wanted - done).min(buf.len());
         let n = match once(&mut buf[..len], done) {
             Ok(n) => n,
-            Err(_) if done > 0 => break,
+            Err(_) if done > 0 => return Ok(done),
             Err(e) => return Err(e),
         };
-        match pieces(buffers, done, n, |addr, range| uaccess::write_bytes(addr, &buf[range])) {
-            Ok(()) => done += n,
-            Err(_) if done > 0 => break,
-            Err(e) => return Err(e),
+        let delivered = copy_out(buffers, done, &buf[..n]);
+        if delivered < n {
+            done += take_back(file, offset, &buf[..n], delivered);
+            return if done > 0 { Ok(done) } else { Err(Errno::EFAULT) };
         }
-        if n < len || !whole {
-            break;
+        done += n;
+        if n < len || done == wanted || !(whole || pipe.is_some()) {
+            return Ok(done);
         }
     }
-    Ok(done)
+}
+
+/// How many bytes of the buffers come before one that cannot be written to: what is taken out of something that has it only once must
+/// not be lost. It looks at their beginnings.
+///
+/// # Errors
+/// `EFAULT` for none at all.
+pub(crate) fn writable(file: &File, buffers: &[(usize, usize)]) -> Result<usize, Errno> {
+    let mut sound = 0;
+    for &(addr, len) in buffers.iter().filter(|(_, len)| *len > 0) {
+        match if sound == 0 { probe(file, addr) } else { uaccess::probe_write(addr) } {
+            Ok(()) => sound += len,
+            Err(e) if sound == 0 => return Err(e),
+            Err(_) => break,
+        }
+    }
+    Ok(sound)
 }
 
 /// Writes the caller's buffers, at `offset` or (`None`) at the opening's position.
 fn write_from(task: &Task, file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> SysResult {
     if !file.flags().writable() {
         return Err(Errno::EBADF);
+    }
+    if total(buffers) < file.ops().least_transfer() {
+        return Err(Errno::EINVAL);
     }
     let wanted = limits::allowed_of_write(task, file, offset, total(buffers))?;
     let result = transfer_from(task, file, buffers, wanted, |buf, done| match offset {
@@ -166,6 +265,12 @@ pub(crate) fn count_sample(task: &Task, regs: &UserRegs, result: &SysResult, cal
     }
 }
 
+/// Fills `buf` with the caller's bytes from `done` on, as far as the program has them and the file takes a part; returns how many.
+fn collect(file: &File, buffers: &[(usize, usize)], done: usize, buf: &mut [u8]) -> usize {
+    let copied = copy_in(buffers, done, buf);
+    if copied == buf.len() || !file.ops().looks_at_data() { buf.len() } else { part_to_write(file, copied) }
+}
+
 /// Passes the first `wanted` bytes of the caller's buffers to `once`, piece by piece, with how much came before.
 fn transfer_from(
     task: &Task,
@@ -185,8 +290,9 @@ fn transfer_from(
     let mut done = 0;
     loop {
         let len = (wanted - done).min(buf.len());
-        let copied = pieces(buffers, done, len, |addr, range| uaccess::read_bytes(addr, &mut buf[range]));
-        match copied.and_then(|()| once(&buf[..len], done)) {
+        let have = collect(file, buffers, done, &mut buf[..len]);
+        let result = if have == 0 && len > 0 { Err(Errno::EFAULT) } else { once(&buf[..have], done) };
+        match result {
             Ok(n) => {
                 done += n;
                 if n < len || done == wanted {
@@ -201,16 +307,22 @@ fn transfer_from(
     }
 }
 
+/// How much is written of bytes behind which the caller's memory ends: of a pipe only whole pages, of messages nothing.
+#[cold]
+fn part_to_write(file: &File, bytes: usize) -> usize {
+    match file.inode().kind() {
+        FileType::Regular => bytes,
+        FileType::Fifo => bytes - bytes % PAGE_SIZE,
+        _ => 0,
+    }
+}
+
 /// A write failed, perhaps because nobody will ever read.
 #[cold]
 fn write_failed(task: &Task, file: &File, error: Errno) {
     if error == Errno::EPIPE && signals_broken_pipe(file) {
         signal_broken_pipe(task);
     }
-}
-
-fn offset(value: i64) -> Result<Option<u64>, Errno> {
-    u64::try_from(value).map(Some).map_err(|_| Errno::EINVAL)
 }
 
 /// `read(2)`
@@ -222,15 +334,22 @@ pub fn sys_read(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
     let Some(read) = file.read_at_once(&mut byte) else { return read_few(&file, buf, len) };
     match read? {
         1 if guard::user::store_u8(buf, byte[0]).is_ok() => Ok(1),
-        1 => bad_address(),
-        n => Ok(n),
+        n => not_delivered(&file, buf, &byte[..n]),
     }
 }
 
+/// Some bytes were read and could not be copied to the caller as a whole, or there were none.
 #[cold]
 #[inline(never)]
-fn bad_address() -> SysResult {
-    Err(Errno::EFAULT)
+fn not_delivered(file: &File, buf: usize, bytes: &[u8]) -> SysResult {
+    if bytes.is_empty() {
+        return if in_user_space(buf, 1) { Ok(0) } else { Err(Errno::EFAULT) };
+    }
+    let delivered = copy_out(&[(buf, bytes.len())], 0, bytes);
+    match take_back(file, None, bytes, delivered) {
+        0 => Err(Errno::EFAULT),
+        n => Ok(n),
+    }
 }
 
 /// As `read(2)` does, for another number of bytes than 1, or of a thread that has other descriptors than it began with.
@@ -238,13 +357,11 @@ fn bad_address() -> SysResult {
 fn read_more(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
     let file = task.file(fd)?;
     if !(1..=TINY).contains(&len) {
-        return task.measured(|| read_into(task, &file, &[Buffers::one(buf, len)], None));
+        return task.measured(|| read_one(task, &file, buf, len, None));
     }
     let mut bytes = [0; TINY];
     let Some(read) = file.read_at_once(&mut bytes[..len]) else { return read_few(&file, buf, len) };
-    let n = read?;
-    uaccess::write_few(buf, &bytes, n)?;
-    Ok(n)
+    give_few(&file, buf, &bytes, read?)
 }
 
 /// As `read(2)` does, for a few bytes that may have to be waited for and are taken out of something.
@@ -253,11 +370,25 @@ fn read_few(file: &File, buf: usize, len: usize) -> SysResult {
     if !file.flags().readable() {
         return Err(Errno::EBADF);
     }
-    uaccess::probe_write(buf)?;
+    // Only a pipe takes back what could not be delivered.
+    if file.ops_as::<PipeEnd>().is_none() {
+        probe(file, buf)?;
+    }
     let mut bytes = [0; TINY];
     let n = file.read(&mut bytes[..len])?;
-    uaccess::write_few(buf, &bytes, n)?;
-    Ok(n)
+    give_few(file, buf, &bytes, n)
+}
+
+#[inline(always)]
+fn give_few(file: &File, buf: usize, bytes: &[u8; TINY], n: usize) -> SysResult {
+    if n > 0 && uaccess::write_few(buf, bytes, n).is_ok() { Ok(n) } else { not_delivered(file, buf, &bytes[..n]) }
+}
+
+fn read_one(task: &Task, file: &File, buf: usize, len: usize, offset: Option<u64>) -> SysResult {
+    if !file.flags().readable() {
+        return Err(Errno::EBADF);
+    }
+    read_into(task, file, &Buffers::one(buf, len, offset)?, offset)
 }
 
 /// `write(2)`
@@ -270,50 +401,87 @@ pub fn sys_write(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
     if !file.flags().writable() {
         return Err(Errno::EBADF);
     }
-    let len = limits::allowed_of_write(task, &file, None, len)?;
     let mut bytes = [0; TINY];
     let bytes = &mut bytes[..len];
-    uaccess::read_bytes(buf, bytes)?;
-    file.write(bytes).inspect_err(|&error| write_failed(task, &file, error))
+    if uaccess::read_bytes(buf, bytes).is_err() {
+        return write_many(task, &file, buf, len);
+    }
+    let len = limits::allowed_of_write(task, &file, None, len)?;
+    file.write(&bytes[..len]).inspect_err(|&error| write_failed(task, &file, error))
 }
 
 #[inline(never)]
 fn write_many(task: &Task, file: &File, buf: usize, len: usize) -> SysResult {
-    task.measured(|| write_from(task, file, &[Buffers::one(buf, len)], None))
+    task.measured(|| write_one(task, file, buf, len, None))
+}
+
+fn write_one(task: &Task, file: &File, buf: usize, len: usize, offset: Option<u64>) -> SysResult {
+    if !file.flags().writable() {
+        return Err(Errno::EBADF);
+    }
+    write_from(task, file, &Buffers::one(buf, len, offset)?, offset)
+}
+
+/// The file of a transfer at an offset, which says `ESPIPE` even to who may not read or write it, and the offset.
+fn positioned(task: &Task, fd: i32, at: i64) -> Result<(Arc<File>, Option<u64>), Errno> {
+    let at = u64::try_from(at).map_err(|_| Errno::EINVAL)?;
+    let file = task.file_io(fd)?;
+    if file.ops().has_offsets() { Ok((file, Some(at))) } else { Err(Errno::ESPIPE) }
+}
+
+/// As [`positioned`]; -1 is the opening's position.
+fn positioned_or_not(task: &Task, fd: i32, at: i64) -> Result<(Arc<File>, Option<u64>), Errno> {
+    if at == -1 { Ok((task.file_io(fd)?, None)) } else { positioned(task, fd, at) }
 }
 
 /// `pread64(2)`
 pub fn sys_pread64(task: &Task, fd: i32, buf: usize, len: usize, at: i64) -> SysResult {
-    read_into(task, &*task.file_io(fd)?, &[Buffers::one(buf, len)], offset(at)?)
+    let (file, at) = positioned(task, fd, at)?;
+    read_one(task, &file, buf, len, at)
 }
 
 /// `pwrite64(2)`
 pub fn sys_pwrite64(task: &Task, fd: i32, buf: usize, len: usize, at: i64) -> SysResult {
-    write_from(task, &*task.file_io(fd)?, &[Buffers::one(buf, len)], offset(at)?)
+    let (file, at) = positioned(task, fd, at)?;
+    write_one(task, &file, buf, len, at)
+}
+
+/// Reads into buffers that the caller lists.
+fn read_listed(task: &Task, file: &File, iov: UserPtr<IoVec>, count: usize, offset: Option<u64>) -> SysResult {
+    let buffers = Buffers::read(iov, count)?;
+    let len = total(buffers.as_slice());
+    check_end(offset, len)?;
+    // Even of a directory nothing can be read.
+    if len == 0 && file.flags().readable() { Ok(0) } else { read_into(task, file, buffers.as_slice(), offset) }
+}
+
+/// Writes buffers that the caller lists.
+fn write_listed(task: &Task, file: &File, iov: UserPtr<IoVec>, count: usize, offset: Option<u64>) -> SysResult {
+    let buffers = Buffers::read(iov, count)?;
+    check_end(offset, total(buffers.as_slice()))?;
+    write_from(task, file, buffers.as_slice(), offset)
 }
 
 /// `readv(2)`
 pub fn sys_readv(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize) -> SysResult {
-    let file = task.file_io(fd)?;
-    read_into(task, &file, Buffers::read(iov, count)?.as_slice(), None)
+    read_listed(task, &*task.file_io(fd)?, iov, count, None)
 }
 
 /// `writev(2)`
 pub fn sys_writev(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize) -> SysResult {
-    let file = task.file_io(fd)?;
-    write_from(task, &file, Buffers::read(iov, count)?.as_slice(), None)
+    write_listed(task, &*task.file_io(fd)?, iov, count, None)
 }
 
 /// `preadv(2)`; the offset's upper half, an argument of its own, means nothing where a long has 64 bits.
 pub fn sys_preadv(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64) -> SysResult {
-    let file = task.file_io(fd)?;
-    read_into(task, &file, Buffers::read(iov, count)?.as_slice(), offset(at)?)
+    let (file, at) = positioned(task, fd, at)?;
+    read_listed(task, &file, iov, count, at)
 }
 
 /// `pwritev(2)`
 pub fn sys_pwritev(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64) -> SysResult {
-    let file = task.file_io(fd)?;
-    write_from(task, &file, Buffers::read(iov, count)?.as_slice(), offset(at)?)
+    let (file, at) = positioned(task, fd, at)?;
+    write_listed(task, &file, iov, count, at)
 }
 
 /// The flags of `preadv2(2)` and `pwritev2(2)` that change nothing for files in memory.
@@ -328,32 +496,28 @@ fn check_rwf(file: &File, flags: u32, writes: bool) -> Result<(), Errno> {
     Ok(())
 }
 
-/// An offset of `preadv2(2)`: -1 is the opening's position.
-fn offset_or_position(at: i64) -> Result<Option<u64>, Errno> {
-    if at == -1 { Ok(None) } else { offset(at) }
-}
-
 /// `preadv2(2)`
 pub fn sys_preadv2(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64, _high: usize, flags: u32) -> SysResult {
-    let file = task.file_io(fd)?;
+    let (file, at) = positioned_or_not(task, fd, at)?;
     check_rwf(&file, flags, false)?;
-    read_into(task, &file, Buffers::read(iov, count)?.as_slice(), offset_or_position(at)?)
+    read_listed(task, &file, iov, count, at)
 }
 
 /// `pwritev2(2)`; with `RWF_APPEND` the offset says only whether the position moves.
 pub fn sys_pwritev2(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64, _high: usize, flags: u32) -> SysResult {
-    let file = task.file_io(fd)?;
+    let (file, at) = positioned_or_not(task, fd, at)?;
     check_rwf(&file, flags, true)?;
-    let (buffers, at) = (Buffers::read(iov, count)?, offset_or_position(at)?);
     if flags & sys::RWF_APPEND == 0 {
-        return write_from(task, &file, buffers.as_slice(), at);
+        return write_listed(task, &file, iov, count, at);
     }
+    let buffers = Buffers::read(iov, count)?;
     let wanted = limits::allowed_of_write(task, &file, Some(file.metadata().size), total(buffers.as_slice()))?;
     transfer_from(task, &file, buffers.as_slice(), wanted, |buf, _| file.append(buf, at.is_none()))
 }
 
 /// `lseek(2)`
 pub fn sys_lseek(task: &Task, fd: i32, offset: i64, whence: u32) -> SysResult {
+    let file = task.file_io(fd)?;
     let whence = match whence {
         sys::SEEK_SET => Whence::Set,
         sys::SEEK_CUR => Whence::Current,
@@ -362,5 +526,5 @@ pub fn sys_lseek(task: &Task, fd: i32, offset: i64, whence: u32) -> SysResult {
         sys::SEEK_HOLE => Whence::Hole,
         _ => return Err(Errno::EINVAL),
     };
-    task.file_io(fd)?.seek(whence, offset).map(|position| position as usize)
+    file.seek(whence, offset).map(|position| position as usize)
 }

@@ -45,6 +45,10 @@ impl FileOps for Context {
         buf[..n].copy_from_slice(&complaint.as_bytes()[..n]);
         Ok(n)
     }
+
+    fn pollable(&self) -> bool {
+        false
+    }
 }
 
 fn install_context(task: &Task, phase: Phase, cloexec: bool) -> SysResult {
@@ -143,7 +147,9 @@ impl State {
             Phase::Changes(shown) => mount_options(shown.fs().name()),
             _ => return Err(Errno::EBUSY),
         };
-        let option = value.map_or_else(|| key.into(), |value| alloc::format!("{key}={value}"));
+        // Of what all types know only the name counts.
+        let common = !key.is_empty() && common_options(key, 0).0.is_empty();
+        let option = value.filter(|_| !common).map_or_else(|| key.into(), |value| alloc::format!("{key}={value}"));
         if option.contains(',') || known(&option).is_err() {
             self.complaint = Some(alloc::format!("e Unknown parameter '{key}'"));
             return Err(Errno::EINVAL);

@@ -1,15 +1,11 @@
-//! Sleeping on words of memory: `futex(2)`, and what happens to them when a thread ends.
-//!
-//! Whoever waits is in the bucket of its word's key. Looking at the word and entering the bucket happen under the bucket's lock, and so
-//! does taking out whom to wake: no wake-up can fall between.
+//! Sleeping on words of memory: `futex(2)`, and what happens to them when a thread ends. How threads wait is the crate `futex`.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use core::sync::atomic::Ordering;
 
-use ::task::{Mutex, MutexGuard, Thread};
 use abi::errno::Errno;
-use abi::layout::PAGE_SIZE;
+pub(crate) use futex::{Deadline, Waiter, Word, park};
+use futex::{Target, nobody_at};
 use guard::user;
 use linux_raw_sys::general as sys;
 use vm::FutexKey;
@@ -19,103 +15,6 @@ use crate::time::{TimeSpec, deadline_after};
 use crate::uaccess::UserPtr;
 use crate::wallclock::Until;
 use crate::{SysResult, Task, futex_pi as pi};
-
-const BUCKETS: usize = 256;
-
-/// How many wait, by where in its page their word is: the same for everybody who may wake them, whatever he calls the word.
-static WAITING: [AtomicU32; PLACES] = [const { AtomicU32::new(0) }; PLACES];
-const PLACES: usize = PAGE_SIZE / 4;
-
-/// Counts a waiter. Called before the waiter looks at the word, while whoever wakes changes the word before he looks at the count:
-/// either the waiter sees the word changed, or the other sees the waiter.
-fn count_in(addr: usize) {
-    WAITING[addr / 4 % PLACES].fetch_add(1, Ordering::SeqCst);
-}
-
-/// It does not wait any more.
-fn count_out(addr: usize) {
-    WAITING[addr / 4 % PLACES].fetch_sub(1, Ordering::Relaxed);
-}
-
-/// Whether nobody waits for a word at this place of its page. The caller has changed the word.
-fn nobody_at(addr: usize) -> bool {
-    fence(Ordering::SeqCst);
-    WAITING[addr / 4 % PLACES].load(Ordering::Relaxed) == 0
-}
-
-/// A thread that waits; made once for each thread. All but the last two change under the lock of the bucket it is in, or while it is in
-/// none.
-pub(crate) struct Waiter {
-    thread: Arc<Thread>,
-    bits: AtomicU32,
-    /// What it waits for: [`Word`].
-    word: [AtomicU64; 3],
-    /// The bucket it is in.
-    bucket: AtomicUsize,
-    /// Keeps the object of the word it was moved to.
-    moved_to: Mutex<Option<FutexKey>>,
-    woken: AtomicBool,
-}
-
-impl Waiter {
-    fn new(thread: Arc<Thread>) -> Self {
-        Self {
-            thread,
-            bits: AtomicU32::new(0),
-            word: [const { AtomicU64::new(0) }; 3],
-            bucket: AtomicUsize::new(0),
-            moved_to: Mutex::new(None),
-            woken: AtomicBool::new(false),
-        }
-    }
-
-    fn waits_for(&self, word: &Word) -> bool {
-        self.word.iter().zip(word).all(|(mine, word)| mine.load(Ordering::Relaxed) == *word)
-    }
-
-    fn set_word(&self, word: &Word) {
-        self.word.iter().zip(word).for_each(|(mine, word)| mine.store(*word, Ordering::Relaxed));
-    }
-
-    /// Whether it was taken out of its bucket to go on.
-    pub(crate) fn is_woken(&self) -> bool {
-        self.woken.load(Ordering::Acquire)
-    }
-
-    /// Was taken out of its bucket.
-    fn wake(&self) {
-        self.woken.store(true, Ordering::Release);
-        self.thread.unpark();
-    }
-}
-
-/// A key's numbers: they mean the same as long as somebody holds the key, as each waiter does.
-pub(crate) type Word = [u64; 3];
-
-/// Threads that wait for words of this bucket, in order.
-type Bucket = Vec<Arc<Waiter>>;
-
-static TABLE: [Mutex<Bucket>; BUCKETS] = [const { Mutex::new(Vec::new()) }; BUCKETS];
-
-fn bucket_of([space, index, object]: Word) -> usize {
-    let mixed = (space ^ object.rotate_left(32)).wrapping_add(index);
-    (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % BUCKETS
-}
-
-/// Locks the buckets of two keys, in the order of their numbers.
-fn lock_two(a: usize, b: usize) -> (MutexGuard<'static, Bucket>, Option<MutexGuard<'static, Bucket>>) {
-    if a == b {
-        return (TABLE[a].lock(), None);
-    }
-    if a < b {
-        let first = TABLE[a].lock();
-        let second = TABLE[b].lock();
-        return (first, Some(second));
-    }
-    let second = TABLE[b].lock();
-    let first = TABLE[a].lock();
-    (first, Some(second))
-}
 
 pub(crate) fn fault<T>(_: T) -> Errno {
     Errno::EFAULT
@@ -142,32 +41,10 @@ pub(crate) fn key(task: &Task, addr: usize, private: bool) -> Result<(Word, Opti
         return Ok((private_word(task, addr)?, None));
     }
     check(addr)?;
+    // Only of memory that is there can be said what it is: not behind the end of a file, nor where nothing may be read.
+    user::load_u32(addr).map_err(fault)?;
     let key = task.process().memory()?.futex_key(addr)?;
     Ok((key.numbers(), Some(key)))
-}
-
-/// When a wait ends, monotonic; `None` for never.
-pub(crate) type Deadline = Option<u64>;
-
-/// Enters a waiter for a word, unless it is not `expected`.
-#[inline(always)]
-fn enter(waiter: &Arc<Waiter>, word: Word, addr: usize, expected: u32, bits: u32) -> Result<(), Errno> {
-    let number = bucket_of(word);
-    // Nobody else has it now: it is in no bucket, and who took it out last has said so.
-    waiter.bits.store(bits, Ordering::Relaxed);
-    waiter.set_word(&word);
-    waiter.woken.store(false, Ordering::Relaxed);
-    waiter.bucket.store(number, Ordering::Relaxed);
-    let mut bucket = TABLE[number].lock();
-    count_in(addr);
-    match user::load_u32(addr) {
-        Ok(found) if found == expected => bucket.push(waiter.clone()),
-        other => {
-            count_out(addr);
-            return Err(if other.is_ok() { Errno::EAGAIN } else { Errno::EFAULT });
-        }
-    }
-    Ok(())
 }
 
 /// Enters a waiter of its own for one of several words; the key is to be kept as long.
@@ -177,34 +54,23 @@ pub(crate) fn enter_new(
     private: bool,
     expected: u32,
 ) -> Result<(Arc<Waiter>, Option<FutexKey>), Errno> {
-    let waiter = Arc::new(Waiter::new(task.thread().clone()));
+    let waiter = Waiter::new(task.thread().clone());
     let (word, key) = key(task, addr, private)?;
-    enter(&waiter, word, addr, expected, u32::MAX)?;
+    waiter.enter(word, addr, expected, u32::MAX, || user::load_u32(addr))?;
     Ok((waiter, key))
-}
-
-/// Sleeps until somebody gives a reason to look again, or the deadline.
-#[inline(always)]
-pub(crate) fn park(deadline: Deadline) {
-    match deadline {
-        Some(deadline) => {
-            ::task::park_until(deadline);
-        }
-        None => ::task::park(),
-    }
 }
 
 #[inline(always)]
 fn waiter_of(task: &Task) -> &Arc<Waiter> {
-    task.futex.call_once(|| Arc::new(Waiter::new(task.thread().clone())))
+    task.futex.call_once(|| Waiter::new(task.thread().clone()))
 }
 
 /// As [`wait`], for a private word and without a deadline.
 fn wait_private(task: &Task, addr: usize, expected: u32) -> SysResult {
     let word = private_word(task, addr)?;
     let waiter = waiter_of(task);
-    enter(waiter, word, addr, expected, u32::MAX)?;
-    sleep(waiter, None)
+    waiter.enter(word, addr, expected, u32::MAX, || user::load_u32(addr))?;
+    waiter.sleep(None).map(|()| 0)
 }
 
 /// Waits until the word is woken, unless it is not `expected`.
@@ -214,11 +80,10 @@ pub(crate) fn wait(task: &Task, addr: usize, private: bool, expected: u32, deadl
     }
     let (word, _key) = key(task, addr, private)?;
     let waiter = waiter_of(task);
-    enter(waiter, word, addr, expected, bits)?;
-    let result = sleep(waiter, deadline);
+    waiter.enter(word, addr, expected, bits, || user::load_u32(addr))?;
+    let result = waiter.sleep(deadline).map(|()| 0);
     if !private {
-        let kept = waiter.moved_to.lock().take();
-        drop(kept);
+        waiter.forget_moves();
     }
     // A deadline is absolute inside; a relative one would begin anew.
     if let (Err(Errno::ERESTART_RESTARTBLOCK), Some(deadline)) = (result, deadline) {
@@ -242,103 +107,17 @@ pub(crate) fn wait_until(
     })
 }
 
-/// Sleeps until somebody has taken the waiter out of its bucket and woken it, or takes it out for another reason.
-#[inline(always)]
-fn sleep(waiter: &Arc<Waiter>, deadline: Deadline) -> SysResult {
-    loop {
-        if waiter.is_woken() {
-            return Ok(0);
-        }
-        let error = if waiter.thread.interrupted() {
-            if deadline.is_some() { Errno::ERESTART_RESTARTBLOCK } else { Errno::ERESTARTSYS }
-        } else if deadline.is_some_and(|deadline| ::task::now_ns() >= deadline) {
-            Errno::ETIMEDOUT
-        } else {
-            park(deadline);
-            continue;
-        };
-        if withdraw(waiter) {
-            return Err(error);
-        }
-        return Ok(0);
-    }
-}
-
-/// Takes a waiter out of its bucket. False if somebody else did: then it has been woken when this returns.
-pub(crate) fn withdraw(waiter: &Arc<Waiter>) -> bool {
-    loop {
-        let number = waiter.bucket.load(Ordering::Acquire);
-        let mut bucket = TABLE[number].lock();
-        if waiter.bucket.load(Ordering::Acquire) != number {
-            // Moved in between.
-            continue;
-        }
-        if let Some(at) = bucket.iter().position(|other| Arc::ptr_eq(other, waiter)) {
-            return take_one(&mut bucket, at).is_some();
-        }
-        break;
-    }
-    // The next wait begins when the waking is done.
-    while !waiter.is_woken() {
-        ::task::park();
-    }
-    false
-}
-
-/// Takes one waiter out; the order of the others stays.
-#[inline]
-fn take_one(bucket: &mut Bucket, at: usize) -> Option<Arc<Waiter>> {
-    // Mostly there is only one.
-    let waiter = if at + 1 == bucket.len() { bucket.pop() } else { Some(bucket.remove(at)) };
-    waiter.inspect(|waiter| count_out(waiter.word[1].load(Ordering::Relaxed) as usize))
-}
-
-/// Takes up to `most` waiters of a key out of a bucket, those with one of `bits`.
-fn take(bucket: &mut Bucket, word: Word, most: usize, bits: u32, woken: &mut Vec<Arc<Waiter>>) {
-    let limit = woken.len().saturating_add(most);
-    bucket.retain(|waiter| {
-        let chosen = woken.len() < limit && waiter.bits.load(Ordering::Relaxed) & bits != 0 && waiter.waits_for(&word);
-        if chosen {
-            count_out(word[1] as usize);
-            woken.push(waiter.clone());
-        }
-        !chosen
-    });
-}
-
-/// Wakes those taken out; without locks.
-fn wake_all(woken: Vec<Arc<Waiter>>) -> usize {
-    woken.iter().for_each(|waiter| waiter.wake());
-    woken.len()
-}
-
 pub(crate) fn wake(task: &Task, addr: usize, private: bool, most: usize, bits: u32) -> SysResult {
     if bits == 0 {
         return Err(Errno::EINVAL);
     }
     let (word, _key) = key(task, addr, private)?;
-    wake_word(word, most, bits)
+    Ok(futex::wake(word, most, bits))
 }
 
 /// As [`wake`], for a private word.
 fn wake_private(task: &Task, addr: usize, most: usize) -> SysResult {
-    wake_word(private_word(task, addr)?, most, u32::MAX)
-}
-
-#[inline(always)]
-fn wake_word(word: Word, most: usize, bits: u32) -> SysResult {
-    let bucket = &TABLE[bucket_of(word)];
-    if most == 1 {
-        let mut bucket = bucket.lock();
-        let chosen = |waiter: &Arc<Waiter>| waiter.bits.load(Ordering::Relaxed) & bits != 0 && waiter.waits_for(&word);
-        let Some(waiter) = bucket.iter().position(chosen).and_then(|at| take_one(&mut bucket, at)) else { return Ok(0) };
-        drop(bucket);
-        waiter.wake();
-        return Ok(1);
-    }
-    let mut woken = Vec::new();
-    take(&mut bucket.lock(), word, most, bits, &mut woken);
-    Ok(wake_all(woken))
+    Ok(futex::wake(private_word(task, addr)?, most, u32::MAX))
 }
 
 /// Wakes some and moves others to another word. `expected`: only if the word is this.
@@ -351,35 +130,15 @@ pub(crate) fn requeue_between(
     task: &Task,
     (from, from_private): (usize, bool),
     (to, to_private): (usize, bool),
-    (wakes, moves): (usize, usize),
+    counts: (usize, usize),
     expected: Option<u32>,
 ) -> SysResult {
     let ((from_word, _from_key), (to_word, to_key)) = (key(task, from, from_private)?, key(task, to, to_private)?);
-    let (from_number, to_number) = (bucket_of(from_word), bucket_of(to_word));
-    let mut woken = Vec::new();
-    let mut moved = Vec::new();
-    // What waiters held before is dropped without locks.
-    let mut kept = Vec::new();
-    {
-        let (mut source, mut target) = lock_two(from_number, to_number);
-        if let Some(expected) = expected
-            && user::load_u32(from).map_err(fault)? != expected
-        {
-            return Err(Errno::EAGAIN);
-        }
-        take(&mut source, from_word, wakes, u32::MAX, &mut woken);
-        take(&mut source, from_word, moves, u32::MAX, &mut moved);
-        for waiter in &moved {
-            count_in(to);
-            waiter.set_word(&to_word);
-            if !to_private {
-                kept.push(core::mem::replace(&mut *waiter.moved_to.lock(), to_key.clone()));
-            }
-            waiter.bucket.store(to_number, Ordering::Release);
-            target.as_mut().unwrap_or(&mut source).push(waiter.clone());
-        }
-    }
-    Ok(wake_all(woken) + moved.len())
+    let check = || match expected {
+        Some(expected) if user::load_u32(from).map_err(fault)? != expected => Err(Errno::EAGAIN),
+        _ => Ok(()),
+    };
+    futex::requeue(from_word, &Target { word: to_word, addr: to, key: to_key }, counts, check)
 }
 
 /// Changes a word atomically by `change` and returns what it was.
@@ -420,12 +179,9 @@ fn wake_op(
         sys::FUTEX_OP_XOR => |old, argument| old ^ argument,
         _ => return Err(Errno::ENOSYS),
     };
-    let mut woken = Vec::new();
-    {
-        let (mut bucket, mut bucket2) = lock_two(bucket_of(first_word), bucket_of(second_word));
+    let change = || {
         let old = modify(second, |old| change(old, argument))?.cast_signed();
-        take(&mut bucket, first_word, most, u32::MAX, &mut woken);
-        let also = match operation >> 24 & 0xf {
+        Ok(match operation >> 24 & 0xf {
             sys::FUTEX_OP_CMP_EQ => old == compared,
             sys::FUTEX_OP_CMP_NE => old != compared,
             sys::FUTEX_OP_CMP_LT => old < compared,
@@ -433,13 +189,9 @@ fn wake_op(
             sys::FUTEX_OP_CMP_GT => old > compared,
             sys::FUTEX_OP_CMP_GE => old >= compared,
             _ => return Err(Errno::ENOSYS),
-        };
-        if also {
-            let bucket2 = bucket2.as_mut().unwrap_or(&mut bucket);
-            take(bucket2, second_word, most2, u32::MAX, &mut woken);
-        }
-    }
-    Ok(wake_all(woken))
+        })
+    };
+    futex::wake_two((first_word, most), (second_word, most2), change)
 }
 
 /// `futex(2)`; the operations with priority inheritance are in `futex_pi`.
@@ -458,9 +210,15 @@ pub fn sys_futex(task: &Task, addr: usize, operation: u32, value: u32, timeout: 
     operate(task, addr, operation, value, timeout, addr2, value3)
 }
 
-/// How many waiters an argument means.
+/// How many waiters are to be woken: as on Linux, who asks for none or fewer gets one.
 fn count(value: u32) -> usize {
-    usize::try_from(value.cast_signed()).unwrap_or(0)
+    usize::try_from(value.cast_signed()).unwrap_or(0).max(1)
+}
+
+/// How many waiters are to be woken and moved to another word.
+fn exact_counts(wakes: u32, moves: u32) -> Result<(usize, usize), Errno> {
+    let exact = |value: u32| usize::try_from(value.cast_signed()).map_err(|_| Errno::EINVAL);
+    Ok((exact(wakes)?, exact(moves)?))
 }
 
 #[inline(never)]
@@ -468,6 +226,7 @@ fn operate(task: &Task, addr: usize, operation: u32, value: u32, timeout: usize,
     let private = operation & sys::FUTEX_PRIVATE_FLAG != 0;
     let realtime = operation & sys::FUTEX_CLOCK_REALTIME != 0;
     let counts = || (count(value), count(timeout as u32));
+    let exact = || exact_counts(value, timeout as u32);
     let time = || UserPtr::<TimeSpec>::new(timeout).read_optional();
     let until = |realtime: bool| time()?.map(|time| Until::new(task, time, realtime)).transpose();
     let ns = |until: &Option<Until<'_>>| until.as_ref().map(Until::ns);
@@ -477,14 +236,14 @@ fn operate(task: &Task, addr: usize, operation: u32, value: u32, timeout: usize,
         sys::FUTEX_WAIT_BITSET => wait_until(task, addr, private, value, until(realtime)?, value3),
         sys::FUTEX_WAKE => wake(task, addr, private, count(value), u32::MAX),
         sys::FUTEX_WAKE_BITSET => wake(task, addr, private, count(value), value3),
-        sys::FUTEX_REQUEUE => requeue(task, (addr, addr2), private, counts(), None),
-        sys::FUTEX_CMP_REQUEUE => requeue(task, (addr, addr2), private, counts(), Some(value3)),
+        sys::FUTEX_REQUEUE => requeue(task, (addr, addr2), private, exact()?, None),
+        sys::FUTEX_CMP_REQUEUE => requeue(task, (addr, addr2), private, exact()?, Some(value3)),
         sys::FUTEX_LOCK_PI => pi::lock(task, addr, private, ns(&until(true)?), true),
         sys::FUTEX_LOCK_PI2 => pi::lock(task, addr, private, ns(&until(realtime)?), true),
         sys::FUTEX_TRYLOCK_PI => pi::lock(task, addr, private, None, false),
         sys::FUTEX_UNLOCK_PI => pi::unlock(task, addr, private),
         sys::FUTEX_WAIT_REQUEUE_PI => pi::wait_requeue(task, (addr, addr2), private, value, ns(&until(realtime)?)),
-        sys::FUTEX_CMP_REQUEUE_PI if value == 1 => pi::requeue(task, (addr, addr2), private, counts().1, value3),
+        sys::FUTEX_CMP_REQUEUE_PI if value == 1 => pi::requeue(task, (addr, addr2), private, exact()?.1, value3),
         sys::FUTEX_CMP_REQUEUE_PI => Err(Errno::EINVAL),
         sys::FUTEX_WAKE_OP => wake_op(task, (addr, addr2), private, counts(), value3),
         _ => Err(Errno::ENOSYS),

@@ -81,7 +81,7 @@ pub fn sys_futex_waitv(
     });
     if let Err(error) = result {
         // One that was woken in the meantime counts.
-        let woken = waiters.iter().rposition(|(waiter, _)| !futex::withdraw(waiter));
+        let woken = waiters.iter().rposition(|(waiter, _)| !waiter.withdraw());
         return woken.ok_or(error);
     }
     let error = loop {
@@ -98,7 +98,7 @@ pub fn sys_futex_waitv(
     };
     let mut woken = None;
     for (i, (waiter, _)) in waiters.iter().enumerate() {
-        if !futex::withdraw(waiter) {
+        if !waiter.withdraw() {
             woken.get_or_insert(i);
         }
     }

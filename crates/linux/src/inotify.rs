@@ -28,7 +28,11 @@ fn group(file: &Arc<File>) -> Result<&Arc<inotify::Inotify>, Errno> {
 
 /// `inotify_add_watch(2)`
 pub fn sys_inotify_add_watch(task: &Task, fd: i32, name: usize, mask: u32) -> SysResult {
+    inotify::check_mask(mask)?;
     let file = task.file_io(fd)?;
+    if mask & sys::IN_MASK_ADD != 0 && mask & sys::IN_MASK_CREATE != 0 {
+        return Err(Errno::EINVAL);
+    }
     let group = group(&file)?;
     let nofollow = if mask & sys::IN_DONT_FOLLOW != 0 { sys::AT_SYMLINK_NOFOLLOW } else { 0 };
     let path = lookup_at(task, AT_FDCWD, name, nofollow)?;

@@ -51,9 +51,29 @@ pub fn sys_ioctl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
             let rest = file.metadata().size.saturating_sub(file.with_offset(|o| *o));
             UserPtr::<i32>::new(arg).write(&i32::try_from(rest).unwrap_or(i32::MAX))?;
         }
+        FICLONE => return refuse_clone(&*files.get_io(arg as i32)?, &file),
         _ => return file.ioctl(&Request { command, arg, caller: &TaskCaller(task) }),
     }
     Ok(0)
+}
+
+/// `ioctl(2)`: a file shares the contents of another.
+const FICLONE: u32 = 0x4004_9409;
+
+/// No file system here can do that.
+fn refuse_clone(from: &File, to: &File) -> SysResult {
+    let kinds = [from, to].map(|file| file.inode().kind());
+    if from.metadata().dev != to.metadata().dev {
+        return Err(Errno::EXDEV);
+    }
+    if kinds.contains(&FileType::Directory) {
+        return Err(Errno::EISDIR);
+    }
+    if kinds != [FileType::Regular; 2] {
+        return Err(Errno::EINVAL);
+    }
+    let may = from.flags().readable() && to.flags().writable() && !to.flags().contains(OpenFlags::APPEND);
+    Err(if may { Errno::EOPNOTSUPP } else { Errno::EBADF })
 }
 
 fn set_flag(file: &File, flag: OpenFlags, arg: usize) -> Result<(), Errno> {

@@ -47,12 +47,12 @@ fn effective(task: &Task) -> u32 {
 
 /// `ioprio_set(2)`
 pub fn sys_ioprio_set(task: &Task, which: u32, who: i32, priority: u32) -> SysResult {
-    let (class, level) = (priority >> CLASS_SHIFT, priority & ((1 << CLASS_SHIFT) - 1));
+    // Between the two there are hints for devices, any of which is fine.
+    let (class, level) = (priority >> CLASS_SHIFT, priority & (LEVELS - 1));
     let cred = task.cred();
     match class {
         CLASS_REAL_TIME if !cred.privileged() && !cred.capable(sys::CAP_SYS_NICE) => return Err(Errno::EPERM),
-        CLASS_REAL_TIME | CLASS_BEST_EFFORT if level < LEVELS => {}
-        CLASS_IDLE => {}
+        CLASS_REAL_TIME | CLASS_BEST_EFFORT | CLASS_IDLE => {}
         CLASS_NONE if level == 0 => {}
         _ => return Err(Errno::EINVAL),
     }
@@ -71,8 +71,12 @@ pub fn sys_ioprio_set(task: &Task, which: u32, who: i32, priority: u32) -> SysRe
     Ok(0)
 }
 
-/// `ioprio_get(2)`: of several the one that goes first.
+/// `ioprio_get(2)`: what was set for one thread, or of several what has the one that goes first.
 pub fn sys_ioprio_get(task: &Task, which: u32, who: i32) -> SysResult {
+    if which == WHO_PROCESS {
+        let target = selected(task, which, who)?;
+        return target.first().map(|target| target.io_priority.load(Ordering::Relaxed) as usize).ok_or(Errno::ESRCH);
+    }
     let best = selected(task, which, who)?.iter().map(|target| effective(target)).min();
     best.map(|priority| priority as usize).ok_or(Errno::ESRCH)
 }

@@ -76,9 +76,16 @@ impl Owner {
     }
 
     /// Takes over what `IPC_SET` sets.
-    pub(crate) fn set(&mut self, new: &Self) {
+    ///
+    /// # Errors
+    /// `EINVAL` for ids that are nobody's.
+    pub(crate) fn set(&mut self, new: &Self) -> Result<(), Errno> {
+        if new.uid == u32::MAX || new.gid == u32::MAX {
+            return Err(Errno::EINVAL);
+        }
         (self.uid, self.gid) = (new.uid, new.gid);
         self.mode = self.mode & !0o777 | new.mode & 0o777;
+        Ok(())
     }
 }
 

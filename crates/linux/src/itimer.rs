@@ -354,9 +354,9 @@ fn interval_timer(task: &Task, which: u32) -> Result<Arc<Timer>, Errno> {
 
 /// `setitimer(2)`
 pub fn sys_setitimer(task: &Task, which: u32, new: UserPtr<ITimerVal>, old: UserPtr<ITimerVal>) -> SysResult {
-    let timer = interval_timer(task, which)?;
     let new = new.read_optional()?.unwrap_or_default();
     let (value, interval) = (new.value.to_ns()?, new.interval.to_ns()?);
+    let timer = interval_timer(task, which)?;
     let deadline = (value != 0).then(|| timer.clock.now().saturating_add(value));
     let before = timer.set(deadline, interval);
     old.write_optional(&ITimerVal::from_ns(before))?;
@@ -440,7 +440,8 @@ pub fn sys_timer_create(task: &Task, clock: i32, event: UserPtr<SigEvent>, id: U
         None => Notify::Signal { signo: sys::SIGALRM as i32, id: number, value: number as u64, tid: None },
         Some(event) => match event.notify {
             sys::SIGEV_NONE => Notify::Nothing,
-            sys::SIGEV_SIGNAL | sys::SIGEV_THREAD_ID if (1..=COUNT).contains(&event.signo) => {
+            // That a thread is to be started is between the program and its library.
+            sys::SIGEV_SIGNAL | sys::SIGEV_THREAD | sys::SIGEV_THREAD_ID if (1..=COUNT).contains(&event.signo) => {
                 let tid = (event.notify == sys::SIGEV_THREAD_ID).then_some(event.tid);
                 if tid.is_some_and(|tid| !process.tasks().iter().any(|t| t.tid() == tid)) {
                     return Err(Errno::EINVAL);
@@ -485,8 +486,11 @@ impl ITimerSpec {
 
 /// `timer_settime(2)`
 pub fn sys_timer_settime(task: &Task, id: i32, flags: u32, new: UserPtr<ITimerSpec>, old: UserPtr<ITimerSpec>) -> SysResult {
-    let timer = created(task, id)?;
+    if new.is_null() {
+        return Err(Errno::EINVAL);
+    }
     let new = new.read()?;
+    let timer = created(task, id)?;
     let before = timer.set_to(&hold(), &new, flags & sys::TIMER_ABSTIME != 0)?;
     old.write_optional(&ITimerSpec::from_ns(before))?;
     Ok(0)

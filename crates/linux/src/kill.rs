@@ -12,8 +12,11 @@ use crate::signal::{SIGCONT, is_spared, post};
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task};
 
-/// Whether the caller may send `signal` to a process.
+/// Whether there is such a signal and the caller may send it to a process. Whether there is the process comes before either.
 fn check_permission(task: &Task, process: &Process, signal: i32) -> Result<(), Errno> {
+    if !(0..=COUNT).contains(&signal) {
+        return Err(Errno::EINVAL);
+    }
     if core::ptr::eq(&**task.process(), process) || task.cred().may_signal(&process.credentials()) {
         return Ok(());
     }
@@ -33,23 +36,18 @@ fn send_from(task: &Task, process: &Arc<Process>, thread: Option<&Task>, info: &
     post(process, thread, info)
 }
 
-fn check_signal(signal: i32) -> Result<(), Errno> {
-    if (0..=COUNT).contains(&signal) { Ok(()) } else { Err(Errno::EINVAL) }
-}
-
 fn info_of(task: &Task, signal: i32, code: i32) -> SigInfo {
     SigInfo::from_process(signal, code, task.pid(), task.uid())
 }
 
 /// `kill(2)`
 pub fn sys_kill(task: &Task, pid: i32, signal: i32) -> SysResult {
-    check_signal(signal)?;
     let info = info_of(task, signal, sys::SI_USER as i32);
     let own = task.pid();
     let receivers = match pid {
         1.. if pid == own => return send_from(task, task.process(), None, &info).map(|()| 0),
         1.. => {
-            let process = processes::find(pid).ok_or(Errno::ESRCH)?;
+            let process = processes::find_any(pid)?;
             return send_from(task, &process, None, &info).map(|()| 0);
         }
         // Everybody else.
@@ -74,7 +72,6 @@ fn to_thread(task: &Task, process: Option<i32>, tid: i32, info: SigInfo) -> SysR
     if tid <= 0 || process.is_some_and(|pid| pid <= 0) {
         return Err(Errno::EINVAL);
     }
-    check_signal(info.signo)?;
     let other = if tid == task.tid() { None } else { Some(processes::find_task(tid).ok_or(Errno::ESRCH)?) };
     let target = other.as_deref().unwrap_or(task);
     if process.is_some_and(|pid| pid != target.pid()) {
@@ -85,9 +82,9 @@ fn to_thread(task: &Task, process: Option<i32>, tid: i32, info: SigInfo) -> SysR
 
 /// Sends to the process that a descriptor means: `pidfd_send_signal(2)`.
 pub(crate) fn send_by_descriptor(task: &Task, process: &Arc<Process>, signal: i32, info: UserPtr<SigInfo>) -> SysResult {
-    check_signal(signal)?;
     let info = match info.is_null() {
         true => info_of(task, signal, sys::SI_USER as i32),
+        false if info.read()?.signo != signal => return Err(Errno::EINVAL),
         false => claimed(task, process.pid(), signal, info)?,
     };
     send_from(task, process, None, &info).map(|()| 0)
@@ -103,24 +100,27 @@ pub fn sys_tkill(task: &Task, tid: i32, signal: i32) -> SysResult {
     to_thread(task, None, tid, info_of(task, signal, sys::SI_TKILL))
 }
 
-/// What the caller of a `*queueinfo` call may claim.
+/// What the caller of a `*queueinfo` call may claim; `to` is the number that it names: only a thread's own may seem to be the kernel's.
 fn claimed(task: &Task, to: i32, signal: i32, info: UserPtr<SigInfo>) -> Result<SigInfo, Errno> {
     let mut info = info.read()?;
     info.signo = signal;
     let from_kernel = info.code >= 0 || info.code == sys::SI_TKILL;
-    if from_kernel && to != task.pid() { Err(Errno::EPERM) } else { Ok(info) }
+    if from_kernel && to != task.tid() { Err(Errno::EPERM) } else { Ok(info) }
 }
 
 /// `rt_sigqueueinfo(2)`
 pub fn sys_rt_sigqueueinfo(task: &Task, pid: i32, signal: i32, info: UserPtr<SigInfo>) -> SysResult {
-    check_signal(signal)?;
     let info = claimed(task, pid, signal, info)?;
-    let process = processes::find(pid).ok_or(Errno::ESRCH)?;
+    let process = processes::find_any(pid)?;
     send_from(task, &process, None, &info).map(|()| 0)
 }
 
 /// `rt_tgsigqueueinfo(2)`
 pub fn sys_rt_tgsigqueueinfo(task: &Task, pid: i32, tid: i32, signal: i32, info: UserPtr<SigInfo>) -> SysResult {
-    let info = claimed(task, pid, signal, info)?;
+    if pid <= 0 || tid <= 0 {
+        info.read()?;
+        return Err(Errno::EINVAL);
+    }
+    let info = claimed(task, tid, signal, info)?;
     to_thread(task, Some(pid), tid, info)
 }

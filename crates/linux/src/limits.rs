@@ -97,7 +97,7 @@ pub fn sys_prlimit64(task: &Task, pid: i32, resource: u32, new: UserPtr<[u64; 2]
     if index >= RESOURCES {
         return Err(Errno::EINVAL);
     }
-    let process = if pid == 0 { task.process().clone() } else { processes::find(pid).ok_or(Errno::ESRCH)? };
+    let process = if pid == 0 { task.process().clone() } else { processes::find_any(pid)? };
     let cred = task.cred();
     if !Arc::ptr_eq(&process, task.process()) && !cred.may_limit(&process.credentials()) {
         return Err(Errno::EPERM);

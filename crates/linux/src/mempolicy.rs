@@ -181,11 +181,15 @@ pub fn sys_set_mempolicy_home_node(task: &Task, addr: usize, len: usize, node: u
 
 /// `migrate_pages(2)`: they are where they can be.
 pub fn sys_migrate_pages(task: &Task, pid: i32, bits: usize, from: usize, to: usize) -> SysResult {
-    if pid != 0 {
-        process_table::find(pid).ok_or(Errno::ESRCH)?;
-    }
     read_mask(from, bits)?;
-    if read_mask(to, bits)? || task.cred().capable(sys::CAP_SYS_NICE) { Ok(0) } else { Err(Errno::EPERM) }
+    let allowed = read_mask(to, bits)?;
+    if pid != 0 && pid != task.pid() {
+        let process = process_table::find_any(pid)?;
+        if !task.cred().may_trace(&process.credentials(), process.is_dumpable()) {
+            return Err(Errno::EPERM);
+        }
+    }
+    if allowed || task.cred().capable(sys::CAP_SYS_NICE) { Ok(0) } else { Err(Errno::EPERM) }
 }
 
 /// `move_pages(2)`: tells for each page whether it is there.
@@ -201,8 +205,8 @@ pub fn sys_move_pages(
     if flags & !(MPOL_MF_VALID & !1) != 0 {
         return Err(Errno::EINVAL);
     }
-    let process = if pid == 0 { task.process().clone() } else { process_table::find(pid).ok_or(Errno::ESRCH)? };
-    if !task.cred().may_trace(&process.credentials(), process.is_dumpable()) && pid != 0 {
+    let process = if pid == 0 { task.process().clone() } else { process_table::find_any(pid)? };
+    if pid != 0 && pid != task.pid() && !task.cred().may_trace(&process.credentials(), process.is_dumpable()) {
         return Err(Errno::EPERM);
     }
     let space = process.memory()?;
@@ -216,6 +220,7 @@ pub fn sys_move_pages(
         }
         let found = match space.present_pages(addr - addr % PAGE_SIZE, PAGE_SIZE) {
             Ok(there) if there == [1] => 0,
+            Ok(there) if there.is_empty() => -Errno::EFAULT.raw(),
             Ok(_) => -Errno::ENOENT.raw(),
             Err(_) => -Errno::EFAULT.raw(),
         };

@@ -52,7 +52,7 @@ fn file_object(task: &Task, fd: i32, shared: bool, prot: Prot) -> Result<Arc<Obj
 pub(crate) static OVERCOMMIT: AtomicU8 = AtomicU8::new(0);
 
 /// Whether a program may ask for so much memory of its own.
-fn may_commit(len: usize) -> Result<(), Errno> {
+pub(crate) fn may_commit(len: usize) -> Result<(), Errno> {
     let obvious = || (len / PAGE_SIZE) as u64 > guard::mem::stats().total;
     if OVERCOMMIT.load(Ordering::Relaxed) == 0 && obvious() { Err(Errno::ENOMEM) } else { Ok(()) }
 }
@@ -67,9 +67,32 @@ pub(crate) fn no_reserved_pages(flags: u32) -> Errno {
 /// Memory that may be lost, and that children do not see (Linux 6.11): where programs keep the state of `__vdso_getrandom`.
 const MAP_DROPPABLE: u32 = 8;
 
+/// The flags that `MAP_SHARED_VALIDATE` takes: not `MAP_SYNC`, as no file is on memory that keeps its content.
+const VALIDATED: u32 = sys::MAP_TYPE & sys::MAP_SHARED_VALIDATE
+    | sys::MAP_FIXED
+    | sys::MAP_32BIT
+    | MAP_ABOVE4G
+    | sys::MAP_GROWSDOWN
+    | sys::MAP_DENYWRITE
+    | sys::MAP_EXECUTABLE
+    | sys::MAP_LOCKED
+    | sys::MAP_NORESERVE
+    | sys::MAP_POPULATE
+    | sys::MAP_NONBLOCK
+    | sys::MAP_STACK
+    | sys::MAP_HUGETLB
+    | 31 << sys::MAP_HUGE_SHIFT;
+/// For shadow stacks, which there are not.
+const MAP_ABOVE4G: u32 = 0x80;
+
 /// `mmap(2)`
 pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd: i32, offset: u64) -> SysResult {
+    let anonymous = flags & sys::MAP_ANONYMOUS != 0;
     if len == 0 || !offset.is_multiple_of(PAGE_SIZE as u64) {
+        // A file there is not comes before a length that is none.
+        if len == 0 && !anonymous {
+            task.files().get_io(fd)?;
+        }
         return Err(Errno::EINVAL);
     }
     let prot = protection(task, prot)?;
@@ -79,10 +102,14 @@ pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd:
         MAP_DROPPABLE if flags & (sys::MAP_ANONYMOUS | sys::MAP_LOCKED | sys::MAP_HUGETLB) == sys::MAP_ANONYMOUS => false,
         _ => return Err(Errno::EINVAL),
     };
-    let anonymous = flags & sys::MAP_ANONYMOUS != 0;
-    if flags & sys::MAP_TYPE == sys::MAP_SHARED_VALIDATE && (anonymous || flags & sys::MAP_SYNC != 0) {
-        // No file is on memory that keeps its content.
-        return Err(if anonymous { Errno::EINVAL } else { Errno::EOPNOTSUPP });
+    if flags & sys::MAP_TYPE == sys::MAP_SHARED_VALIDATE {
+        if anonymous {
+            return Err(Errno::EINVAL);
+        }
+        if flags & !VALIDATED != 0 {
+            task.files().get_io(fd)?;
+            return Err(Errno::EOPNOTSUPP);
+        }
     }
     if flags & sys::MAP_HUGETLB != 0 {
         // No file system has pages of another size.
@@ -201,9 +228,10 @@ pub fn sys_madvise(task: &Task, addr: usize, len: usize, advice: u32) -> SysResu
         | sys::MADV_SEQUENTIAL
         | sys::MADV_WILLNEED
         | sys::MADV_DONTDUMP
-        | sys::MADV_DODUMP
-        | sys::MADV_COLD
-        | sys::MADV_PAGEOUT => space.check_mapped(addr, len)?,
+        | sys::MADV_DODUMP => space.check_mapped(addr, len)?,
+        // The same, but what is locked stays.
+        sys::MADV_COLD | sys::MADV_PAGEOUT if space.has_locked(addr, len) => return Err(Errno::EINVAL),
+        sys::MADV_COLD | sys::MADV_PAGEOUT => space.check_mapped(addr, len)?,
         _ => return Err(Errno::EINVAL),
     }
     Ok(0)
@@ -235,7 +263,8 @@ pub fn sys_remap_file_pages(task: &Task, start: usize, len: usize, prot: u32, fi
 pub fn sys_mincore(task: &Task, addr: usize, len: usize, to: usize) -> SysResult {
     let pages = space(task)?.present_pages(addr, len)?;
     uaccess::write_bytes(to, &pages)?;
-    Ok(0)
+    // What comes before a hole is told.
+    if pages.len() < len.div_ceil(PAGE_SIZE) { Err(Errno::ENOMEM) } else { Ok(0) }
 }
 
 /// `msync(2)`: what a mapping of a file shows is the file itself.
@@ -260,9 +289,10 @@ pub(crate) fn lock_limit(task: &Task) -> usize {
 /// The pages that `mlock` and `munlock` mean.
 fn lock_range(addr: usize, len: usize) -> Result<(usize, usize), Errno> {
     let start = vm::page_down(addr);
-    let len = (addr - start).checked_add(len).and_then(page_up).ok_or(Errno::EINVAL)?;
+    // What is rounded up beyond the last address is nothing, as on Linux.
+    let len = page_up((addr - start).wrapping_add(len)).unwrap_or(0);
     // Nothing is mapped there.
-    if start.checked_add(len).ok_or(Errno::EINVAL)? > vm::USER_END { Err(Errno::ENOMEM) } else { Ok((start, len)) }
+    if len != 0 && start.checked_add(len).ok_or(Errno::EINVAL)? > vm::USER_END { Err(Errno::ENOMEM) } else { Ok((start, len)) }
 }
 
 /// `mlock2(2)`: nothing is ever swapped, so it is enough that the pages are there.

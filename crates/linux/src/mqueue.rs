@@ -137,6 +137,10 @@ impl FileOps for Descriptor {
         })
     }
 
+    fn has_offsets(&self) -> bool {
+        true
+    }
+
     fn read_at(&self, _: &File, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
         let text = self.0.status();
         let rest = usize::try_from(offset).ok().and_then(|at| text.as_bytes().get(at..)).unwrap_or_default();
@@ -229,14 +233,15 @@ fn make(task: &Task, mode: u32, attributes: Option<Attributes>) -> Result<Arc<Qu
 
 /// `mq_open(2)`
 pub fn sys_mq_open(task: &Task, name: usize, flags: u32, mode: u32, attributes: UserPtr<Attributes>) -> SysResult {
-    let name = read_name(name)?;
-    let flags = OpenFlags::from_bits_truncate(flags);
     let attributes = attributes.read_optional()?;
+    let name = read_name(name)?;
+    let flags = OpenFlags::from_bits_retain(flags);
     let queue = {
         let ipc = task.ipc();
         let mut queues = ipc.queues.lock();
         match queues.get(&name) {
             Some(_) if flags.contains(OpenFlags::CREAT | OpenFlags::EXCL) => return Err(Errno::EEXIST),
+            Some(_) if flags.bits() & sys::O_ACCMODE == sys::O_ACCMODE => return Err(Errno::EINVAL),
             Some(queue) => {
                 let mut wanted = if flags.readable() { Access::READ } else { Access::NONE };
                 if flags.writable() {
@@ -249,7 +254,7 @@ pub fn sys_mq_open(task: &Task, name: usize, flags: u32, mode: u32, attributes: 
             None => add(task, &mut queues, name.clone(), mode & !task.fs().umask(), attributes)?,
         }
     };
-    let keep = flags & (OpenFlags::RDWR | OpenFlags::from_bits_retain(sys::O_WRONLY) | OpenFlags::NONBLOCK);
+    let keep = flags - OpenFlags::from_bits_retain(sys::O_CREAT | sys::O_EXCL | sys::O_NOCTTY | sys::O_TRUNC);
     let shown = format!("/{}", String::from_utf8_lossy(&name));
     let file = File::new(Path::unnamed(queue.clone(), &shown), Arc::new(Descriptor(queue)), keep);
     task.files().install(file, true)
@@ -286,13 +291,11 @@ fn until(task: &Task, timeout: UserPtr<TimeSpec>) -> Result<Option<Until<'_>>, E
 
 /// Does `attempt` until it gives a result.
 fn wait<R>(
-    task: &Task,
     queue: &WaitQueue,
     nonblocking: bool,
-    timeout: UserPtr<TimeSpec>,
+    until: Option<Until<'_>>,
     mut attempt: impl FnMut() -> Option<R>,
 ) -> Result<R, Errno> {
-    let until = until(task, timeout)?;
     match attempt() {
         Some(result) => Ok(result),
         None if nonblocking => Err(Errno::EAGAIN),
@@ -305,6 +308,7 @@ fn wait<R>(
 
 /// `mq_timedsend(2)`
 pub fn sys_mq_timedsend(task: &Task, fd: i32, from: usize, len: usize, priority: u32, timeout: UserPtr<TimeSpec>) -> SysResult {
+    let until = until(task, timeout)?;
     if priority >= PRIORITIES {
         return Err(Errno::EINVAL);
     }
@@ -325,7 +329,7 @@ pub fn sys_mq_timedsend(task: &Task, fd: i32, from: usize, len: usize, priority:
         let tells = state.count == 1 && state.receivers == 0;
         Some(if tells { state.notice.take() } else { None })
     };
-    let notice = wait(task, &queue.drained, nonblocking, timeout, attempt)?;
+    let notice = wait(&queue.drained, nonblocking, until, attempt)?;
     queue.filled.wake_one();
     queue.source.notify();
     if let Some(Notice { pid, signal: Some((signo, value)) }) = notice
@@ -345,6 +349,7 @@ pub fn sys_mq_timedreceive(
     priority: UserPtr<u32>,
     timeout: UserPtr<TimeSpec>,
 ) -> SysResult {
+    let until = until(task, timeout)?;
     let (queue, nonblocking) = open_queue(task, fd, OpenFlags::readable)?;
     if len < queue.size {
         return Err(Errno::EMSGSIZE);
@@ -360,7 +365,7 @@ pub fn sys_mq_timedreceive(
         Some(found)
     };
     queue.state.lock().receivers += 1;
-    let received = wait(task, &queue.filled, nonblocking, timeout, attempt);
+    let received = wait(&queue.filled, nonblocking, until, attempt);
     queue.state.lock().receivers -= 1;
     let (found, bytes) = received?;
     queue.drained.wake_one();

@@ -162,8 +162,12 @@ fn choose(messages: &VecDeque<Message>, kind: i64, flags: u32) -> Option<usize> 
 
 /// `msgrcv(2)`
 pub fn sys_msgrcv(task: &Task, id: i32, to: usize, size: usize, kind: i64, flags: u32) -> SysResult {
-    if isize::try_from(size).is_err() || flags & MSG_COPY != 0 && flags & (MSG_EXCEPT | IPC_NOWAIT) != IPC_NOWAIT {
+    if id < 0 || isize::try_from(size).is_err() || flags & MSG_COPY != 0 && flags & (MSG_EXCEPT | IPC_NOWAIT) != IPC_NOWAIT {
         return Err(Errno::EINVAL);
+    }
+    if flags & MSG_COPY != 0 {
+        // As Linux, which makes the copy's room from what is there.
+        uaccess::read_bytes(to, &mut vec![0; size.min(MAX_MESSAGE)])?;
     }
     let queue = task.ipc().messages.find(id)?;
     let cred = task.cred();
@@ -285,6 +289,11 @@ pub fn sys_msgctl(task: &Task, id: i32, command: u32, arg: UserPtr<QueueInfo>) -
     if matches!(command, IPC_INFO | MSG_INFO | MSG_STAT | MSG_STAT_ANY) {
         return survey(task, id, command, arg);
     }
+    if id < 0 {
+        return Err(Errno::EINVAL);
+    }
+    // As Linux: what is to be set is read before the queue is looked for.
+    let new = if command == IPC_SET { Some(arg.read()?) } else { None };
     let queue = task.ipc().messages.find(id)?;
     let cred = task.cred();
     match command {
@@ -295,8 +304,7 @@ pub fn sys_msgctl(task: &Task, id: i32, command: u32, arg: UserPtr<QueueInfo>) -
             arg.write(&info)?;
         }
         IPC_SET => {
-            let new = arg.read()?;
-            {
+            if let Some(new) = new {
                 let mut state = queue.state.lock();
                 state.info.owner.check_owner(&cred)?;
                 if new.limit > MAX_BYTES && !cred.capable(linux_raw_sys::general::CAP_SYS_RESOURCE) {
@@ -305,7 +313,7 @@ pub fn sys_msgctl(task: &Task, id: i32, command: u32, arg: UserPtr<QueueInfo>) -
                 if new.limit > MOST_BYTES {
                     return Err(Errno::EINVAL);
                 }
-                state.info.owner.set(&new.owner);
+                state.info.owner.set(&new.owner)?;
                 (state.info.limit, state.info.changed) = (new.limit, ipc::now());
             }
             queue.drained.wake_all();

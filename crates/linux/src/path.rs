@@ -8,7 +8,7 @@ use abi::errno::Errno;
 use alloc::boxed::Box;
 use fs::ops::{self, NewTime};
 use fs::path::{LookupFlags, Resolve, Walk};
-use fs::{Access, Cred, DeviceId, File, FileType, NewKind, OpenFlags, PATH_MAX, Path, RenameFlags, Timestamp};
+use fs::{Access, Cred, DeviceId, FileType, NewKind, OpenFlags, PATH_MAX, Path, RenameFlags, Timestamp};
 use guard::user::ShortString;
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -57,7 +57,7 @@ impl Name {
 /// Where a walk of `name` starts: the directory behind `dirfd`, unless the name is absolute.
 ///
 /// # Errors
-/// `EBADF`, `ENOTDIR`.
+/// `ENOENT` for no name at all, whatever the descriptor; `EBADF`, `ENOTDIR`.
 #[inline(always)]
 pub fn walk_at<'a>(task: &Task, cred: &'a Cred, dirfd: i32, name: &[u8]) -> Result<Walk<'a>, Errno> {
     let mut walk = task.walk(cred);
@@ -72,8 +72,11 @@ fn start_at(task: &Task, walk: &mut Walk<'_>, dirfd: i32, name: &[u8]) -> Result
 }
 
 fn start_at_directory(task: &Task, walk: &mut Walk<'_>, dirfd: i32, name: &[u8]) -> Result<(), Errno> {
+    if name.is_empty() {
+        return Err(Errno::ENOENT);
+    }
     let dir = task.file(dirfd)?;
-    if dir.inode().kind() != FileType::Directory && !name.is_empty() {
+    if dir.inode().kind() != FileType::Directory {
         return Err(Errno::ENOTDIR);
     }
     walk.start_at(dir.path().clone());
@@ -86,13 +89,17 @@ fn start_at_directory(task: &Task, walk: &mut Walk<'_>, dirfd: i32, name: &[u8])
 /// Those of a walk.
 pub fn lookup_at(task: &Task, dirfd: i32, addr: usize, flags: u32) -> Result<Path, Errno> {
     let mut buffer = Name::new();
-    let name = if addr == 0 && flags & sys::AT_EMPTY_PATH != 0 { &[] } else { buffer.read(addr)? };
+    lookup_name(task, dirfd, buffer.read(addr)?, flags)
+}
+
+/// The same for a name that is in the kernel already.
+fn lookup_name(task: &Task, dirfd: i32, name: &[u8], flags: u32) -> Result<Path, Errno> {
+    if name.is_empty() && flags & sys::AT_EMPTY_PATH != 0 {
+        return if dirfd == AT_FDCWD { Ok(task.fs().cwd()) } else { Ok(task.file(dirfd)?.path().clone()) };
+    }
     let cred = task.fs_cred();
     let mut walk = task.walk(&cred);
     start_at(task, &mut walk, dirfd, name)?;
-    if name.is_empty() && flags & sys::AT_EMPTY_PATH != 0 {
-        return Ok(walk.base().clone());
-    }
     let nofollow = flags & sys::AT_SYMLINK_NOFOLLOW != 0;
     walk.lookup(name, if nofollow { LookupFlags::NOFOLLOW } else { LookupFlags::empty() })
 }
@@ -108,9 +115,9 @@ fn masked(task: &Task, mode: u32) -> u32 {
 
 /// `openat(2)`
 pub fn sys_openat(task: &Task, dirfd: i32, name: usize, flags: u32, mode: u32) -> SysResult {
+    let flags = OpenFlags::from_bits_truncate(flags).checked()?;
     let mut buffer = Name::new();
     let name = buffer.read(name)?;
-    let flags = OpenFlags::from_bits_truncate(flags);
     let cred = task.fs_cred();
     let mut walk = task.walk(&cred);
     start_at(task, &mut walk, dirfd, name)?;
@@ -159,9 +166,13 @@ pub fn sys_openat2(task: &Task, dirfd: i32, name: usize, how: UserPtr<OpenHow>, 
     if resolve.contains(Resolve::BENEATH | Resolve::IN_ROOT) {
         return Err(Errno::EINVAL);
     }
+    let given = OpenFlags::from_bits_truncate(flags);
+    let flags = given.checked()?;
+    if !flags.contains(given) {
+        return Err(Errno::EINVAL);
+    }
     let mut buffer = Name::new();
     let name = buffer.read(name)?;
-    let flags = OpenFlags::from_bits_truncate(flags);
     let cred = task.fs_cred();
     let mut walk = if resolve.contains(Resolve::IN_ROOT) {
         // An absolute name begins at the directory, too.
@@ -231,6 +242,10 @@ pub fn sys_symlink(task: &Task, target: usize, name: usize) -> SysResult {
 /// `linkat(2)`
 pub fn sys_linkat(task: &Task, old_fd: i32, old: usize, new_fd: i32, new: usize, flags: u32) -> SysResult {
     known_flags(flags, sys::AT_SYMLINK_FOLLOW | sys::AT_EMPTY_PATH)?;
+    // A descriptor that was handed over is not enough to name its file.
+    if flags & sys::AT_EMPTY_PATH != 0 && !task.fs_cred().has(sys::CAP_DAC_READ_SEARCH) {
+        return Err(Errno::ENOENT);
+    }
     let nofollow = if flags & sys::AT_SYMLINK_FOLLOW == 0 { sys::AT_SYMLINK_NOFOLLOW } else { 0 };
     let old = lookup_at(task, old_fd, old, flags & sys::AT_EMPTY_PATH | nofollow)?;
     let mut buffer = Name::new();
@@ -265,13 +280,16 @@ pub fn sys_rmdir(task: &Task, name: usize) -> SysResult {
 
 /// `renameat2(2)`
 pub fn sys_renameat2(task: &Task, old_fd: i32, old: usize, new_fd: i32, new: usize, flags: u32) -> SysResult {
-    let flags = RenameFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
-    let mut buffers = [const { Name::new() }; 2];
-    let [old_buffer, new_buffer] = &mut buffers;
-    let (old, new) = (old_buffer.read(old)?, new_buffer.read(new)?);
+    let flags = RenameFlags::from_bits(flags).filter(|flags| flags.go_together()).ok_or(Errno::EINVAL)?;
+    let mut buffer = Name::new();
     let cred = task.fs_cred();
-    let (from, to) = (walk_at(task, &cred, old_fd, old)?, walk_at(task, &cred, new_fd, new)?);
-    ops::rename(&from, old, &to, new, flags).map(|()| 0)
+    // The way to the old name comes first, whatever is wrong with the new one.
+    let old = buffer.read(old)?;
+    let source = walk_at(task, &cred, old_fd, old)?.parent(old)?;
+    let new = buffer.read(new)?;
+    let walk = walk_at(task, &cred, new_fd, new)?;
+    let target = walk.parent(new)?;
+    ops::rename(&walk, source, target, flags).map(|()| 0)
 }
 
 /// `renameat(2)`
@@ -285,19 +303,20 @@ pub fn sys_rename(task: &Task, old: usize, new: usize) -> SysResult {
 }
 
 /// `readlinkat(2)`
-pub fn sys_readlinkat(task: &Task, dirfd: i32, name: usize, buf: usize, size: usize) -> SysResult {
-    if size == 0 {
-        return Err(Errno::EINVAL);
-    }
-    let path = lookup_at(task, dirfd, name, sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH)?;
-    let text = path.inode().readlink()?;
+pub fn sys_readlinkat(task: &Task, dirfd: i32, name: usize, buf: usize, size: i32) -> SysResult {
+    let size = usize::try_from(size).ok().filter(|&size| size > 0).ok_or(Errno::EINVAL)?;
+    let mut buffer = Name::new();
+    let name = buffer.read(name)?;
+    let path = lookup_name(task, dirfd, name, sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH)?;
+    // Without a name it is the descriptor's file, which is a link or nothing that is meant.
+    let text = path.inode().readlink().map_err(|e| if e == Errno::EINVAL && name.is_empty() { Errno::ENOENT } else { e })?;
     let n = text.len().min(size);
     uaccess::write_bytes(buf, &text[..n])?;
     Ok(n)
 }
 
 /// `readlink(2)`
-pub fn sys_readlink(task: &Task, name: usize, buf: usize, size: usize) -> SysResult {
+pub fn sys_readlink(task: &Task, name: usize, buf: usize, size: i32) -> SysResult {
     sys_readlinkat(task, AT_FDCWD, name, buf, size)
 }
 
@@ -382,21 +401,30 @@ fn set_times(task: &Task, path: &Path, times: Option<TimePair>) -> SysResult {
     ops::set_times(path, atime, mtime, &task.fs_cred()).map(|()| 0)
 }
 
+fn set_times_at(task: &Task, dirfd: i32, name: usize, flags: u32, times: Option<TimePair>) -> SysResult {
+    // Without a name it is the descriptor's file, as futimens(3) has it.
+    let path = if name == 0 && dirfd != AT_FDCWD {
+        known_flags(flags, 0)?;
+        task.files().get_io(dirfd)?.path().clone()
+    } else {
+        known_flags(flags, sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH)?;
+        lookup_at(task, dirfd, name, flags)?
+    };
+    set_times(task, &path, times)
+}
+
 fn optional<T: FromBytes + IntoBytes + Immutable>(ptr: UserPtr<T>) -> Result<Option<T>, Errno> {
     if ptr.is_null() { Ok(None) } else { ptr.read().map(Some) }
 }
 
 /// `utimensat(2)`
 pub fn sys_utimensat(task: &Task, dirfd: i32, name: usize, times: UserPtr<TimePair>, flags: u32) -> SysResult {
-    known_flags(flags, sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH)?;
     let times = optional(times)?;
-    // Without a name it is the descriptor's file, as futimens(3) has it.
-    let path = if name == 0 && dirfd != AT_FDCWD {
-        task.files().get_io(dirfd)?.path().clone()
-    } else {
-        lookup_at(task, dirfd, name, flags)?
-    };
-    set_times(task, &path, times)
+    // Then there is nothing to do, and nothing else is looked at.
+    if times.is_some_and(|[_, accessed, _, modified]| [accessed, modified] == [i64::from(sys::UTIME_OMIT); 2]) {
+        return Ok(0);
+    }
+    set_times_at(task, dirfd, name, flags, times)
 }
 
 /// Microseconds to nanoseconds, of a pair of `struct timeval`.
@@ -412,7 +440,7 @@ fn from_timeval(times: Option<TimePair>) -> Result<Option<TimePair>, Errno> {
 /// `futimesat(2)`
 pub fn sys_futimesat(task: &Task, dirfd: i32, name: usize, times: UserPtr<TimePair>) -> SysResult {
     let times = from_timeval(optional(times)?)?;
-    set_times(task, &lookup_at(task, dirfd, name, 0)?, times)
+    set_times_at(task, dirfd, name, 0, times)
 }
 
 /// `utimes(2)`
@@ -481,12 +509,12 @@ pub fn sys_chroot(task: &Task, name: usize) -> SysResult {
     Ok(0)
 }
 
-/// Opens a file inside the kernel by name, for `execve(2)`, as the caller.
+/// The file of a name that is in the kernel already, for `execve(2)`.
 ///
 /// # Errors
-/// Those of `open(2)`.
-pub fn open_at(task: &Task, dirfd: i32, name: &[u8], flags: OpenFlags) -> Result<alloc::sync::Arc<File>, Errno> {
+/// Those of a walk.
+pub(crate) fn find_at(task: &Task, dirfd: i32, name: &[u8], nofollow: bool) -> Result<Path, Errno> {
     let cred = task.fs_cred();
-    let walk = walk_at(task, &cred, dirfd, name)?;
-    ops::open(&walk, name, flags, 0)
+    let flags = if nofollow { LookupFlags::NOFOLLOW } else { LookupFlags::empty() };
+    walk_at(task, &cred, dirfd, name)?.lookup(name, flags)
 }

@@ -125,7 +125,7 @@ pub fn sys_process_madvise(task: &Task, fd: i32, ranges: UserPtr<IoVec>, count: 
     if !matches!(advice, sys::MADV_COLD | sys::MADV_PAGEOUT | sys::MADV_WILLNEED | sys::MADV_COLLAPSE) {
         return Err(Errno::EINVAL);
     }
-    check(task, &process)?;
+    check(task, &process).map_err(|_| Errno::EACCES)?;
     if !Arc::ptr_eq(&process, task.process()) && !task.cred().capable(sys::CAP_SYS_NICE) {
         return Err(Errno::EPERM);
     }

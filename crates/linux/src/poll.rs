@@ -76,12 +76,13 @@ fn do_poll(task: &Task, fds: usize, count: usize, deadline: Option<u64>) -> SysR
             PollEntry { file, wanted, found }
         })
         .collect();
-    let ready = poll::poll(&mut entries, deadline)?;
+    let ready = poll::poll(&mut entries, deadline);
+    // As Linux: they are stored whether or not a signal ended the wait.
     for (entry, result) in list.iter_mut().zip(&entries) {
         entry.revents = result.found.bits() as u16;
     }
     uaccess::write_bytes(fds, list.as_slice().as_bytes())?;
-    Ok(ready)
+    ready
 }
 
 /// `poll(2)`
@@ -213,12 +214,16 @@ pub fn sys_epoll_ctl(task: &Task, set_fd: i32, operation: u32, fd: i32, event: U
         Interest { events: event.events, data: event.data }
     };
     let (set_file, file) = (files.get_io(set_fd)?, files.get_io(fd)?);
+    if !file.ops().pollable() {
+        return Err(Errno::EPERM);
+    }
     if alloc::sync::Arc::ptr_eq(&set_file, &file) {
         return Err(Errno::EINVAL);
     }
     let set = set_file.ops_as::<EpollFile>().ok_or(Errno::EINVAL)?.set();
     match operation {
         sys::EPOLL_CTL_ADD => set.add(fd, &file, interest)?,
+        sys::EPOLL_CTL_MOD if interest.events & sys::EPOLLEXCLUSIVE != 0 => return Err(Errno::EINVAL),
         sys::EPOLL_CTL_MOD => set.modify(fd, &file, interest)?,
         sys::EPOLL_CTL_DEL => set.remove(fd, &file)?,
         _ => return Err(Errno::EINVAL),
@@ -226,8 +231,12 @@ pub fn sys_epoll_ctl(task: &Task, set_fd: i32, operation: u32, fd: i32, event: U
     Ok(0)
 }
 
+/// The most events that one call may ask for (Linux' `EP_MAX_EVENTS`).
+const MAX_EVENTS: usize = i32::MAX as usize / size_of::<EpollEvent>();
+
 fn do_epoll_wait(task: &Task, set_fd: i32, events: usize, max: i32, deadline: Option<u64>) -> SysResult {
-    let max = usize::try_from(max).ok().filter(|&m| m > 0).ok_or(Errno::EINVAL)?;
+    let max = usize::try_from(max).ok().filter(|&m| m > 0 && m <= MAX_EVENTS).ok_or(Errno::EINVAL)?;
+    uaccess::check_range(events, max * size_of::<EpollEvent>())?;
     let file = task.file_io(set_fd)?;
     let set = file.ops_as::<EpollFile>().ok_or(Errno::EINVAL)?.set();
     let events = UserPtr::<EpollEvent>::new(events);

@@ -209,6 +209,14 @@ pub fn find_task(tid: i32) -> Option<Arc<Task>> {
     TABLE.lock().tasks.get(&tid)?.upgrade()
 }
 
+/// The process that a number means which may be any of its threads'.
+///
+/// # Errors
+/// `ESRCH`.
+pub(crate) fn find_any(number: i32) -> Result<Arc<Process>, Errno> {
+    find(number).or_else(|| find_task(number).map(|task| task.process().clone())).ok_or(Errno::ESRCH)
+}
+
 /// The numbers of all processes, ascending.
 #[must_use]
 pub fn pids() -> Vec<i32> {

@@ -22,14 +22,16 @@ pub(crate) fn all_cpus() -> Vec<u64> {
 
 /// Does something with the thread a number means: the caller for 0.
 fn with_task<R>(task: &Task, tid: i32, f: impl FnOnce(&Task) -> R) -> Result<R, Errno> {
-    if tid < 0 {
-        return Err(Errno::EINVAL);
-    }
     if tid == 0 || tid == task.tid() {
         return Ok(f(task));
     }
     let other: Arc<Task> = processes::find_task(tid).ok_or(Errno::ESRCH)?;
     Ok(f(&other))
+}
+
+/// The same for calls about policies, which refuse negative numbers.
+fn with_scheduled<R>(task: &Task, tid: i32, f: impl FnOnce(&Task) -> R) -> Result<R, Errno> {
+    if tid < 0 { Err(Errno::EINVAL) } else { with_task(task, tid, f) }
 }
 
 /// `sched_yield(2)`
@@ -49,6 +51,8 @@ pub fn sys_getcpu(_: &Task, cpu: UserPtr<u32>, node: UserPtr<u32>, _cache: usize
 pub fn sys_sched_getaffinity(task: &Task, tid: i32, size: usize, mask: usize) -> SysResult {
     let all = all_cpus();
     let len = all.len() * 8;
+    // An `unsigned int`.
+    let size = size as u32 as usize;
     if size < len || !size.is_multiple_of(8) {
         return Err(Errno::EINVAL);
     }
@@ -66,16 +70,16 @@ pub fn sys_sched_getaffinity(task: &Task, tid: i32, size: usize, mask: usize) ->
 pub fn sys_sched_setaffinity(task: &Task, tid: i32, size: usize, mask: usize) -> SysResult {
     let all = all_cpus();
     let mut new = vec![0u64; all.len()];
-    let len = size.min(all.len() * 8);
+    let len = (size as u32 as usize).min(all.len() * 8);
     uaccess::read_bytes(mask, &mut new.as_mut_slice().as_mut_bytes()[..len])?;
     let allowed: Vec<u64> = new.iter().zip(&all).map(|(new, all)| new & all).collect();
-    if allowed.iter().all(|&word| word == 0) {
-        return Err(Errno::EINVAL);
-    }
     let cred = task.cred();
     with_task(task, tid, |target| {
         if !cred.capable(sys::CAP_SYS_NICE) && !cred.owns_schedule_of(&target.cred()) {
             return Err(Errno::EPERM);
+        }
+        if allowed.iter().all(|&word| word == 0) {
+            return Err(Errno::EINVAL);
         }
         if let Some(thread) = target.started() {
             thread.set_cpus(&allowed);
@@ -95,7 +99,7 @@ struct Wish {
 }
 
 fn apply(task: &Task, tid: i32, wish: &Wish) -> SysResult {
-    with_task(task, tid, |target| {
+    with_scheduled(task, tid, |target| {
         target.reschedule(|schedule| {
             let policy = wish.policy.unwrap_or(schedule.policy);
             if !priorities(policy)?.contains(&wish.priority) {
@@ -133,7 +137,7 @@ pub fn sys_sched_setparam(task: &Task, tid: i32, parameters: UserPtr<i32>) -> Sy
 
 /// `sched_getscheduler(2)`
 pub fn sys_sched_getscheduler(task: &Task, tid: i32) -> SysResult {
-    let schedule = with_task(task, tid, Task::schedule)?;
+    let schedule = with_scheduled(task, tid, Task::schedule)?;
     let flag = if schedule.reset_on_fork { sys::SCHED_RESET_ON_FORK } else { 0 };
     Ok((schedule.policy | flag) as usize)
 }
@@ -143,7 +147,7 @@ pub fn sys_sched_getparam(task: &Task, tid: i32, parameters: UserPtr<i32>) -> Sy
     if parameters.is_null() {
         return Err(Errno::EINVAL);
     }
-    let schedule = with_task(task, tid, Task::schedule)?;
+    let schedule = with_scheduled(task, tid, Task::schedule)?;
     parameters.write(&schedule.priority.cast_signed())?;
     Ok(0)
 }
@@ -197,13 +201,16 @@ pub fn sys_sched_setattr(task: &Task, tid: i32, attr: usize, flags: u32) -> SysR
     }
     let attr = read_attr(attr)?;
     let flag = |bits: u32| attr.flags & u64::from(bits) != 0;
-    if attr.policy.cast_signed() < 0 || attr.flags & !u64::from(sys::SCHED_FLAG_ALL) != 0 {
+    if attr.policy.cast_signed() < 0 {
+        return Err(Errno::EINVAL);
+    }
+    let now = with_scheduled(task, tid, Task::schedule)?;
+    if attr.flags & !u64::from(sys::SCHED_FLAG_ALL) != 0 {
         return Err(Errno::EINVAL);
     }
     if flag(sys::SCHED_FLAG_UTIL_CLAMP) {
         return Err(Errno::EOPNOTSUPP);
     }
-    let now = with_task(task, tid, Task::schedule)?;
     let keeps = flag(sys::SCHED_FLAG_KEEP_PARAMS);
     let wish = Wish {
         policy: (!flag(sys::SCHED_FLAG_KEEP_POLICY)).then_some(attr.policy),
@@ -220,7 +227,7 @@ pub fn sys_sched_getattr(task: &Task, tid: i32, attr: usize, size: u32, flags: u
     if attr == 0 || tid < 0 || flags != 0 || !(ATTR_SIZE_0..=ATTR_SIZE_MAX).contains(&size) {
         return Err(Errno::EINVAL);
     }
-    let schedule = with_task(task, tid, Task::schedule)?;
+    let schedule = with_scheduled(task, tid, Task::schedule)?;
     let len = size.min(size_of::<SchedAttr>());
     let known = SchedAttr {
         size: len as u32,
@@ -246,7 +253,7 @@ pub fn sys_sched_get_priority_min(_: &Task, policy: u32) -> SysResult {
 
 /// `sched_rr_get_interval(2)`
 pub fn sys_sched_rr_get_interval(task: &Task, tid: i32, interval: UserPtr<TimeSpec>) -> SysResult {
-    let ns = match with_task(task, tid, Task::schedule)?.policy {
+    let ns = match with_scheduled(task, tid, Task::schedule)?.policy {
         sys::SCHED_RR => ::task::RR_QUANTUM_NS,
         sys::SCHED_FIFO => 0,
         _ => ::task::SLICE_NS,

@@ -170,14 +170,20 @@ pub fn sys_semtimedop(
     count: usize,
     timeout: UserPtr<TimeSpec>,
 ) -> SysResult {
-    let deadline = timeout.read_optional()?.map(deadline_after).transpose()?;
-    if count == 0 || id < 0 {
-        return Err(Errno::EINVAL);
-    }
+    let timeout = timeout.read_optional()?;
+    // As Linux, which takes the count for a number of 32 bits.
+    let count = count as u32 as usize;
     if count > MAX_OPERATIONS {
         return Err(Errno::E2BIG);
     }
+    if count == 0 {
+        return Err(Errno::EINVAL);
+    }
     let operations = (0..count).map(|i| operations.add(i).read()).collect::<Result<Vec<_>, _>>()?;
+    if id < 0 {
+        return Err(Errno::EINVAL);
+    }
+    let deadline = timeout.map(deadline_after).transpose()?;
     let set = task.ipc().semaphores.find(id)?;
     {
         let state = set.state.lock();
@@ -307,6 +313,14 @@ pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -
     if matches!(command, IPC_INFO | SEM_INFO | SEM_STAT | SEM_STAT_ANY) {
         return survey(task, id, command, arg);
     }
+    if id < 0 {
+        return Err(Errno::EINVAL);
+    }
+    // As Linux: what is to be set is looked at before the set is looked for.
+    let new = if command == IPC_SET { Some(UserPtr::<SetInfo>::new(arg).read()?) } else { None };
+    if command == SETVAL && !(0..=MAX_VALUE).contains(&(arg as i32)) {
+        return Err(Errno::ERANGE);
+    }
     let set = task.ipc().semaphores.find(id)?;
     let cred = task.cred();
     match command {
@@ -318,10 +332,11 @@ pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -
             return Ok(0);
         }
         IPC_SET => {
-            let new = UserPtr::<SetInfo>::new(arg).read()?;
             let mut state = set.state.lock();
             state.info.owner.check_owner(&cred)?;
-            state.info.owner.set(&new.owner);
+            if let Some(new) = new {
+                state.info.owner.set(&new.owner)?;
+            }
             state.info.changed = ipc::now();
             return Ok(0);
         }
@@ -350,8 +365,7 @@ pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -
         GETNCNT => waiting(false),
         GETZCNT => waiting(true),
         _ => {
-            let value = i32::try_from(arg as u32).ok().filter(|&value| value <= MAX_VALUE).ok_or(Errno::ERANGE)?;
-            state.semaphores[number] = Semaphore { value, pid: task.pid() };
+            state.semaphores[number] = Semaphore { value: arg as i32, pid: task.pid() };
             state.undo.values_mut().for_each(|undo| undo[number] = 0);
             state.info.changed = ipc::now();
             drop(state);

@@ -167,6 +167,7 @@ pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
     if table.len() >= MAX_SEGMENTS {
         return Err(Errno::ENOSPC);
     }
+    crate::mm::may_commit(size)?;
     let info = SegmentInfo {
         owner: Owner::new(key, flags, &cred),
         size: size as u64,
@@ -324,6 +325,11 @@ pub fn sys_shmctl(task: &Task, id: i32, command: u32, to: UserPtr<SegmentInfo>) 
     if matches!(command, IPC_INFO | SHM_INFO | SHM_STAT | SHM_STAT_ANY) {
         return survey(task, id, command, to);
     }
+    if id < 0 {
+        return Err(Errno::EINVAL);
+    }
+    // As Linux: what is to be set is read before the segment is looked for.
+    let new = if command == IPC_SET { Some(to.read()?) } else { None };
     let segment = task.ipc().segments.find(id)?;
     let cred = task.cred();
     let owns = || segment.info.lock().owner.check_owner(&cred);
@@ -334,9 +340,10 @@ pub fn sys_shmctl(task: &Task, id: i32, command: u32, to: UserPtr<SegmentInfo>) 
         }
         IPC_SET => {
             owns()?;
-            let new = to.read()?;
             let mut info = segment.info.lock();
-            info.owner.set(&new.owner);
+            if let Some(new) = new {
+                info.owner.set(&new.owner)?;
+            }
             info.changed = now();
         }
         IPC_RMID => {

@@ -57,6 +57,7 @@ pub(crate) fn post(process: &Arc<Process>, task: Option<&Task>, info: &SigInfo) 
             }
             task.signals.lock().pending.add(info, most)?;
             if !held {
+                end_at_once(process, signo);
                 task.interrupt();
             }
         }
@@ -67,12 +68,23 @@ pub(crate) fn post(process: &Arc<Process>, task: Option<&Task>, info: &SigInfo) 
             }
             process.pending.lock().add(info, most)?;
             if let Some(task) = receiver {
+                end_at_once(process, signo);
                 task.interrupt();
             }
         }
     }
     process.signal_sent.notify();
     Ok(())
+}
+
+/// Ends a process by a signal of which that is all it would do, before whoever sends it goes on: a thread that ends its own process so
+/// never returns. Not where a tracer hears of it first, the process is stopped, or the place where it happened is told.
+fn end_at_once(process: &Arc<Process>, signo: i32) {
+    let ends = matches!(default_action(signo), DefaultAction::End) && !crate::siginfo::dumps(signo);
+    if ends && process.action(signo).handler == SIG_DFL && !process.is_stopped() && process.find_task(Task::is_ptraced).is_none()
+    {
+        process.kill(signo);
+    }
 }
 
 /// Sends a signal to a process, from the kernel.
@@ -185,10 +197,8 @@ pub(crate) fn attend(task: &Arc<Task>, regs: &mut UserRegs, mut interrupted: Opt
                 }
                 rseq::resume(task, regs);
                 if handle(task, regs, info, &action).is_err() {
-                    process::log_end(process, SIGSEGV, format_args!("no room for the frame of {}", crate::siginfo::name(signo)));
-                    process.kill(SIGSEGV);
-                }
-                if task.is_ptraced() {
+                    no_frame(task, signo);
+                } else if task.is_ptraced() {
                     ptrace::enters_handler(task, regs);
                 }
             }
@@ -229,24 +239,27 @@ fn next(task: &Task) -> Option<SigInfo> {
     task.process().pending.lock().take(wanted)
 }
 
-/// Makes the thread run a handler.
+/// There was no room for a handler's frame: the thread gets `SIGSEGV`, whose handler may have a stack of its own, and no second chance.
+#[cold]
+fn no_frame(task: &Task, signo: i32) {
+    if signo == SIGSEGV {
+        process::log_end(task.process(), SIGSEGV, format_args!("no room for the frame of {}", crate::siginfo::name(signo)));
+        task.process().kill(SIGSEGV);
+    } else {
+        force(task, SigInfo::kernel(SIGSEGV), LastFault::default());
+    }
+}
+
+/// Makes the thread run a handler. After an error nothing has changed.
 #[inline(never)]
 fn handle(task: &Task, regs: &mut UserRegs, info: &SigInfo, action: &Action) -> Result<(), Errno> {
     if !action.has(sys::SA_RESTORER) {
         return Err(Errno::EFAULT);
     }
     let own = if action.has(sys::SA_NODEFER) { 0 } else { bit(info.signo) };
-    // If there is no room for the frame, the process ends: what is changed here matters to nobody then.
     let (stack, mask, fault) = {
-        let mut signals = task.signals.lock();
-        let stack = signals.stack;
-        let mask = signals.saved.take().unwrap_or(signals.blocked);
-        signals.blocked |= (action.mask | own) & !UNBLOCKABLE;
-        // Handlers that jump out never come back to the alternate stack.
-        if stack.flags & sys::SS_AUTODISARM != 0 {
-            signals.stack = AltStack::none();
-        }
-        (stack, mask, signals.fault)
+        let signals = task.signals.lock();
+        (signals.stack, signals.saved.unwrap_or(signals.blocked), signals.fault)
     };
     let on_stack = stack.contains(regs.rsp);
     let alternate = (action.has(sys::SA_ONSTACK) && stack.enabled() && !on_stack).then_some(&stack);
@@ -260,6 +273,14 @@ fn handle(task: &Task, regs: &mut UserRegs, info: &SigInfo, action: &Action) -> 
     }
     let frame = Frame::new(regs, place, action.restorer, info, shown, mask, fault);
     UserPtr::new(place.frame as usize).write(&frame)?;
+    let mut signals = task.signals.lock();
+    signals.saved = None;
+    signals.blocked |= (action.mask | own) & !UNBLOCKABLE;
+    // Handlers that jump out never come back to the alternate stack.
+    if stack.flags & sys::SS_AUTODISARM != 0 {
+        signals.stack = AltStack::none();
+    }
+    drop(signals);
     sigframe::enter_handler(regs, place, action.handler, info.signo);
     Ok(())
 }

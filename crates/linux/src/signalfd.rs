@@ -76,6 +76,10 @@ impl FileOps for SignalFd {
         if done == 0 { Err(Errno::EINVAL) } else { Ok(done) }
     }
 
+    fn least_transfer(&self) -> usize {
+        RECORD
+    }
+
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         let Some(task) = current_task() else { return Events::empty() };
         if let Some(table) = table {
@@ -87,10 +91,13 @@ impl FileOps for SignalFd {
 
 /// `signalfd4(2)`
 pub fn sys_signalfd4(task: &Task, fd: i32, mask: UserPtr<SigSet>, size: usize, flags: u32) -> SysResult {
-    if flags & !(sys::O_CLOEXEC | sys::O_NONBLOCK) != 0 || size != size_of::<SigSet>() {
+    if size != size_of::<SigSet>() {
         return Err(Errno::EINVAL);
     }
     let wanted = mask.read()? & !UNBLOCKABLE;
+    if flags & !(sys::O_CLOEXEC | sys::O_NONBLOCK) != 0 {
+        return Err(Errno::EINVAL);
+    }
     if fd != -1 {
         let file = task.file_io(fd)?;
         file.ops_as::<SignalFd>().ok_or(Errno::EINVAL)?.wanted.store(wanted, Ordering::Relaxed);

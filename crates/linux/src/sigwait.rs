@@ -6,7 +6,7 @@ use linux_raw_sys::general as sys;
 
 use crate::siginfo::{SigInfo, SigSet, UNBLOCKABLE};
 use crate::time::{TimeSpec, deadline_after};
-use crate::uaccess::UserPtr;
+use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 
 fn check_size(size: usize) -> Result<(), Errno> {
@@ -33,9 +33,13 @@ pub fn sys_rt_sigprocmask(task: &Task, how: u32, set: UserPtr<SigSet>, old: User
 
 /// `rt_sigpending(2)`
 pub fn sys_rt_sigpending(task: &Task, set: UserPtr<SigSet>, size: usize) -> SysResult {
-    check_size(size)?;
+    // As many bytes of the set as the caller has room for.
+    if size > size_of::<SigSet>() {
+        return Err(Errno::EINVAL);
+    }
     let blocked = task.signals.lock().blocked;
-    set.write(&(task.pending_signals() & blocked))?;
+    let pending = (task.pending_signals() & blocked).to_ne_bytes();
+    uaccess::write_bytes(set.addr(), &pending[..size])?;
     Ok(0)
 }
 

@@ -10,7 +10,7 @@ use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 
 /// What an address may have at most: `struct sockaddr_storage`.
-const MAX_ADDRESS: usize = 128;
+pub(crate) const MAX_ADDRESS: usize = 128;
 /// The flags that `socket(2)` and `accept4(2)` take beside the type.
 const FLAGS: u32 = sys::O_CLOEXEC | sys::O_NONBLOCK;
 
@@ -71,7 +71,9 @@ pub(crate) fn read_address(addr: usize, len: u32) -> Result<Address, Errno> {
 /// `EFAULT`, `EINVAL` for a negative length.
 pub(crate) fn write_address(bytes: &[u8], addr: usize, len: UserPtr<i32>) -> Result<(), Errno> {
     let room = usize::try_from(len.read()?).map_err(|_| Errno::EINVAL)?;
-    uaccess::write_bytes(addr, &bytes[..bytes.len().min(room)])?;
+    if !bytes.is_empty() {
+        uaccess::write_bytes(addr, &bytes[..bytes.len().min(room)])?;
+    }
     len.write(&(bytes.len() as i32))
 }
 
@@ -81,7 +83,10 @@ fn decode_type(domain: u32, kind: u32) -> Result<(Kind, OpenFlags), Errno> {
     const DATAGRAM: u32 = 2;
     const RAW: u32 = 3;
     const SEQPACKET: u32 = 5;
-    if kind & !(FLAGS | 0xf) != 0 {
+    // Linux' SOCK_MAX and NPROTO: kinds and families beyond have no name at all.
+    const KINDS: u32 = 11;
+    const FAMILIES: u32 = 46;
+    if kind & !(FLAGS | 0xf) != 0 || kind & 0xf >= KINDS && domain < FAMILIES {
         return Err(Errno::EINVAL);
     }
     if !matches!(domain, consts::AF_UNIX | consts::AF_INET | consts::AF_INET6 | consts::AF_NETLINK | consts::AF_PACKET) {
@@ -106,23 +111,32 @@ fn install(task: &Task, socket: Socket, flags: OpenFlags) -> SysResult {
 /// `socket(2)`
 pub fn sys_socket(task: &Task, domain: u32, kind: u32, protocol: i32) -> SysResult {
     let (kind, flags) = decode_type(domain, kind)?;
+    install(task, make(task, domain, kind, protocol)?, flags)
+}
+
+fn make(task: &Task, domain: u32, kind: Kind, protocol: i32) -> Result<Socket, Errno> {
     if (kind == Kind::Raw || domain == consts::AF_PACKET) && !task.cred().capable(sys::CAP_NET_RAW) {
         return Err(Errno::EPERM);
     }
-    let socket = match domain {
-        consts::AF_UNIX => net::unix::socket(kind, protocol)?,
-        consts::AF_NETLINK => net::netlink::socket(kind, protocol)?,
-        consts::AF_PACKET => net::packet::socket(kind, protocol)?,
-        _ => net::inet::socket(domain, kind, protocol)?,
-    };
-    install(task, socket, flags)
+    match domain {
+        consts::AF_UNIX => net::unix::socket(kind, protocol),
+        consts::AF_NETLINK => net::netlink::socket(kind, protocol),
+        consts::AF_PACKET => net::packet::socket(kind, protocol),
+        _ => net::inet::socket(domain, kind, protocol),
+    }
 }
 
 /// `socketpair(2)`
 pub fn sys_socketpair(task: &Task, domain: u32, kind: u32, protocol: i32, fds: UserPtr<[i32; 2]>) -> SysResult {
+    if kind & !(FLAGS | 0xf) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    // As Linux: where the numbers go is looked at before the family.
+    fds.read().and_then(|before| fds.write(&before))?;
     let (kind, flags) = decode_type(domain, kind)?;
     if domain != consts::AF_UNIX {
-        return Err(Errno::EOPNOTSUPP);
+        // What is wrong with one such socket comes before that there are no pairs.
+        return make(task, domain, kind, protocol).and(Err(Errno::EOPNOTSUPP));
     }
     let (a, b) = net::unix::pair(kind, protocol)?;
     // Files from here on: dropping one closes its socket.

@@ -10,9 +10,9 @@ use net::unix::Rights;
 use net::{Flags, Incoming, Kind, Outgoing, Socket, Ucred, Wait};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::file::{Buffers, IoVec, MAX_TRANSFER, SMALL, pieces, total};
+use crate::file::{Buffers, IoVec, MAX_TRANSFER, SMALL, pieces, total, writable};
 use crate::process::signal_broken_pipe;
-use crate::socket::{of_file, read_address, with_caller, write_address};
+use crate::socket::{MAX_ADDRESS, of_file, read_address, with_caller, write_address};
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task, process_table};
 
@@ -208,6 +208,16 @@ pub fn sys_sendto(task: &Task, fd: i32, buf: usize, len: usize, flags: u32, addr
     send(task, &file, &[(buf, len.min(MAX_TRANSFER))], &To { addr, len: addr_len }, Beside::default(), flags)
 }
 
+/// A message's head. An address that cannot be one is refused, or cut to the longest there is.
+fn read_header(message: UserPtr<MsgHdr>) -> Result<MsgHdr, Errno> {
+    let mut header = message.read()?;
+    if header.name != 0 && header.name_len.cast_signed() < 0 {
+        return Err(Errno::EINVAL);
+    }
+    header.name_len = header.name_len.min(MAX_ADDRESS as u32);
+    Ok(header)
+}
+
 fn buffers(header: &MsgHdr) -> Result<Buffers, Errno> {
     Buffers::read(UserPtr::<IoVec>::new(header.iov as usize), header.iov_len as usize).map_err(|e| {
         // Too many of them is a long message here.
@@ -230,7 +240,7 @@ fn send_message(task: &Task, file: &File, header: &MsgHdr, flags: u32) -> SysRes
 /// `sendmsg(2)`
 pub fn sys_sendmsg(task: &Task, fd: i32, message: UserPtr<MsgHdr>, flags: u32) -> SysResult {
     let file = task.file_io(fd)?;
-    send_message(task, &file, &message.read()?, flags)
+    send_message(task, &file, &read_header(message)?, flags)
 }
 
 /// Runs `each` on messages one after the other and stores the length of each. An error counts only if it is the first one's.
@@ -252,7 +262,7 @@ fn many(messages: UserPtr<MMsgHdr>, count: usize, mut each: impl FnMut(usize, Us
 pub fn sys_sendmmsg(task: &Task, fd: i32, messages: UserPtr<MMsgHdr>, count: usize, flags: u32) -> SysResult {
     let file = task.file_io(fd)?;
     of_file(&file)?;
-    many(messages, count.min(MAX_MESSAGES), |_, message| send_message(task, &file, &message.read()?, flags))
+    many(messages, count.min(MAX_MESSAGES), |_, message| send_message(task, &file, &read_header(message)?, flags))
 }
 
 /// Receives into the caller's buffers. Also returns what has to be said of it in flags, and where it came from.
@@ -274,18 +284,28 @@ fn receive(socket: &Socket, file: &File, buffers: &[(usize, usize)], flags: u32)
         let (_, got) = protocol.receive_owned(wanted, message_flags, wait)?;
         return Ok((got.copied, 0, got));
     }
-    if let Some((addr, _)) = buffers.iter().find(|(_, len)| *len > 0) {
-        // What is taken out must not be lost because it cannot be delivered.
-        uaccess::probe_write(*addr)?;
-    }
+    // What is taken out must not be lost because it cannot be delivered.
+    let sound = writable(file, buffers)?;
+    let wanted = if bytes { sound } else { wanted };
     let got = if wanted <= SMALL {
         let mut buf = [0; SMALL];
         let got = protocol.receive(&mut buf[..wanted], message_flags, wait)?;
         pieces(buffers, 0, got.copied, |addr, range| uaccess::write_bytes(addr, &buf[range]))?;
         got
     } else {
-        let (data, got) = protocol.receive_owned(wanted, message_flags, wait)?;
+        let (data, mut got) = protocol.receive_owned(wanted, message_flags, wait)?;
         pieces(buffers, 0, data.len(), |addr, range| uaccess::write_bytes(addr, &data[range]))?;
+        // One turn takes no more than the kernel wants to hold at once; `MSG_WAITALL` ends with the caller's last byte.
+        let goes_on = bytes && flags & consts::MSG_WAITALL != 0 && flags & (consts::MSG_PEEK | consts::MSG_OOB) == 0;
+        while goes_on && got.copied < wanted && got.rights.is_none() {
+            let Ok((data, more)) = protocol.receive_owned(wanted - got.copied, message_flags, wait) else { break };
+            got.rights = more.rights;
+            if data.is_empty() {
+                break;
+            }
+            pieces(buffers, got.copied, data.len(), |addr, range| uaccess::write_bytes(addr, &data[range]))?;
+            got.copied += data.len();
+        }
         got
     };
     let cut = !bytes && got.full > got.copied;
@@ -369,7 +389,7 @@ impl Control {
 
 fn receive_message(task: &Task, file: &File, message: UserPtr<MsgHdr>, flags: u32) -> SysResult {
     let socket = of_file(file)?;
-    let mut header = message.read()?;
+    let mut header = read_header(message)?;
     let buffers = buffers(&header)?;
     let (n, mut shown, mut got) = receive(socket, file, buffers.as_slice(), flags)?;
     if header.name != 0 {

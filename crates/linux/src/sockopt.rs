@@ -105,8 +105,8 @@ pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
 
 /// `setsockopt(2)`
 pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usize, len: i32) -> SysResult {
+    let len = usize::try_from(len).map_err(|_| Errno::EINVAL)?;
     with_socket(task, fd, |socket, _| {
-        let len = usize::try_from(len).map_err(|_| Errno::EINVAL)?;
         if level != consts::SOL_SOCKET {
             let mut bytes = vec![0; len.min(MAX_OPTION)];
             uaccess::read_bytes(value, &mut bytes)?;

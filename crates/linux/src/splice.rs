@@ -5,7 +5,7 @@
 use crate::file::{Buffers, CHUNK, IoVec, MAX_TRANSFER, pieces, total};
 use crate::process::signal_broken_pipe;
 use crate::uaccess::{self, UserPtr};
-use crate::{SysResult, Task, usage};
+use crate::{SysResult, Task, limits, usage};
 use abi::errno::Errno;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -13,8 +13,13 @@ use fs::pipe::PipeEnd;
 use fs::{File, FileType, OpenFlags, Whence};
 
 /// Copies between two files inside the kernel, from given offsets or the openings' positions. Stops at the end of the input.
-fn copy(from: &File, mut from_at: Option<&mut u64>, to: &File, mut to_at: Option<&mut u64>, len: usize) -> SysResult {
-    let len = len.min(MAX_TRANSFER);
+fn copy(
+    task: &Task,
+    (from, mut from_at): (&File, Option<&mut u64>),
+    (to, mut to_at): (&File, Option<&mut u64>),
+    len: usize,
+) -> SysResult {
+    let len = limits::allowed_of_write(task, to, to_at.as_deref().copied(), len.min(MAX_TRANSFER))?;
     let mut buf = vec![0; len.min(CHUNK)];
     let mut done = 0;
     while done < len {
@@ -100,7 +105,8 @@ fn file_to_pipe(from: &File, at: Option<&mut u64>, pipe: &PipeEnd, len: usize, n
 }
 
 /// From a pipe into a file, until the pipe is empty; waits only if there was nothing at all.
-fn pipe_to_file(pipe: &PipeEnd, to: &File, mut at: Option<&mut u64>, len: usize, nonblocking: bool) -> SysResult {
+fn pipe_to_file(task: &Task, pipe: &PipeEnd, to: &File, mut at: Option<&mut u64>, len: usize, nonblocking: bool) -> SysResult {
+    let len = limits::allowed_of_write(task, to, at.as_deref().copied(), len)?;
     let mut done = 0;
     while done < len {
         let moved = pipe.drain(len - done, nonblocking || done > 0, |bytes| match &mut at {
@@ -128,20 +134,18 @@ const SPLICE_F_ALL: u32 = 15;
 /// Where bytes come from, and where they go.
 type Ends = (Arc<File>, Arc<File>);
 
-/// The files to move between; `None` if nothing is to be moved, and then no descriptor is looked at.
-fn ends(task: &Task, in_fd: i32, out_fd: i32, len: usize, flags: u32) -> Result<Option<Ends>, Errno> {
-    if flags & !SPLICE_F_ALL != 0 {
-        return Err(Errno::EINVAL);
-    }
-    if len == 0 {
-        return Ok(None);
-    }
+fn known_flags(flags: u32) -> Result<(), Errno> {
+    if flags & !SPLICE_F_ALL == 0 { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// The files to move between.
+fn ends(task: &Task, in_fd: i32, out_fd: i32) -> Result<Ends, Errno> {
     let files = task.files();
-    let (from, to) = (files.get_io(in_fd)?, files.get_io(out_fd)?);
-    if !from.flags().readable() || !to.flags().writable() {
-        return Err(Errno::EBADF);
-    }
-    Ok(Some((from, to)))
+    Ok((files.get_io(in_fd)?, files.get_io(out_fd)?))
+}
+
+fn check_access((from, to): (&File, &File)) -> Result<(), Errno> {
+    if from.flags().readable() && to.flags().writable() { Ok(()) } else { Err(Errno::EBADF) }
 }
 
 /// `splice(2)`
@@ -154,13 +158,22 @@ pub fn sys_splice(
     len: usize,
     flags: u32,
 ) -> SysResult {
-    let Some((from, to)) = ends(task, in_fd, out_fd, len, flags)? else { return Ok(0) };
+    // If nothing is to be moved, nothing else is looked at.
+    if len == 0 {
+        return Ok(0);
+    }
+    known_flags(flags)?;
+    let (from, to) = ends(task, in_fd, out_fd)?;
     let len = len.min(MAX_TRANSFER);
     let nonblocking = |pipe: &File| flags & SPLICE_F_NONBLOCK != 0 || pipe.nonblocking();
     let (source, target) = (from.ops_as::<PipeEnd>(), to.ops_as::<PipeEnd>());
     if (source.is_some() && !in_offset.is_null()) || (target.is_some() && !out_offset.is_null()) {
         return Err(Errno::ESPIPE);
     }
+    for offset in [out_offset, in_offset] {
+        offset.read_optional()?;
+    }
+    check_access((&from, &to))?;
     let result = match (source, target) {
         (Some(source), Some(target)) if source.is_of_same_pipe(target) => Err(Errno::EINVAL),
         (Some(source), Some(target)) => source.move_to(target, len, nonblocking(&from) || nonblocking(&to)),
@@ -169,7 +182,7 @@ pub fn sys_splice(
             if to.flags().contains(OpenFlags::APPEND) {
                 return Err(Errno::EINVAL);
             }
-            with_user_offset(out_offset, |at| pipe_to_file(source, &to, at, len, nonblocking(&from)))
+            with_user_offset(out_offset, |at| pipe_to_file(task, source, &to, at, len, nonblocking(&from)))
         }
         (None, Some(target)) => {
             check_spliceable(&from, in_offset)?;
@@ -182,7 +195,12 @@ pub fn sys_splice(
 
 /// `tee(2)`
 pub fn sys_tee(task: &Task, in_fd: i32, out_fd: i32, len: usize, flags: u32) -> SysResult {
-    let Some((from, to)) = ends(task, in_fd, out_fd, len, flags)? else { return Ok(0) };
+    known_flags(flags)?;
+    if len == 0 {
+        return Ok(0);
+    }
+    let (from, to) = ends(task, in_fd, out_fd)?;
+    check_access((&from, &to))?;
     let (Some(source), Some(target)) = (from.ops_as::<PipeEnd>(), to.ops_as::<PipeEnd>()) else { return Err(Errno::EINVAL) };
     if source.is_of_same_pipe(target) {
         return Err(Errno::EINVAL);
@@ -193,16 +211,17 @@ pub fn sys_tee(task: &Task, in_fd: i32, out_fd: i32, len: usize, flags: u32) -> 
 
 /// `vmsplice(2)`: into a pipe's writing end, or out of its reading end.
 pub fn sys_vmsplice(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, flags: u32) -> SysResult {
-    if flags & !SPLICE_F_ALL != 0 {
-        return Err(Errno::EINVAL);
-    }
+    known_flags(flags)?;
     let file = task.file_io(fd)?;
-    let pipe = file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?;
+    if !file.flags().readable() && !file.flags().writable() {
+        return Err(Errno::EBADF);
+    }
     let buffers = Buffers::read(iov, count)?;
     let (buffers, len) = (buffers.as_slice(), total(buffers.as_slice()));
     if len == 0 {
         return Ok(0);
     }
+    let pipe = file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?;
     let nonblocking = flags & SPLICE_F_NONBLOCK != 0 || file.nonblocking();
     if !file.flags().writable() {
         return pipe.drain(len, nonblocking, |bytes| {
@@ -219,30 +238,50 @@ pub fn sys_vmsplice(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, fla
     )
 }
 
-/// `sendfile(2)`: from whatever has positions, to anything that can be written. Into a pipe it is a `splice(2)`: as much as there is room
-/// for, and from sockets, too.
+/// `sendfile(2)`. The offset is written back whatever came of it.
 pub fn sys_sendfile(task: &Task, out_fd: i32, in_fd: i32, offset: UserPtr<u64>, len: usize) -> SysResult {
-    let files = task.files();
-    let (from, to) = (files.get_io(in_fd)?, files.get_io(out_fd)?);
-    if !from.flags().readable() || !to.flags().writable() {
-        return Err(Errno::EBADF);
+    let mut at = offset.read_optional()?;
+    let result = send(task, in_fd, out_fd, at.as_mut(), len);
+    if let Some(at) = at {
+        offset.write(&at)?;
     }
-    let pipe = to.ops_as::<PipeEnd>();
-    if !seekable(&from) && (pipe.is_none() || !offset.is_null()) {
-        return Err(if offset.is_null() { Errno::EINVAL } else { Errno::ESPIPE });
-    }
-    if from.inode().kind() == FileType::Directory || to.flags().contains(OpenFlags::APPEND) {
-        return Err(Errno::EINVAL);
-    }
-    let result = with_user_offset(offset, |at| match pipe {
-        Some(_) if len == 0 => Ok(0),
-        Some(pipe) => file_to_pipe(&from, at, pipe, len.min(MAX_TRANSFER), to.nonblocking()),
-        None => copy(&from, at, &to, None, len),
-    });
     for direction in [usage::READ, usage::WRITTEN] {
         task.transferred.count(direction, &result, 1);
     }
     broken_pipe(task, result)
+}
+
+/// From whatever has positions, to anything that can be written. Into a pipe it is a `splice(2)`: as much as there is room for, and from
+/// sockets, too.
+fn send(task: &Task, in_fd: i32, out_fd: i32, at: Option<&mut u64>, len: usize) -> SysResult {
+    let files = task.files();
+    let from = files.get_io(in_fd)?;
+    if !from.flags().readable() {
+        return Err(Errno::EBADF);
+    }
+    if at.is_some() && !from.ops().has_offsets() {
+        return Err(Errno::ESPIPE);
+    }
+    let begin = at.as_deref().copied().unwrap_or_else(|| from.with_offset(|position| *position));
+    // The greatest offset is the end of all files.
+    if begin.checked_add(len as u64).is_none_or(|end| i64::try_from(end).is_err()) {
+        return Err(Errno::EINVAL);
+    }
+    let to = files.get_io(out_fd)?;
+    if !to.flags().writable() {
+        return Err(Errno::EBADF);
+    }
+    let pipe = to.ops_as::<PipeEnd>();
+    let kind = from.inode().kind();
+    let suits = kind != FileType::Directory && (pipe.is_some() || seekable(&from));
+    if !suits || to.flags().contains(OpenFlags::APPEND) {
+        return Err(Errno::EINVAL);
+    }
+    match pipe {
+        Some(_) if len == 0 => Ok(0),
+        Some(pipe) => file_to_pipe(&from, at, pipe, len.min(MAX_TRANSFER), to.nonblocking()),
+        None => copy(task, (&from, at), (&to, None), len),
+    }
 }
 
 /// Where a copy begins.
@@ -262,20 +301,21 @@ pub fn sys_copy_file_range(
 ) -> SysResult {
     let files = task.files();
     let (from, to) = (files.get_io(in_fd)?, files.get_io(out_fd)?);
+    let (a, b) = (start(&from, in_offset)?, start(&to, out_offset)?);
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
-    for file in [&from, &to] {
-        match file.inode().kind() {
-            FileType::Regular => {}
-            FileType::Directory => return Err(Errno::EISDIR),
-            _ => return Err(Errno::EINVAL),
-        }
+    let kinds = [&from, &to].map(|file| file.inode().kind());
+    if kinds.contains(&FileType::Directory) {
+        return Err(Errno::EISDIR);
     }
-    if !from.flags().readable() || !to.flags().writable() || to.flags().contains(OpenFlags::APPEND) {
+    if kinds != [FileType::Regular; 2] {
+        return Err(Errno::EINVAL);
+    }
+    check_access((&from, &to))?;
+    if to.flags().contains(OpenFlags::APPEND) {
         return Err(Errno::EBADF);
     }
-    let (a, b) = (start(&from, in_offset)?, start(&to, out_offset)?);
     if a.checked_add(len as u64).is_none() || b.checked_add(len as u64).is_none() {
         return Err(Errno::EOVERFLOW);
     }
@@ -284,5 +324,5 @@ pub fn sys_copy_file_range(
     if Arc::ptr_eq(from.inode(), to.inode()) && a.abs_diff(b) < len as u64 {
         return Err(Errno::EINVAL);
     }
-    with_user_offset(in_offset, |from_at| with_user_offset(out_offset, |to_at| copy(&from, from_at, &to, to_at, len)))
+    with_user_offset(in_offset, |from_at| with_user_offset(out_offset, |to_at| copy(task, (&from, from_at), (&to, to_at), len)))
 }

@@ -5,7 +5,7 @@ use crate::uaccess::UserPtr;
 use crate::{SysResult, Task};
 use abi::errno::Errno;
 use fs::mount::{MS_NOSYMFOLLOW, Mount};
-use fs::{Access, Metadata, Timestamp};
+use fs::{Access, FileType, Metadata, Timestamp};
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -150,7 +150,7 @@ pub fn sys_statx(task: &Task, dirfd: i32, name: usize, flags: u32, mask: u32, to
     let m = path.metadata();
     let (dev, rdev) = (fs::DeviceId::decode(m.dev), fs::DeviceId::decode(m.rdev));
     to.write(&Statx {
-        mask: sys::STATX_BASIC_STATS | sys::STATX_BTIME | sys::STATX_MNT_ID,
+        mask: sys::STATX_BASIC_STATS | sys::STATX_MNT_ID | mask & sys::STATX_BTIME,
         blksize: m.blksize,
         attributes: 0,
         nlink: m.nlink,
@@ -187,7 +187,9 @@ pub fn sys_faccessat2(task: &Task, dirfd: i32, name: usize, mode: u32, flags: u3
     // The real ids count, unless the effective ones are asked for.
     let cred = if flags & sys::AT_EACCESS != 0 { task.fs_cred() } else { task.real_fs_cred() };
     cred.check(&path.metadata(), Access(mode))?;
-    if mode & Access::WRITE.0 != 0 {
+    // What is behind a device's or pipe's name is not on the file system.
+    let stored = matches!(path.inode().kind(), FileType::Regular | FileType::Directory | FileType::Symlink);
+    if mode & Access::WRITE.0 != 0 && stored {
         path.require_writable()?;
     }
     Ok(0)

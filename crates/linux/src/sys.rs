@@ -193,6 +193,8 @@ const ARCH_SET_GS: u32 = 0x1001;
 const ARCH_SET_FS: u32 = 0x1002;
 const ARCH_GET_FS: u32 = 0x1003;
 const ARCH_GET_GS: u32 = 0x1004;
+const ARCH_GET_CPUID: u32 = 0x1011;
+const ARCH_SET_CPUID: u32 = 0x1012;
 
 /// `arch_prctl(2)`
 pub fn sys_arch_prctl(task: &Task, code: u32, addr: u64) -> SysResult {
@@ -209,6 +211,9 @@ pub fn sys_arch_prctl(task: &Task, code: u32, addr: u64) -> SysResult {
         ARCH_SET_GS => set([fs, addr])?,
         ARCH_GET_FS => to.write(&fs)?,
         ARCH_GET_GS => to.write(&gs)?,
+        // CPUID always works, and the processor is not asked to make it fault.
+        ARCH_GET_CPUID => return Ok(1),
+        ARCH_SET_CPUID => return Err(Errno::ENODEV),
         _ => return Err(Errno::EINVAL),
     }
     Ok(0)

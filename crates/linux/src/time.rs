@@ -241,8 +241,10 @@ pub fn sys_clock_nanosleep(task: &Task, clock: i32, flags: u32, time: UserPtr<Ti
     let realtime = match clock.cast_unsigned() {
         sys::CLOCK_REALTIME | sys::CLOCK_TAI => true,
         sys::CLOCK_MONOTONIC | sys::CLOCK_BOOTTIME => false,
-        // A thread that sleeps uses nothing.
-        sys::CLOCK_THREAD_CPUTIME_ID => return Err(Errno::EINVAL),
+        // A thread that sleeps uses nothing; the others are for reading only.
+        sys::CLOCK_THREAD_CPUTIME_ID | sys::CLOCK_MONOTONIC_RAW | sys::CLOCK_REALTIME_COARSE | sys::CLOCK_MONOTONIC_COARSE => {
+            return Err(Errno::EOPNOTSUPP);
+        }
         _ => {
             let clock = CpuClock::named(task, clock)?.ok_or(Errno::EINVAL)?;
             return sleep_by(&clock, time.read()?.to_ns()?, flags & sys::TIMER_ABSTIME != 0, rest);

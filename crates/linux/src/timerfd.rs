@@ -67,6 +67,10 @@ impl FileOps for TimerFd {
         Ok(8)
     }
 
+    fn least_transfer(&self) -> usize {
+        size_of::<u64>()
+    }
+
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
             table.watch(&self.expirations.readable);
@@ -88,7 +92,14 @@ pub fn sys_timerfd_create(task: &Task, clock: i32, flags: u32) -> SysResult {
     if flags & !(sys::TFD_CLOEXEC | sys::TFD_NONBLOCK) != 0 {
         return Err(Errno::EINVAL);
     }
+    if clock.cast_unsigned() == sys::CLOCK_TAI {
+        return Err(Errno::EINVAL);
+    }
     let realtime = clock_is_real(clock)?;
+    let wakes = matches!(clock.cast_unsigned(), sys::CLOCK_REALTIME_ALARM | sys::CLOCK_BOOTTIME_ALARM);
+    if wakes && !task.cred().capable(sys::CAP_WAKE_ALARM) {
+        return Err(Errno::EPERM);
+    }
     let expirations = Arc::<Expirations>::default();
     let timer = Timer::counting(expirations.clone(), realtime);
     let open = OpenFlags::RDWR | OpenFlags::from_bits_retain(flags & sys::TFD_NONBLOCK);
@@ -98,13 +109,13 @@ pub fn sys_timerfd_create(task: &Task, clock: i32, flags: u32) -> SysResult {
 
 /// `timerfd_settime(2)`
 pub fn sys_timerfd_settime(task: &Task, fd: i32, flags: u32, new: UserPtr<ITimerSpec>, old: UserPtr<ITimerSpec>) -> SysResult {
+    let new = new.read()?;
     if flags & !(sys::TFD_TIMER_ABSTIME | sys::TFD_TIMER_CANCEL_ON_SET) != 0 {
         return Err(Errno::EINVAL);
     }
+    new.check()?;
     let file = task.file_io(fd)?;
     let timer = file.ops_as::<TimerFd>().ok_or(Errno::EINVAL)?;
-    let new = new.read()?;
-    new.check()?;
     let still = hold();
     let before = timer.timer.set(None, 0);
     let expirations = &timer.expirations;

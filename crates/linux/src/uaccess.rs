@@ -3,6 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 use core::marker::PhantomData;
+use core::ops::Range;
 
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
@@ -94,6 +95,14 @@ impl<T: FromBytes + IntoBytes + Immutable> UserPtr<T> {
     }
 }
 
+/// Whether `len` bytes at `addr` are in the half of the address space that programs have, mapped or not (Linux' `access_ok`).
+///
+/// # Errors
+/// `EFAULT`.
+pub(crate) fn check_range(addr: usize, len: usize) -> Result<(), Errno> {
+    addr.checked_add(len).filter(|&end| end <= user::USER_END).map(drop).ok_or(Errno::EFAULT)
+}
+
 /// Reads `to.len()` bytes.
 ///
 /// # Errors
@@ -108,6 +117,35 @@ pub fn read_bytes(addr: usize, to: &mut [u8]) -> Result<(), Errno> {
 /// `EFAULT`; a part may have been written.
 pub fn write_bytes(addr: usize, from: &[u8]) -> Result<(), Errno> {
     user::write_bytes(addr, from).map_err(|_| Errno::EFAULT)
+}
+
+/// Reads bytes up to the page that cannot be read: how many.
+pub(crate) fn read_some(addr: usize, to: &mut [u8]) -> usize {
+    if read_bytes(addr, to).is_ok() { to.len() } else { by_pages(addr, to.len(), |at, range| read_bytes(at, &mut to[range])) }
+}
+
+/// Writes bytes up to the page that cannot be written to: how many.
+pub(crate) fn write_some(addr: usize, from: &[u8]) -> usize {
+    if write_bytes(addr, from).is_ok() {
+        from.len()
+    } else {
+        by_pages(addr, from.len(), |at, range| write_bytes(at, &from[range]))
+    }
+}
+
+/// Copies page by page until there is an error: how many bytes.
+#[cold]
+fn by_pages(addr: usize, len: usize, mut copy: impl FnMut(usize, Range<usize>) -> Result<(), Errno>) -> usize {
+    let mut done = 0;
+    while done < len {
+        let at = addr.wrapping_add(done);
+        let n = (PAGE_SIZE - at % PAGE_SIZE).min(len - done);
+        if copy(at, done..done + n).is_err() {
+            break;
+        }
+        done += n;
+    }
+    done
 }
 
 /// Writes the first `len` bytes, which mostly are one or eight.

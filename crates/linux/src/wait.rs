@@ -161,6 +161,32 @@ pub fn sys_wait4(task: &Task, pid: i32, status: UserPtr<i32>, options: u32, usag
 
 /// `waitid(2)`
 pub fn sys_waitid(task: &Task, kind: u32, id: i32, info: UserPtr<SigInfo>, options: u32, usage: UserPtr<RUsage>) -> SysResult {
+    let result = wait_by_kind(task, kind, id, options);
+    if let Ok(Some(report)) = &result
+        && !usage.is_null()
+    {
+        usage.write(&RUsage::of(&report.process.usage_with_children()))?;
+    }
+    if !info.is_null() {
+        tell(info.addr(), result.as_ref().ok().and_then(Option::as_ref))?;
+    }
+    result.map(|_| 0)
+}
+
+/// The fields of a `siginfo_t` that `waitid(2)` writes, zeros without news, also after an error; it leaves the others as they are.
+fn tell(at: usize, news: Option<&Report>) -> Result<(), Errno> {
+    let (signal, person) = match news {
+        Some(report) => {
+            let user = report.process.credentials().user.real;
+            ([sys::SIGCHLD, 0, report.code.cast_unsigned()], [report.pid.cast_unsigned(), user, report.value.cast_unsigned()])
+        }
+        None => ([0; 3], [0; 3]),
+    };
+    UserPtr::new(at).write(&signal)?;
+    UserPtr::new(at.wrapping_add(core::mem::offset_of!(SigInfo, fields))).write(&person)
+}
+
+fn wait_by_kind(task: &Task, kind: u32, id: i32, options: u32) -> Result<Option<Report>, Errno> {
     const WANTED: u32 = sys::WEXITED | sys::WSTOPPED | sys::WCONTINUED;
     const KNOWN: u32 = WANTED | sys::WNOHANG | sys::WNOWAIT | sys::__WNOTHREAD | sys::__WCLONE | sys::__WALL;
     if options & !KNOWN != 0 || options & WANTED == 0 {
@@ -170,7 +196,7 @@ pub fn sys_waitid(task: &Task, kind: u32, id: i32, info: UserPtr<SigInfo>, optio
     let which = match kind {
         sys::P_ALL => Which::Any,
         sys::P_PID if id > 0 => Which::Pid(id),
-        sys::P_PIDFD => {
+        sys::P_PIDFD if id >= 0 => {
             let (process, nonblocking) = pidfd::process_of(task, id)?;
             never_blocks = nonblocking;
             Which::Pid(process.pid())
@@ -179,33 +205,6 @@ pub fn sys_waitid(task: &Task, kind: u32, id: i32, info: UserPtr<SigInfo>, optio
         _ => return Err(Errno::EINVAL),
     };
     let report = wait(task, which, if never_blocks { options | sys::WNOHANG } else { options })?;
-    if report.is_none() && never_blocks && options & sys::WNOHANG == 0 {
-        return Err(Errno::EAGAIN);
-    }
-    if !usage.is_null()
-        && let Some(report) = &report
-    {
-        usage.write(&RUsage::of(&report.process.usage_with_children()))?;
-    }
-    if !info.is_null() {
-        let mut told = match &report {
-            Some(report) => {
-                let process = &report.process;
-                SigInfo::child(
-                    report.code,
-                    report.pid,
-                    process.credentials().user.real,
-                    report.value,
-                    process.cpu_ns() / 10_000_000,
-                )
-            }
-            // No news: a process number of 0 says so.
-            None => SigInfo::child(0, 0, 0, 0, 0),
-        };
-        if report.is_none() {
-            told.signo = 0;
-        }
-        info.write(&told)?;
-    }
-    Ok(0)
+    let would_block = report.is_none() && never_blocks && options & sys::WNOHANG == 0;
+    if would_block { Err(Errno::EAGAIN) } else { Ok(report) }
 }

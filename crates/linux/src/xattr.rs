@@ -77,10 +77,13 @@ pub fn sys_flistxattr(task: &Task, fd: i32, to: usize, size: usize) -> SysResult
 }
 
 fn set(task: &Task, path: &Path, attribute: usize, value: usize, size: usize, flags: u32) -> SysResult {
+    const NEVER: u32 = sys::XATTR_CREATE | sys::XATTR_REPLACE;
+    path.require_writable()?;
     let mode = match flags {
         0 => SetMode::Any,
         sys::XATTR_CREATE => SetMode::Create,
         sys::XATTR_REPLACE => SetMode::Replace,
+        NEVER => SetMode::Never,
         _ => return Err(Errno::EINVAL),
     };
     let name = read_name(attribute)?;
@@ -108,6 +111,7 @@ pub fn sys_fsetxattr(task: &Task, fd: i32, attribute: usize, value: usize, size:
 }
 
 fn remove(task: &Task, path: &Path, attribute: usize) -> SysResult {
+    path.require_writable()?;
     xattr::remove(path, &read_name(attribute)?, &task.fs_cred()).map(|()| 0)
 }
 

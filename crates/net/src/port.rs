@@ -3,10 +3,10 @@
 use crate::Options;
 use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
 use fs::File;
 use fs::poll::{Events, Source};
 use linux_raw_sys::net;
+use task::sync::{AtomicBool, AtomicI32, AtomicU8, Ordering};
 use task::{Mutex, MutexGuard, Once};
 
 /// Nothing more will be received.

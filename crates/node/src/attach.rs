@@ -34,16 +34,12 @@ impl Reader {
     /// `None`: nothing yet, but there may be.
     fn try_read(&self, buf: &mut [u8]) -> Option<usize> {
         let mut position = self.position.lock();
-        let (count, closed, was_full) = {
+        let (count, made_room, closed) = {
             let mut history = self.instance.output(self.stream).lock();
-            let was_full = history.room() == 0;
-            let count = history.read(&mut position, buf);
-            if let Some(key) = self.pressing {
-                history.advance(key, *position);
-            }
-            (count, history.closed, was_full)
+            let (count, made_room) = history.serve(&mut position, self.pressing, buf);
+            (count, made_room, history.closed)
         };
-        if count > 0 && was_full {
+        if made_room {
             // The instance may wait for room.
             crate::WORK.signal();
         }

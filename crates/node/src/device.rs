@@ -226,7 +226,7 @@ fn attach(request: &Request<'_>) -> Result<usize> {
         }
         _ => return Err(Errno::EINVAL),
     };
-    request.caller.install(File::anonymous("skerry-stream", ops, flags), true)
+    request.caller.install(File::stream("skerry-stream", ops, flags), true)
 }
 
 fn wait(request: &Request<'_>) -> Result<usize> {

@@ -5,6 +5,9 @@
 
 use alloc::collections::{BTreeMap, VecDeque};
 
+use ring::Consumer;
+use task::Mutex;
+
 /// Bytes kept.
 pub(crate) const CAPACITY: usize = 256 << 10;
 
@@ -61,6 +64,17 @@ impl History {
         count
     }
 
+    /// As [`Self::read`], for a reader with this key if it reads with pressure. Also returns whether it was for want of room that nothing
+    /// came in, so that the ring is to be looked at again.
+    pub(crate) fn serve(&mut self, position: &mut u64, key: Option<u64>, buf: &mut [u8]) -> (usize, bool) {
+        let was_full = self.room() == 0;
+        let count = self.read(position, buf);
+        if let Some(key) = key {
+            self.advance(key, *position);
+        }
+        (count, count > 0 && was_full)
+    }
+
     /// Attaches a reader with pressure, at `position`.
     pub(crate) fn attach(&mut self, position: u64) -> u64 {
         let key = self.next_reader;
@@ -80,6 +94,45 @@ impl History {
     pub(crate) fn detach(&mut self, key: u64) {
         self.pressing.remove(&key);
     }
+}
+
+/// What became of a ring that was drained.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Drained {
+    /// The history grew.
+    pub(crate) grown: bool,
+    /// There may be more: nobody will ring for it.
+    pub(crate) more: bool,
+    /// The ring was full, and its writer may wait for room.
+    pub(crate) made_room: bool,
+}
+
+/// Moves what is in a ring of `size` bytes into a history as far as that has room, or, the last time, all there is; at most as much as the
+/// ring holds. Unless there is more, or no room, the writer rings for what comes next.
+pub(crate) fn drain(consumer: &mut Consumer<'_>, size: usize, history: &Mutex<History>, last: bool) -> Drained {
+    let mut drained = Drained::default();
+    let mut buf = [0; 4096];
+    let mut budget = size;
+    while budget > 0 {
+        let mut history = history.lock();
+        let room = if last { budget } else { history.room() };
+        let count = consumer.pop(&mut buf[..room.min(4096).min(budget)]);
+        drained.made_room |= consumer.made_room(count);
+        history.push(&buf[..count]);
+        drained.grown |= count > 0;
+        budget -= count;
+        if count == 0 {
+            if room > 0 {
+                consumer.want_doorbell();
+                if !consumer.is_empty() {
+                    continue;
+                }
+            }
+            break;
+        }
+    }
+    drained.more = budget == 0;
+    drained
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use guard::timer;
 use ring::{Consumer, LogReader, MessageWriter, Producer};
 use task::Mutex;
 
-use crate::history::History;
+use crate::history::{self, History};
 
 /// Streams of an instance, by `dev::STREAM_*`, that it writes.
 const OUTPUTS: usize = 3;
@@ -216,15 +216,15 @@ impl Instance {
         }
     }
 
-    /// Moves things on: rings, CPUs, the end. True if it wants to be looked at again soon.
-    pub(crate) fn look_after(self: &Arc<Self>) -> bool {
+    /// Moves things on: rings, CPUs, the end. Returns in how many nanoseconds it is to be looked at again, whatever happens.
+    pub(crate) fn look_after(self: &Arc<Self>) -> Option<u64> {
         let mut record = self.record.lock();
         if record.status.state != dev::STATE_RUNNING || record.ending {
-            return false;
+            return None;
         }
         let drained = self.drain(&mut record, false);
         let record_ref = &mut *record;
-        let Some(partition) = record_ref.partition.as_mut() else { return false };
+        let partition = record_ref.partition.as_mut()?;
         partition.admit_further_cpus();
         if record_ref.status.start_to_user_ns == 0 {
             let first_user = partition.window().status.first_user_tsc.load(Ordering::Relaxed);
@@ -246,9 +246,10 @@ impl Instance {
                 if task::spawn("reclaim", None, move || this.end(report)).is_err() {
                     self.end(report);
                 }
-                return false;
+                return None;
             }
         }
+        let booting = record.status.start_to_user_ns == 0;
         drop(record);
         for (changed, grown) in self.output_changed.iter().zip(drained.grown) {
             if grown {
@@ -259,7 +260,11 @@ impl Instance {
         if drained.more {
             crate::WORK.signal();
         }
-        ends
+        match (ends, booting) {
+            (true, _) => Some(crate::HALT_POLL_NS),
+            (false, true) => Some(crate::BOOT_POLL_NS),
+            (false, false) => None,
+        }
     }
 
     /// Reads the rings as far as the histories have room, or, the last time, all there is. From each ring at most what it
@@ -268,36 +273,20 @@ impl Instance {
         let mut drained = Drained { grown: [false; OUTPUTS], more: false };
         let Some(partition) = &record.partition else { return drained };
         let window = partition.window();
-        let mut buf = [0; 4096];
         let mut ring_back = false;
         let rings = [(&window.stdout, &window.stdout_area[..]), (&window.stderr, &window.stderr_area[..])];
         for (stream, (header, area)) in rings.into_iter().enumerate() {
             let mut consumer = Consumer::resume(header, area, record.positions[stream]);
-            let mut budget = area.len();
-            while budget > 0 {
-                let mut history = self.outputs[stream].lock();
-                let room = if last { budget } else { history.room() };
-                let count = consumer.pop(&mut buf[..room.min(4096).min(budget)]);
-                ring_back |= consumer.made_room(count);
-                history.push(&buf[..count]);
-                drained.grown[stream] |= count > 0;
-                budget -= count;
-                if count == 0 {
-                    if room > 0 {
-                        consumer.want_doorbell();
-                        if !consumer.is_empty() {
-                            continue;
-                        }
-                    }
-                    break;
-                }
-            }
-            drained.more |= budget == 0;
+            let one = history::drain(&mut consumer, area.len(), &self.outputs[stream], last);
+            drained.grown[stream] = one.grown;
+            drained.more |= one.more;
+            ring_back |= one.made_room;
             record.positions[stream] = consumer.position();
         }
         let klog = dev::STREAM_KLOG as usize - 1;
         let mut reader = LogReader::new(&window.klog, &window.klog_area, record.positions[klog]);
         let mut budget = window.klog_area.len();
+        let mut buf = [0; 4096];
         while budget > 0 {
             let (count, lost) = reader.read(&mut buf[..4096.min(budget)]);
             let mut history = self.outputs[klog].lock();

@@ -20,6 +20,8 @@ mod attach;
 mod device;
 mod history;
 mod instance;
+#[cfg(test)]
+mod schedules;
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -40,6 +42,8 @@ static TABLE: Mutex<Table> = Mutex::new(Table { next_id: 1, instances: BTreeMap:
 
 /// How often an instance that is being halted is looked at.
 const HALT_POLL_NS: u64 = 200_000;
+/// How often one is that has not said yet that its program runs: a kernel that panics before it can ring says so in its window only.
+const BOOT_POLL_NS: u64 = 100_000_000;
 
 fn on_doorbell() {
     WORK.signal();
@@ -63,10 +67,7 @@ fn look_after() {
     let mut again = u64::MAX;
     loop {
         WORK.wait_until(again);
-        let mut halting = false;
-        for instance in instances() {
-            halting |= instance.look_after();
-        }
-        again = if halting { task::now_ns() + HALT_POLL_NS } else { u64::MAX };
+        let soonest = instances().iter().filter_map(Instance::look_after).min();
+        again = soonest.map_or(u64::MAX, |ns| task::now_ns() + ns);
     }
 }

@@ -1,8 +1,9 @@
 //! An event that an interrupt handler may signal.
 
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use lfmutex::Token;
 
-use lfmutex::{Token, scheduler};
+use crate::platform::{token, unpark};
+use crate::sync::{AtomicBool, AtomicUsize, Ordering, fence};
 
 const NOBODY: usize = usize::MAX;
 
@@ -27,7 +28,7 @@ impl Event {
         fence(Ordering::SeqCst);
         let waiter = self.waiter.load(Ordering::Relaxed);
         if waiter != NOBODY {
-            scheduler().unpark(Token::from_raw(waiter));
+            unpark(Token::from_raw(waiter));
         }
     }
 
@@ -46,7 +47,7 @@ impl Event {
         if self.try_take() {
             return true;
         }
-        self.waiter.store(scheduler().current().into_raw(), Ordering::Relaxed);
+        self.waiter.store(token().into_raw(), Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let mut happened = self.try_take();
         while !happened {

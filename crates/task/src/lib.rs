@@ -1,8 +1,8 @@
 //! Threads, run queues, wake-ups, wait queues (see `docs/tasks.md`).
 //!
 //! In the kernel the threads are ours (`kernel/`); on the host the same interface stands on the standard library's threads
-//! (`host.rs`), so that everything above this crate runs in ordinary unit tests. What is built of `park` and `unpark` alone
-//! ([`WaitQueue`], [`Event`]) is written once.
+//! (`host/`), so that everything above this crate runs in ordinary unit tests, and under the explorer of schedules (`docs/locks.md`). What
+//! is built of `park` and `unpark` alone ([`WaitQueue`], [`Event`]) is written once.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
@@ -22,20 +22,24 @@ mod runtime;
 mod wait;
 
 #[cfg(not(target_os = "none"))]
+pub use explore;
+#[cfg(not(target_os = "none"))]
 use host as platform;
 #[cfg(target_os = "none")]
 use kernel as platform;
 
 pub use event::Event;
 pub use fair::{Policy, RR_QUANTUM_NS, SLICE_NS};
-pub use lfmutex::{Condvar, Mutex, MutexGuard, Once, ReadGuard, RwLock, WriteGuard};
 pub use platform::{
-    CpuId, PreemptGuard, Thread, UserSpace, cpu_count, current, now_ns, park, park_until, preempt_disable, sleep_until, spawn,
-    topology, yield_now,
+    Condvar, CpuId, Mutex, MutexGuard, Once, PreemptGuard, ReadGuard, RwLock, Thread, UserSpace, WriteGuard, cpu_count, current,
+    now_ns, park, park_until, preempt_disable, sleep_until, spawn, topology, yield_now,
 };
 #[cfg(target_os = "none")]
 pub use platform::{Site, init, lock_sites, start_cpu, start_recording, stats};
 pub use wait::{WaitError, WaitQueue};
+
+/// The atomics of the core library; on the host those of the explorer.
+pub use platform::sync;
 
 /// There is no memory for another thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,11 +3,10 @@
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::fmt;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
-use lfmutex::Mutex;
-
-use crate::{Thread, current, now_ns, park, park_until};
+use crate::platform::{found_true, point};
+use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
+use crate::{Mutex, Thread, current, now_ns, park, park_until};
 
 /// Why an interruptible wait ended without its condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,10 +90,12 @@ impl WaitQueue {
         let me = current();
         loop {
             let key = self.enqueue(me.clone());
+            point();
             let mut queued;
             let outcome = loop {
                 queued = self.contains(key);
                 if let Some(result) = condition() {
+                    found_true();
                     break Some(Ok(result));
                 }
                 if interruptible && me.interrupted() {
@@ -114,6 +115,7 @@ impl WaitQueue {
                     None => park(),
                 }
             };
+            point();
             let was_woken = !self.remove(key);
             if let Some(result) = outcome {
                 // A wake-up meant for one thread must not end with one that leaves without it: because it gives up, or because it
@@ -135,6 +137,12 @@ impl WaitQueue {
     #[inline]
     pub fn wake_all(&self) {
         self.wake(usize::MAX);
+    }
+
+    /// The same; returns how many were woken, by this call and no other.
+    #[inline]
+    pub fn wake_and_count(&self) -> usize {
+        self.wake(usize::MAX)
     }
 
     /// True if somebody waits. A snapshot.
@@ -176,29 +184,28 @@ impl WaitQueue {
     }
 
     #[inline]
-    fn wake(&self, most: usize) {
+    fn wake(&self, most: usize) -> usize {
         fence(Ordering::SeqCst);
-        if self.waiting.load(Ordering::Relaxed) != 0 {
-            self.wake_waiters(most);
-        }
+        if self.waiting.load(Ordering::Relaxed) == 0 { 0 } else { self.wake_waiters(most) }
     }
 
     #[inline(never)]
-    fn wake_waiters(&self, most: usize) {
+    fn wake_waiters(&self, most: usize) -> usize {
         // Only who waits now: those who come back because it was not for them are not woken again.
-        let mut left = most.min(self.waiting.load(Ordering::Relaxed));
-        while left > 0 {
+        let most = most.min(self.waiting.load(Ordering::Relaxed));
+        for woken in 0..most {
             let entry = {
                 let mut entries = self.entries.lock();
-                let Some(entry) = entries.queue.pop_front() else { return };
+                let Some(entry) = entries.queue.pop_front() else { return woken };
                 self.waiting.store(entries.queue.len(), Ordering::Relaxed);
                 self.woken.store(entry.key + 1, Ordering::Release);
                 entry
             };
+            point();
             // Not under the queue's lock, which the woken thread may take.
             entry.thread.unpark();
-            left -= 1;
         }
+        most
     }
 }
 

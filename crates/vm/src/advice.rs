@@ -54,7 +54,15 @@ impl AddressSpace {
                 if set.intersects(AreaFlags::DONTFORK | AreaFlags::WIPEONFORK) {
                     state.check_seals_of_contents(&range)?;
                 }
-                state.areas.update(range, |area| area.flags = (area.flags | set) - clear);
+                // Nobody else sees memory that can be wiped. What comes before other memory is done.
+                let wipes = set.contains(AreaFlags::WIPEONFORK);
+                let shown = |area: &Area| area.source.is_some() || area.shared();
+                let end = state.areas.within(range.clone()).find(|(_, area)| wipes && shown(area)).map(|(part, _)| part.start);
+                let changed = range.start..end.unwrap_or(range.end);
+                state.areas.update(changed, |area| area.flags = (area.flags | set) - clear);
+                if end.is_some() {
+                    return Err(Errno::EINVAL);
+                }
             }
         }
         if whole { Ok(()) } else { Err(Errno::ENOMEM) }
@@ -149,23 +157,25 @@ impl AddressSpace {
         if self.state.read().areas.covers(range) { Ok(()) } else { Err(Errno::ENOMEM) }
     }
 
-    /// For each page of a range, whether it is present (`mincore(2)`).
+    /// For each page of a range, up to the first that is not mapped, whether it is present (`mincore(2)`).
     ///
     /// # Errors
-    /// `ENOMEM` if something there is not mapped, `EINVAL`.
+    /// `ENOMEM` if nothing can be mapped there, `EINVAL`.
     pub fn present_pages(&self, addr: usize, len: usize) -> Result<Vec<u8>, Errno> {
         let range = Self::range(addr, len).map_err(|e| if addr.is_multiple_of(PAGE_SIZE) { Errno::ENOMEM } else { e })?;
         let state = self.look(&range);
-        if !state.areas.covers(range.clone()) {
-            return Err(Errno::ENOMEM);
-        }
         let there = |va: usize| self.table.get(va).is_some() || self.parked.contains(va);
         let at_hand = |start: usize, area: &Area, va: usize| {
             let index = |first: u64| first + ((va - start) / PAGE_SIZE) as u64;
             area.source.as_ref().is_some_and(|s| s.object.backing.cached(index(s.first)).is_some())
         };
-        let mut pages = Vec::with_capacity(range.len() / PAGE_SIZE);
+        let mut pages = Vec::new();
+        let mut covered = range.start;
         for (part, _) in state.areas.within(range) {
+            if part.start != covered {
+                break;
+            }
+            covered = part.end;
             if let Some((start, area)) = state.areas.find(part.start) {
                 // A file's pages count as soon as the file has them.
                 pages.extend(part.step_by(PAGE_SIZE).map(|va| u8::from(there(va) || at_hand(start, area, va))));

@@ -412,6 +412,19 @@ mod tests {
     }
 
     #[test]
+    fn protection_is_changed_up_to_a_hole() {
+        let space = space();
+        map(&space, 3, AreaFlags::empty(), None);
+        space.write(AT, b"a").unwrap();
+        space.munmap(AT + PAGE_SIZE, PAGE_SIZE).unwrap();
+        assert_eq!(space.mprotect(AT, 3 * PAGE_SIZE, Prot::READ), Err(Errno::ENOMEM));
+        assert_eq!(space.handle_fault(AT, Access::Write), Err(FaultError::Forbidden));
+        space.handle_fault(AT + 2 * PAGE_SIZE, Access::Write).unwrap();
+        assert_eq!(space.mprotect(AT + PAGE_SIZE, 2 * PAGE_SIZE, Prot::READ), Err(Errno::ENOMEM));
+        space.handle_fault(AT + 2 * PAGE_SIZE, Access::Write).unwrap();
+    }
+
+    #[test]
     fn private_writes_do_not_reach_the_object() {
         let object = Object::anonymous();
         object.backing.page(0).unwrap().write(0, b"file");

@@ -28,7 +28,7 @@ impl AddressSpace {
     /// Changes the size or the place of a mapping; returns where it is.
     ///
     /// # Errors
-    /// `EFAULT` if the old range is not one mapping, `ENOMEM`, `EINVAL`.
+    /// `EFAULT` if the old range is not one mapping (one that shrinks only has to begin with one), `ENOMEM`, `EINVAL`.
     pub fn mremap(&self, old: usize, old_len: usize, new_len: usize, how: Remap) -> Result<usize, Errno> {
         let (Some(old_len), Some(new_len)) = (page_up(old_len), page_up(new_len)) else { return Err(Errno::EINVAL) };
         if !old.is_multiple_of(PAGE_SIZE) || new_len == 0 {
@@ -49,8 +49,10 @@ impl AddressSpace {
             }
         };
         let mut state = self.change_both(&from, target.as_ref());
+        let shrinks = target.is_none() && !how.keep && new_len <= old_len;
         match state.areas.find(from.start) {
-            Some((_, area)) if area.end >= from.end => {}
+            // What is cut off may be more than one mapping, and holes.
+            Some((_, area)) if shrinks || area.end >= from.end => {}
             _ => return Err(Errno::EFAULT),
         }
         state.check_seals(&from)?;
@@ -61,14 +63,14 @@ impl AddressSpace {
         if !self.has_room(&state, more) {
             return Err(Errno::ENOMEM);
         }
-        if target.is_none() && !how.keep {
-            if new_len <= old_len {
-                let rest = old + new_len..from.end;
-                if !rest.is_empty() {
-                    self.clear(state, rest, |_| ());
-                }
-                return Ok(old);
+        if shrinks {
+            let rest = old + new_len..from.end;
+            if !rest.is_empty() {
+                self.clear(state, rest, |_| ());
             }
+            return Ok(old);
+        }
+        if target.is_none() && !how.keep {
             if let Ok(room) = Self::user_range(from.end, more)
                 && state.areas.is_free(room.clone())
             {

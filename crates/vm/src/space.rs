@@ -285,14 +285,17 @@ impl AddressSpace {
         if addr < USER_START { Err(Errno::EPERM) } else { Ok(addr..end) }
     }
 
-    /// A page-aligned range from a call's arguments.
+    /// A page-aligned range from a call's arguments: `EINVAL` if there is none, `ENOMEM` if nothing can be mapped there. Nothing is so anywhere.
     pub(crate) fn range(addr: usize, len: usize) -> Result<Range<usize>, Errno> {
         let len = page_up(len).ok_or(Errno::EINVAL)?;
         if !addr.is_multiple_of(PAGE_SIZE) {
             return Err(Errno::EINVAL);
         }
-        let end = addr.checked_add(len).filter(|&end| end <= USER_END).ok_or(Errno::EINVAL)?;
-        Ok(addr..end)
+        if len == 0 {
+            return Ok(addr..addr);
+        }
+        let end = addr.checked_add(len).ok_or(Errno::EINVAL)?;
+        if end <= USER_END { Ok(addr..end) } else { Err(Errno::ENOMEM) }
     }
 
     /// Maps something and returns where.
@@ -426,7 +429,7 @@ impl AddressSpace {
     /// # Errors
     /// `EINVAL`.
     pub fn munmap(&self, addr: usize, len: usize) -> Result<(), Errno> {
-        let range = Self::range(addr, len)?;
+        let range = Self::range(addr, len).map_err(|_| Errno::EINVAL)?;
         if range.is_empty() {
             return Err(Errno::EINVAL);
         }
@@ -439,7 +442,7 @@ impl AddressSpace {
     /// Changes what the program may do in a range.
     ///
     /// # Errors
-    /// `ENOMEM` if something there is not mapped, `EACCES`, `EINVAL`.
+    /// `ENOMEM` if something there is not mapped, `EACCES` (in both cases what comes before is done), `EINVAL`.
     pub fn mprotect(&self, addr: usize, len: usize, prot: Prot) -> Result<(), Errno> {
         let range = Self::range(addr, len)?;
         let mut state = self.change(&range);
@@ -447,15 +450,16 @@ impl AddressSpace {
         // A private page may be shared with a child or a file: writing to it is granted page by page, by faults. So nothing
         // is to be done in the table for more than there was.
         let grows = |area: &Area| !area.shared() && prot.contains(area.prot) && (area.prot ^ prot) - Prot::WRITE == Prot::empty();
-        let (mut covered, mut parts) = (range.start, Few::default());
+        let (mut covered, mut parts, mut refused) = (range.start, Few::default(), None);
         for (part, area) in state.areas.within(range.clone()) {
             if part.start != covered {
-                return Err(Errno::ENOMEM);
+                break;
+            }
+            if area.shared() && prot.contains(Prot::WRITE) && area.source.as_ref().is_some_and(|s| !s.object.writable) {
+                refused = Some(Errno::EACCES);
+                break;
             }
             covered = part.end;
-            if area.shared() && prot.contains(Prot::WRITE) && area.source.as_ref().is_some_and(|s| !s.object.writable) {
-                return Err(Errno::EACCES);
-            }
             if area.touched.get() && area.prot != prot && !grows(area) {
                 if prot.is_empty() {
                     // A parked page is not looked for in the object.
@@ -464,12 +468,11 @@ impl AddressSpace {
                 parts.push((part, area.shared()));
             }
         }
-        if covered < range.end {
-            return Err(Errno::ENOMEM);
-        }
+        let result = if covered < range.end { Err(refused.unwrap_or(Errno::ENOMEM)) } else { Ok(()) };
+        let range = range.start..covered;
         if parts.is_empty() {
             state.areas.update(range, |area| area.prot = prot);
-            return Ok(());
+            return result;
         }
         let claim = self.claim(&mut state, range.clone());
         drop(state);
@@ -481,7 +484,7 @@ impl AddressSpace {
             }
         }
         claim.finish(|state| state.areas.update(range, |area| area.prot = prot));
-        Ok(())
+        result
     }
 
     /// Takes the pages of a part of an area out of the table, and keeps what is only there.
@@ -527,7 +530,8 @@ impl AddressSpace {
                 return old;
             }
             let range = new_top.min(old_top)..new_top.max(old_top);
-            let mut state = self.change(&range);
+            // Who shrinks the heap claims its last page, and moves the end when that is gone: who grows it comes after that.
+            let mut state = self.change(&(range.start.min(old_top - PAGE_SIZE.min(old_top))..range.end));
             if state.heap.end != old {
                 continue;
             }

@@ -7,4 +7,4 @@ mod opening;
 
 pub use attributes::{NewTime, chmod, chown, set_times, truncate};
 pub use names::{link, make, remove, rename};
-pub use opening::{open, open_path, open_place};
+pub use opening::{open, open_path, open_place, open_program};

@@ -1,19 +1,34 @@
 //! Making, linking, removing and moving names.
 
 use crate::path::{Parent, Walk};
-use crate::{Access, Cred, Dentry, FileType, Metadata, NewInode, NewKind, Path, RenameFlags, Result, dcache, inotify, mount};
+use crate::{
+    Access, Cred, Dentry, DeviceId, FileType, Metadata, NewInode, NewKind, Path, RenameFlags, Result, dcache, inotify, mount,
+};
 use abi::errno::Errno;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
-use linux_raw_sys::general::{self as sys, CAP_MKNOD, S_ISVTX};
+use linux_raw_sys::general::{self as sys, CAP_MKNOD, S_ISGID, S_ISVTX};
 use task::Mutex;
 
 /// Held by every rename, before the directories' locks: only a rename locks two of them, and only a rename changes who is above whom.
 static RENAME: Mutex<()> = Mutex::new(());
 
+/// Stands for a removed name where file systems lie over each other. It is no device, so everybody may make it.
+const WHITEOUT: DeviceId = DeviceId::new(0, 0);
+
 pub(super) fn may_create(dir: &Path, cred: &Cred) -> Result<()> {
     dir.require_writable()?;
     cred.check(&dir.metadata(), Access::WRITE.and(Access::EXEC))
+}
+
+/// The mode of a new file that is no directory. Who is not of a directory's group does not make programs that run as that group.
+pub(super) fn granted(dir: &Path, mode: u32, cred: &Cred) -> u32 {
+    const RUNS_AS_GROUP: u32 = S_ISGID | 0o010;
+    if mode & RUNS_AS_GROUP != RUNS_AS_GROUP || cred.has(sys::CAP_FSETID) {
+        return mode;
+    }
+    let meta = dir.metadata();
+    if meta.mode & S_ISGID == 0 || cred.in_group(meta.gid) { mode } else { mode & !S_ISGID }
 }
 
 fn may_remove(dir: &Path, victim: &Metadata, cred: &Cred) -> Result<()> {
@@ -35,9 +50,6 @@ pub fn make(walk: &Walk<'_>, name: &[u8], kind: NewKind<'_>, mode: u32) -> Resul
     if matches!(&name[..], b"." | b"..") {
         return Err(Errno::EEXIST);
     }
-    if matches!(kind, NewKind::Char(_) | NewKind::Block(_)) && !walk.cred.has(CAP_MKNOD) {
-        return Err(Errno::EPERM);
-    }
     let parent = dir.dentry();
     let existing;
     let made = {
@@ -50,6 +62,11 @@ pub fn make(walk: &Walk<'_>, name: &[u8], kind: NewKind<'_>, mode: u32) -> Resul
                     return Err(Errno::ENOENT);
                 }
                 may_create(&dir, walk.cred)?;
+                let device = matches!(kind, NewKind::Char(id) if id != WHITEOUT) || matches!(kind, NewKind::Block(_));
+                if device && !walk.cred.has(CAP_MKNOD) {
+                    return Err(Errno::EPERM);
+                }
+                let mode = if matches!(kind, NewKind::Directory) { mode } else { granted(&dir, mode, walk.cred) };
                 let new = NewInode { kind, mode, uid: walk.cred.uid, gid: walk.cred.gid };
                 let inode = parent.inode().create(&name, &new)?;
                 Ok(parent.adopt(&mut names, &name, inode))
@@ -82,14 +99,14 @@ pub fn link(old: &Path, walk: &Walk<'_>, name: &[u8]) -> Result<()> {
         return Err(Errno::ENOENT);
     }
     let meta = old.metadata();
-    if meta.kind == FileType::Directory {
-        return Err(Errno::EPERM);
-    }
     // A file without a name (O_TMPFILE) is in no mount; its device tells where it belongs.
     if meta.dev != dir.metadata().dev {
         return Err(Errno::EXDEV);
     }
     may_create(&dir, walk.cred)?;
+    if meta.kind == FileType::Directory {
+        return Err(Errno::EPERM);
+    }
     let inode = old.inode();
     dir.inode().link(&name, inode)?;
     drop(names);
@@ -117,13 +134,14 @@ pub fn remove(walk: &Walk<'_>, name: &[u8], dir_wanted: bool) -> Result<()> {
     victim = dir.dentry().child(&mut names, &name)?;
     let meta = victim.inode().metadata();
     let is_dir = meta.kind == FileType::Directory;
-    if is_dir != dir_wanted {
-        return Err(if is_dir { Errno::EISDIR } else { Errno::ENOTDIR });
-    }
-    if trailing_slash && !is_dir {
-        return Err(Errno::ENOTDIR);
+    let wrong_kind = if is_dir { Errno::EISDIR } else { Errno::ENOTDIR };
+    if trailing_slash && !dir_wanted {
+        return Err(wrong_kind);
     }
     may_remove(&dir, &meta, walk.cred)?;
+    if is_dir != dir_wanted {
+        return Err(wrong_kind);
+    }
     let covered = require_uncovered(&victim, &dir, walk)?;
     if is_dir {
         dir.inode().rmdir(&name)?
@@ -153,23 +171,23 @@ fn require_uncovered(dentry: &Arc<Dentry>, dir: &Path, walk: &Walk<'_>) -> Resul
     if mount::is_point_in(walk.namespace(), dentry, dir.mount()) { Err(Errno::EBUSY) } else { Ok(true) }
 }
 
-/// Moves a name (`renameat2(2)`).
+/// Moves a name (`renameat2(2)`): `source` and `target` are what [`Walk::parent`] found of both names, `walk` tells who moves it, and
+/// `flags` go together.
 ///
 /// # Errors
 /// Those of `renameat2(2)`.
-pub fn rename(from: &Walk<'_>, old: &[u8], to: &Walk<'_>, new: &[u8], flags: RenameFlags) -> Result<()> {
-    if flags.contains(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE) {
-        return Err(Errno::EINVAL);
-    }
-    let source = from.parent(old)?.ok_or(Errno::EBUSY)?;
-    let target = to.parent(new)?.ok_or(Errno::EBUSY)?;
+pub fn rename(walk: &Walk<'_>, source: Option<Parent>, target: Option<Parent>, flags: RenameFlags) -> Result<()> {
+    let special = |name: &[u8]| matches!(name, b"." | b"..");
+    let source = source.ok_or(Errno::EBUSY)?;
+    let taken = if flags.contains(RenameFlags::NOREPLACE) { Errno::EEXIST } else { Errno::EBUSY };
+    let target = target.ok_or(taken)?;
     if !Arc::ptr_eq(source.dir.mount(), target.dir.mount()) {
         return Err(Errno::EXDEV);
     }
-    if matches!(&source.name[..], b"." | b"..") || matches!(&target.name[..], b"." | b"..") {
-        return Err(Errno::EBUSY);
+    if special(&source.name) || special(&target.name) {
+        return Err(if special(&source.name) { Errno::EBUSY } else { taken });
     }
-    let cred = from.cred;
+    let cred = walk.cred;
     let (source_dir, target_dir) = (source.dir.dentry(), target.dir.dentry());
     let same_dir = Arc::ptr_eq(source_dir, target_dir);
 
@@ -212,23 +230,29 @@ pub fn rename(from: &Walk<'_>, old: &[u8], to: &Walk<'_>, new: &[u8], flags: Ren
             return Ok(());
         }
         let replaced_is_dir = meta.kind == FileType::Directory;
+        may_remove(&source.dir, &moved_meta, cred)?;
+        may_remove(&target.dir, &meta, cred)?;
         if !exchange && moved_is_dir != replaced_is_dir {
             return Err(if moved_is_dir { Errno::ENOTDIR } else { Errno::EISDIR });
         }
-        may_remove(&target.dir, &meta, cred)?;
-        covered = require_uncovered(replaced, &target.dir, from)? && !exchange;
+        if exchange && replaced_is_dir && !same_dir {
+            cred.check(&meta, Access::WRITE)?;
+        }
+        covered = require_uncovered(replaced, &target.dir, walk)? && !exchange;
     } else {
+        may_remove(&source.dir, &moved_meta, cred)?;
         may_create(&target.dir, cred)?;
     }
-    may_remove(&source.dir, &moved_meta, cred)?;
     // What is mounted on it elsewhere goes with it.
-    require_uncovered(&moved, &source.dir, from)?;
+    require_uncovered(&moved, &source.dir, walk)?;
     if moved_is_dir && !same_dir {
         // Its `..` changes.
         cred.check(&moved_meta, Access::WRITE)?;
     }
 
-    source_dir.inode().rename(&source.name, target_dir.inode(), &target.name, flags)?;
+    let whiteout = NewInode { kind: NewKind::Char(WHITEOUT), mode: 0, uid: cred.uid, gid: cred.gid };
+    let whiteout = flags.contains(RenameFlags::WHITEOUT).then_some(&whiteout);
+    source_dir.inode().rename(&source.name, target_dir.inode(), &target.name, flags, whiteout)?;
 
     let stable = source_dir.inode().names_are_stable();
     names.remove(&source.name);

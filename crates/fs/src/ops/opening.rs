@@ -1,6 +1,6 @@
 //! Opening.
 
-use super::names::may_create;
+use super::names::{granted, may_create};
 use crate::file::{FileOps, OpenFlags};
 use crate::mount::Namespace;
 use crate::path::{LookupFlags, Walk, Walker};
@@ -9,7 +9,8 @@ use abi::errno::Errno;
 use alloc::sync::Arc;
 use linux_raw_sys::general as sys;
 
-/// Opens `name`; with `CREAT` makes it, with permissions `mode` (the umask already taken away).
+/// Opens `name` with flags that go together ([`OpenFlags::checked`]); with `CREAT` makes it, with permissions `mode` (the umask already
+/// taken away).
 ///
 /// # Errors
 /// Those of `open(2)`.
@@ -19,10 +20,7 @@ pub fn open(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Result
         if flags.contains(OpenFlags::TMPFILE) {
             return open_unnamed(walk, name, flags, mode);
         }
-        if flags.contains(OpenFlags::CREAT) && !flags.contains(OpenFlags::PATH) {
-            if flags.contains(OpenFlags::DIRECTORY) {
-                return Err(Errno::EINVAL);
-            }
+        if flags.contains(OpenFlags::CREAT) {
             return open_or_create(walk, name, flags, mode);
         }
     }
@@ -54,7 +52,7 @@ fn open_or_create(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> 
             &dir,
             walker.text(&last),
             walk.cred,
-            &NewInode { kind: NewKind::Regular, mode, uid: walk.cred.uid, gid: walk.cred.gid },
+            &NewInode { kind: NewKind::Regular, mode: granted(&dir, mode, walk.cred), uid: walk.cred.uid, gid: walk.cred.gid },
         )?;
         let path = Path::new(dir.mount().clone(), dentry);
         if created {
@@ -101,16 +99,14 @@ fn find_or_make(dir: &Path, name: &[u8], cred: &Cred, new: &NewInode<'_>) -> Res
 }
 
 fn open_unnamed(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Result<Arc<File>> {
-    if !flags.writable() {
-        return Err(Errno::EINVAL);
-    }
     let dir = walk.lookup(name, LookupFlags::DIRECTORY)?;
     may_create(&dir, walk.cred)?;
+    let mode = granted(&dir, mode, walk.cred);
     let new = NewInode { kind: NewKind::Regular, mode, uid: walk.cred.uid, gid: walk.cred.gid };
     let inode = dir.inode().create_unnamed(&new)?;
     let path = Path::unnamed(inode, "/ (deleted)");
     let writing = Writing::begin(&path)?;
-    Ok(File::of_inode(path, flags - OpenFlags::TMPFILE, Some(writing)))
+    Ok(File::of_inode(path, flags, Some(writing).filter(|_| flags.writable())))
 }
 
 /// Opens a file that a walk found; `created` skips the checks of permissions for one just made.
@@ -135,26 +131,22 @@ fn open_quietly(path: Path, flags: OpenFlags, cred: &Cred, created: bool) -> Res
         let keep = OpenFlags::PATH | OpenFlags::DIRECTORY | OpenFlags::NOFOLLOW;
         return Ok(File::new(path, Arc::new(PathOnly { _keeps: None }), flags & keep));
     }
+    let wanted = flags.wanted();
     match kind {
         FileType::Symlink => return Err(Errno::ELOOP),
-        FileType::Socket | FileType::Block => return Err(Errno::ENXIO),
-        FileType::Directory if flags.writable() || flags.contains(OpenFlags::CREAT) => return Err(Errno::EISDIR),
-        FileType::Char if path.mount().flags() & mount::MS_NODEV != 0 => return Err(Errno::EACCES),
+        FileType::Directory if wanted.0 & Access::WRITE.0 != 0 || flags.contains(OpenFlags::CREAT) => return Err(Errno::EISDIR),
+        FileType::Char | FileType::Block if path.mount().flags() & mount::MS_NODEV != 0 => return Err(Errno::EACCES),
         _ => {}
     }
     let truncate = flags.contains(OpenFlags::TRUNC) && kind == FileType::Regular && !created;
     if !created {
-        let mut want = Access::NONE;
-        if flags.readable() {
-            want = want.and(Access::READ);
-        }
-        if flags.writable() || truncate {
-            want = want.and(Access::WRITE);
-        }
-        cred.check_inode(&**inode, want)?;
+        cred.check_inode(&**inode, wanted)?;
         if flags.contains(OpenFlags::NOATIME) && !cred.owns(&inode.metadata()) {
             return Err(Errno::EPERM);
         }
+    }
+    if matches!(kind, FileType::Socket | FileType::Block) {
+        return Err(Errno::ENXIO);
     }
     if (flags.writable() || truncate) && kind == FileType::Regular {
         path.require_writable()?;
@@ -180,6 +172,17 @@ fn open_quietly(path: Path, flags: OpenFlags, cred: &Cred, created: bool) -> Res
         },
     };
     Ok(File::new(path, ops, flags))
+}
+
+/// Opens a regular file to run it, which the caller has looked at: permission to read it is not asked for.
+///
+/// # Errors
+/// Those of leases.
+pub fn open_program(path: Path) -> Result<Arc<File>> {
+    lease::broken_by(path.inode(), false, false)?;
+    let file = File::of_inode(path, OpenFlags::RDONLY, None);
+    inotify::happened_at(file.path(), sys::IN_OPEN);
+    Ok(file)
 }
 
 /// An opening of a place that can only be named, as with `O_PATH`; `keeps` is a tree that goes with it.

@@ -24,7 +24,7 @@ impl Pipe {
     }
 
     /// Puts back what was read and could not be passed on. The pipe may hold more than its capacity for a time.
-    fn put_back(&self, bytes: &[u8]) {
+    pub(super) fn put_back(&self, bytes: &[u8]) {
         {
             let mut state = self.state.lock();
             for &byte in bytes.iter().rev() {

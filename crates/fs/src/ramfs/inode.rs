@@ -159,8 +159,17 @@ impl Inode for RamInode {
         Ok(())
     }
 
-    fn rename(&self, name: &[u8], to: &Arc<dyn Inode>, to_name: &[u8], flags: RenameFlags) -> Result<()> {
+    fn rename(
+        &self,
+        name: &[u8],
+        to: &Arc<dyn Inode>,
+        to_name: &[u8],
+        flags: RenameFlags,
+        whiteout: Option<&NewInode<'_>>,
+    ) -> Result<()> {
         let to = self.of(to)?;
+        // Before anything is changed, because there may be no room for it.
+        let whiteout = whiteout.map(|new| self.offspring(new)).transpose()?;
         // Names change only under the VFS's lock of their directory, and renames are serialised; so what is looked at here in
         // one step is still so in the next. The directories' own locks are taken one at a time.
         let moved = self.directory()?.lock().entries.get(name).ok_or(Errno::ENOENT)?.inode.clone();
@@ -184,6 +193,9 @@ impl Inode for RamInode {
             && let Some(old) = &old
         {
             self.directory()?.lock().insert(name, old.clone());
+        }
+        if let Some(whiteout) = whiteout {
+            self.directory()?.lock().insert(name, whiteout);
         }
         moved.add_links(0);
         self.changed_names();
@@ -313,8 +325,8 @@ impl Inode for RamInode {
     fn set_xattr(&self, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
         let mut attr = self.attr.lock();
         match (mode, attr.xattrs.contains_key(name)) {
-            (SetMode::Create, true) => return Err(Errno::EEXIST),
-            (SetMode::Replace, false) => return Err(Errno::ENODATA),
+            (SetMode::Create | SetMode::Never, true) => return Err(Errno::EEXIST),
+            (SetMode::Replace | SetMode::Never, false) => return Err(Errno::ENODATA),
             _ => {}
         }
         let others = attr.xattrs.iter().filter(|(known, _)| ***known != *name);

@@ -29,8 +29,8 @@ use task::{Mutex, Once};
 
 /// Bytes per page of a file.
 pub(crate) const PAGE: u64 = 4096;
-/// The largest size of a file: what a signed 64-bit offset reaches, in whole pages.
-const MAX_SIZE: u64 = i64::MAX as u64 & !(PAGE - 1);
+/// The largest size of a file: what a signed 64-bit offset reaches.
+const MAX_SIZE: u64 = i64::MAX as u64;
 const MAX_LINKS: u32 = 65_000;
 /// What the extended attributes of one file may take, names and values, in bytes.
 const XATTRS_MAX: usize = 2 * crate::xattr::SIZE_MAX;

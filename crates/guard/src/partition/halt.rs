@@ -1,8 +1,9 @@
 //! Getting CPUs back, and then memory.
 //!
-//! The message is the caller's business. Force is the halt word in the instance's window and an NMI to each CPU: the guard's
-//! NMI handler in the instance parks. A CPU that does not come is reset by INIT and comes in through the trampoline. One
-//! that still does not come is lost. In every case the proof is an order to stay, claimed in the park page.
+//! The message is the caller's business. Force is the halt word in the instance's window, an order to stay in each CPU's mailbox,
+//! and an NMI: the guard's NMI handler in the instance parks, and whoever comes in, by whichever door, claims the order. That
+//! claim is the proof. A CPU that does not come is reset by INIT and comes in through the trampoline, where it finds the same
+//! order. One that still does not come is lost.
 
 use core::sync::atomic::Ordering;
 
@@ -11,23 +12,18 @@ use crate::arch::apic;
 use crate::mem::Scrubbing;
 use crate::timer;
 
-/// How long a CPU has to follow an NMI before it is reset, and the reset before it is given up.
-const NMI_NS: u64 = 100_000_000;
-const RESET_NS: u64 = 1_000_000_000;
+/// Time is counted in looks, of which there is at most one in so long: whoever runs the machine may stop it, or this CPU, for
+/// seconds, and then it is late without anybody having had a chance to come.
+const TICK_NS: u64 = 10_000_000;
+/// Ticks a CPU has to follow an NMI before it is reset, and then from one start-up message to the next.
+const RESET_TICKS: u32 = 10;
+/// Ticks until it is given up.
+const LOST_TICKS: u32 = 500;
 
 /// Where an attempt stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// NMIs are sent.
-    Forced,
-    /// Those that did not come were reset.
-    Reset,
-}
-
 pub(super) struct Halting {
-    phase: Phase,
-    deadline: u64,
-    resets: u32,
+    ticks: u32,
+    next_tick: u64,
 }
 
 /// What became of the CPUs.
@@ -51,11 +47,12 @@ pub enum HaltProgress {
 }
 
 impl Member {
-    /// Asks for the proof, once the CPU says that it is parked; true when it has given it.
+    /// Asks for the proof, wherever the CPU is: it claims the order on its way into the park page, or when the NMI wakes it
+    /// there. True when it has done so.
     fn confirm(&mut self) -> bool {
-        if !self.confirmed && smp::is_parked(self.slot) {
+        if !self.confirmed {
             if self.mailbox.is_claimed() {
-                // The last order, which sent it away, is claimed: this is the first one after its return.
+                // Of the last order, which sent it away, that says nothing: it counts for the first one after its return.
                 if self.asked {
                     self.confirmed = true;
                 } else if self.mailbox.ask_for_proof() {
@@ -69,52 +66,46 @@ impl Member {
         }
         self.confirmed
     }
+
+    /// Resets the CPU, once; from then on it is sent start-up messages, which are ignored if one was heard. No NMI: at the
+    /// door after a reset there is nobody to take it.
+    fn reset(&mut self) {
+        if self.reset {
+            smp::start_up(self.apic_id);
+        } else {
+            self.reset = true;
+            smp::reset(self.apic_id);
+        }
+    }
 }
 
 impl Partition {
     /// Orders all CPUs of the instance into the park page. Harmless when they are there already.
     pub fn begin_halt(&mut self) {
-        if self.halting.is_some() {
-            return;
+        if self.halting.is_none() {
+            self.window().orders.force_halt.store(1, Ordering::SeqCst);
+            self.halting = Some(Halting { ticks: 0, next_tick: 0 });
         }
-        self.window().orders.force_halt.store(1, Ordering::SeqCst);
-        for cpu in &mut self.cpus {
-            cpu.asked = false;
-            // An instance that has ended is in the park page or on its way: it needs no NMI, and one must not meet it at the
-            // door.
-            if !cpu.confirmed && !smp::is_parked(cpu.slot) {
-                apic::send_nmi(cpu.apic_id);
-            }
-        }
-        self.halting = Some(Halting { phase: Phase::Forced, deadline: timer::now_ns() + NMI_NS, resets: 0 });
     }
 
     /// Looks who has come, and goes on to stronger means when it is time.
     pub fn halt_step(&mut self) -> HaltProgress {
-        let Some(halting) = &mut self.halting else {
-            self.begin_halt();
-            return HaltProgress::Pending;
-        };
-        let mut missing = 0;
-        for cpu in &mut self.cpus {
-            missing += u32::from(!cpu.confirm());
-        }
-        let late = timer::now_ns() >= halting.deadline;
-        if missing > 0 && !late {
-            return HaltProgress::Pending;
-        }
-        if missing > 0 && halting.phase == Phase::Forced {
-            halting.phase = Phase::Reset;
-            halting.deadline = timer::now_ns() + RESET_NS;
-            for cpu in self.cpus.iter_mut().filter(|cpu| !cpu.confirmed) {
-                halting.resets += 1;
-                smp::reset(cpu.apic_id);
+        self.begin_halt();
+        let missing: u32 = self.cpus.iter_mut().map(|cpu| u32::from(!cpu.confirm())).sum();
+        let now = timer::now_ns();
+        if let Some(halting) = self.halting.as_mut().filter(|halting| missing > 0 && halting.ticks < LOST_TICKS) {
+            if now >= halting.next_tick {
+                halting.ticks += 1;
+                halting.next_tick = now + TICK_NS;
+                if halting.ticks % RESET_TICKS == 0 {
+                    self.cpus.iter_mut().filter(|cpu| cpu.asked && !cpu.confirmed).for_each(Member::reset);
+                }
             }
             return HaltProgress::Pending;
         }
         HaltProgress::Done(HaltReport {
             parked: self.cpus.len() as u32 - missing,
-            reset: halting.resets.saturating_sub(missing),
+            reset: self.cpus.iter().filter(|cpu| cpu.reset && cpu.confirmed).count() as u32,
             lost: missing,
         })
     }

@@ -182,6 +182,8 @@ struct Member {
     confirmed: bool,
     /// The proof was asked for.
     asked: bool,
+    /// It was reset, because it did not come.
+    reset: bool,
 }
 
 /// What to create.
@@ -225,12 +227,16 @@ impl Partition {
             descriptor: Block::zeroed(DESCRIPTOR_ORDER).ok_or(CreateError::Window)?,
             window: Block::zeroed(WINDOW_ORDER).ok_or(CreateError::Window)?,
         };
+        // In place: it is half as large as this thread's stack, which an interrupt must fit on as well.
+        // SAFETY: a descriptor is numbers only, and zeroes are some.
+        let mut staged = unsafe { Box::<Descriptor>::new_zeroed().assume_init() };
+        staged.stamp();
         let mut partition = Self {
             id: spec.id,
             cpus: Vec::with_capacity(spec.cpus as usize),
             memory: Some(memory),
             shared: Some(shared),
-            staged: Box::new(Descriptor::empty()),
+            staged,
             next_frame: image,
             started: false,
             further_started: AtomicBool::new(false),
@@ -254,7 +260,8 @@ impl Partition {
             let apic_id = all[slot].apic_id;
             all[slot].owner = Owner::Instance(self.id);
             let _ = self.staged.push_cpu(CpuEntry { apic_id, slot: slot as u32 });
-            self.cpus.push(Member { slot, apic_id, mailbox: Publisher::new(park::slot(slot)), confirmed: true, asked: false });
+            let mailbox = Publisher::new(park::slot(slot));
+            self.cpus.push(Member { slot, apic_id, mailbox, confirmed: true, asked: false, reset: false });
         }
         Ok(())
     }

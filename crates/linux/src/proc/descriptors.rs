@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use abi::errno::Errno;
 use fs::pseudo::{self, Attr, DynamicDir, Listed};
-use fs::{FileType, Inode, Link, Result};
+use fs::{FileType, Inode, Link, OpenFlags, Result};
 
 use super::number;
 use crate::fdtable::FdTable;
@@ -41,10 +41,8 @@ impl DynamicDir for FdDir {
         let mode = if self.info { 0o400 } else { (u32::from(flags.readable()) * 0o500) | (u32::from(flags.writable()) * 0o300) };
         let attr = Attr { ino: self.attr.ino + FD_INO + fd as u64, mode, ..self.attr };
         let pid = self.pid;
-        let open = move || {
-            let files = processes::find(pid).and_then(|p| p.files()).ok_or(Errno::ENOENT)?;
-            files.get(fd).map_err(|_| Errno::ENOENT)
-        };
+        let table = move || processes::find(pid).and_then(|p| p.files()).ok_or(Errno::ENOENT);
+        let open = move || table()?.get(fd).map_err(|_| Errno::ENOENT);
         if !self.info {
             return Ok(pseudo::link_with_text(
                 attr,
@@ -57,8 +55,10 @@ impl DynamicDir for FdDir {
         }
         Ok(pseudo::file(attr, move || {
             let file = open()?;
-            let mount = file.path().mount().id();
-            Ok(format!("pos:\t{}\nflags:\t0{:o}\nmnt_id:\t{mount}\n", file.with_offset(|o| *o), file.flags().bits()).into_bytes())
+            let mut flags = file.flags();
+            flags.set(OpenFlags::CLOEXEC, table()?.cloexec(fd).map_err(|_| Errno::ENOENT)?);
+            let (mount, position) = (file.path().mount().id(), file.with_offset(|o| *o));
+            Ok(format!("pos:\t{position}\nflags:\t0{:o}\nmnt_id:\t{mount}\n", flags.bits()).into_bytes())
         }))
     }
 

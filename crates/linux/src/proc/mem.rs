@@ -83,6 +83,10 @@ impl FileOps for MemOps {
         })
     }
 
+    fn has_offsets(&self) -> bool {
+        true
+    }
+
     fn read_at(&self, _: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.each(offset, buf.len(), |space, addr, range| space.read(addr, &mut buf[range]))
     }

@@ -69,6 +69,10 @@ impl FileOps for PageMapOps {
         })
     }
 
+    fn has_offsets(&self) -> bool {
+        true
+    }
+
     fn read_at(&self, _: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let offset = usize::try_from(offset).map_err(|_| Errno::EINVAL)?;
         if !offset.is_multiple_of(WORD) || !buf.len().is_multiple_of(WORD) {

@@ -107,6 +107,10 @@ impl FileOps for OpenPressure {
         })
     }
 
+    fn has_offsets(&self) -> bool {
+        true
+    }
+
     fn read_at(&self, _: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let text = self.resource.look(|pressure, now| pressure.show(now)).to_string();
         let rest = usize::try_from(offset).ok().and_then(|offset| text.as_bytes().get(offset..)).unwrap_or_default();

@@ -160,6 +160,9 @@ impl DynamicDir for ProcessDir {
             ),
             // Accepted and without effect: there is no core dump.
             "coredump_filter" => pseudo::writable_file(attr, move || text(name, pid, tid), |_| Ok(())),
+            "maps" | "numa_maps" | "smaps" | "smaps_rollup" => {
+                pseudo::guarded_file(attr, |attr| may_look((attr.ino >> PID_SHIFT) as i32), move || text(name, pid, tid))
+            }
             _ => pseudo::file(attr, move || text(name, pid, tid)),
         })
     }
@@ -174,12 +177,23 @@ impl DynamicDir for ProcessDir {
     }
 }
 
+/// Whether the caller may look into a process.
+fn may_look(pid: i32) -> Result<()> {
+    let caller = crate::current_task().ok_or(Errno::ESRCH)?;
+    peer::check(&caller, &find(pid)?).map_err(|_| Errno::EACCES)
+}
+
 fn link(attr: Attr, pid: i32, target: fn(&Process) -> Result<Path>) -> Arc<dyn Inode> {
     let show = move || {
+        may_look(pid)?;
         let root = crate::current_task().map(|task| task.fs().root());
         Ok(target(&*find(pid)?)?.to_bytes(root.as_ref()))
     };
-    pseudo::link_with_text(attr, move || target(&*find(pid)?).map(Link::Jump), show)
+    let follow = move || {
+        may_look(pid)?;
+        target(&*find(pid)?).map(Link::Jump)
+    };
+    pseudo::link_with_text(attr, follow, show)
 }
 
 /// `/proc/<pid>/ns`: the namespaces that the process is in.
@@ -251,8 +265,7 @@ impl DynamicDir for TaskDir {
 fn text(name: &str, pid: i32, tid: Option<i32>) -> Result<Vec<u8>> {
     let process = find(pid)?;
     if SECRET.contains(&name) {
-        let caller = crate::current_task().ok_or(Errno::ESRCH)?;
-        peer::check(&caller, &process).map_err(|_| Errno::EACCES)?;
+        may_look(pid)?;
     }
     let text = match name {
         "arch_status" => String::new(),

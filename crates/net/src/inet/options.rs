@@ -160,7 +160,7 @@ pub(super) fn get(common: &Common, tcp: Option<&Tcp>, level: u32, option: u32) -
 /// Those of `setsockopt(2)`.
 pub(super) fn set(common: &Common, tcp: Option<&Tcp>, bound: bool, level: u32, option: u32, value: &[u8]) -> Result<()> {
     if !has_level(common, level, tcp.is_some()) {
-        return Err(missing(level));
+        return Err(Errno::ENOPROTOOPT);
     }
     match (level, option) {
         (TCP, net::TCP_CONGESTION) => {

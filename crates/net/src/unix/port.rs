@@ -8,8 +8,8 @@ use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicUsize, Ordering};
 use task::Mutex;
+use task::sync::{AtomicUsize, Ordering};
 
 /// What a message costs its sender besides its bytes.
 pub(super) const MESSAGE_COST: usize = 256;

@@ -12,6 +12,7 @@ use guard::timer::{self, now_ns};
 use super::cpu::{Cpu, IDLE, LOADED, shared};
 use super::idle;
 use super::observe;
+use super::perturb;
 use super::slot::{self, CPU_WORDS, Slot};
 use super::switch::Why;
 use super::wake;
@@ -63,7 +64,8 @@ impl Cpu {
         if shared.recheck.load(Ordering::Relaxed) && shared.recheck.swap(false, Ordering::SeqCst) {
             self.recheck(queue, me, now);
         }
-        let picked = if why == Why::Yield { queue.pick_other(now) } else { queue.pick(now) };
+        let others_first = why == Why::Yield || why == Why::Preempt && perturb::gives_way();
+        let picked = if others_first { queue.pick_other(now) } else { queue.pick(now) };
         let next = picked.map_or(idle, slot::at);
         if !core::ptr::eq(prev, next) {
             if why != Why::Parked
@@ -85,7 +87,7 @@ impl Cpu {
         }
         shared.note_stall(queue.waiting() != 0, now);
         shared.load.store(queue.waiting() as u32 + u32::from(picked.is_some()), Ordering::Relaxed);
-        let look = queue.next_deadline();
+        let look = queue.next_deadline().map(perturb::sooner);
         shared.notice.0.store(self.notice(picked.map(|_| next.policy()), look), Ordering::Release);
         self.arm(look.unwrap_or(u64::MAX), picked.is_none());
         next

@@ -14,6 +14,7 @@ use guard::timer::now_ns;
 use ring::{CpuSet, WakeQueues};
 
 use super::observe;
+use super::perturb;
 use super::slot::{self, CPU_WORDS, RUNNING, Slot};
 use super::thread::{Thread, UserSpace, fresh_slot};
 use crate::fifo::Fifo;
@@ -59,6 +60,8 @@ pub(super) struct Cpu {
     pub(super) compared: Cell<u32>,
     /// Whether it polls when it has nothing to do.
     pub(super) polling: Cell<Polling>,
+    /// Where it is in its sequence of pseudo-random numbers.
+    pub(super) random: Cell<u64>,
 }
 
 pub(super) static CPUS: CpuLocal<Cpu> = CpuLocal::new(|cpu| Cpu {
@@ -79,6 +82,7 @@ pub(super) static CPUS: CpuLocal<Cpu> = CpuLocal::new(|cpu| Cpu {
     loaded: Cell::new(false),
     compared: Cell::new(0),
     polling: Cell::new(Polling::new()),
+    random: Cell::new(perturb::first_number(cpu)),
 });
 
 fn empty_queue(cpu: CpuId) -> RunQueue {

@@ -10,6 +10,7 @@
 //! | `idle` | CPUs without work: asking for some, polling, sleeping |
 //! | `sleep` | sleeping threads with a deadline, and the timer |
 //! | `thread` | the `Thread` handle, spawn, join |
+//! | `perturb` | a scheduler that makes rare orders frequent, for tests |
 //! | `stats` | counters |
 //! | `observe` | what is told to those who look on |
 
@@ -17,6 +18,7 @@ mod choose;
 mod cpu;
 mod idle;
 mod observe;
+mod perturb;
 mod sleep;
 mod slot;
 pub mod stats;
@@ -25,12 +27,15 @@ mod thread;
 mod wake;
 
 use core::panic::Location;
+pub use core::sync::atomic as sync;
 
 pub use guard::cpu::CpuId;
 pub use guard::timer::now_ns;
 pub use idle::start_cpu;
-use lfmutex::Once;
+pub use lfmutex::{Condvar, Mutex, MutexGuard, Once, ReadGuard, RwLock, WriteGuard};
+use lfmutex::{Token, scheduler};
 pub use observe::{Site, lock_sites, start_recording};
+pub(crate) use perturb::point;
 pub use switch::{PreemptGuard, preempt_disable, yield_now};
 pub use thread::{Thread, UserSpace, current, spawn};
 use topology::Topology;
@@ -49,6 +54,7 @@ pub fn topology() -> &'static Topology {
 
 /// Sets threads up, on the first CPU, before any is spawned. Threads run once [`start_cpu`] is called.
 pub fn init() {
+    perturb::init();
     cpu::prepare();
     cpu::adopt();
     guard::irq::set_timer_handler(sleep::on_timer);
@@ -57,6 +63,20 @@ pub fn init() {
     guard::trace::set_thread_source(|| cpu::current_slot().number());
     lfmutex::set_scheduler(&SCHEDULER);
 }
+
+/// The calling thread, to [`unpark`].
+pub(crate) fn token() -> Token {
+    scheduler().current()
+}
+
+/// Gives a thread its permit.
+pub(crate) fn unpark(thread: Token) {
+    scheduler().unpark(thread);
+}
+
+/// A wait has found its condition true: of interest to the explorer on the host.
+#[inline(always)]
+pub(crate) fn found_true() {}
 
 /// Sleeps until the calling thread's permit is there (see [`Thread::unpark`]). May return early: look again at what is
 /// waited for.
@@ -92,17 +112,21 @@ impl lfmutex::Scheduler for Scheduler {
     }
 
     fn unpark(&self, thread: lfmutex::Token) {
+        // Between the lock's being granted and its owner's knowing.
+        perturb::point();
         if let Some(slot) = u32::try_from(thread.into_raw()).ok().and_then(slot::get) {
             wake::unpark(slot);
         }
     }
 
     fn wait_begins(&self, site: &'static Location<'static>) -> lfmutex::Wait {
+        perturb::point();
         observe::wait_begins(site)
     }
 
     fn wait_ends(&self, wait: lfmutex::Wait) {
         observe::wait_ends(wait);
+        perturb::point();
     }
 
     fn may_block(&self) -> bool {

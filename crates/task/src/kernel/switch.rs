@@ -11,6 +11,7 @@ use guard::cpu;
 
 use super::cpu::{CPUS, Cpu, Own};
 use super::observe;
+use super::perturb;
 use super::slot::{PARKED, RUNNING, Slot};
 use super::wake;
 
@@ -32,6 +33,8 @@ pub(super) fn may_preempt() -> bool {
 
 /// Takes the calling thread's permit, or sleeps until there is one.
 pub(super) fn park() {
+    // Between the last look at what is waited for and the sleep.
+    perturb::point();
     cpu::without_irqs(|| {
         let to = CPUS.with(|c| {
             let me = c.current();

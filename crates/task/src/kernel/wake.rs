@@ -22,6 +22,7 @@ use guard::timer::now_ns;
 
 use super::cpu::{CPUS, Cpu, IDLE, shared};
 use super::observe::{self, Told};
+use super::perturb;
 use super::slot::{self, NOTIFIED, PARKED, RUNNING, Slot};
 use super::switch;
 
@@ -75,6 +76,7 @@ fn make_runnable(slot: &'static Slot) {
     if switch && cpu::irqs_enabled() {
         cpu::without_irqs(switch::look_again);
     }
+    perturb::point();
 }
 
 impl Cpu {
@@ -100,7 +102,7 @@ impl Cpu {
         self.shared.load.store(queue.waiting() as u32 + u32::from(queue.current().is_some()), Ordering::Relaxed);
         if switch {
             self.reschedule.set(true);
-        } else if let Some(look) = queue.next_deadline()
+        } else if let Some(look) = queue.next_deadline().map(perturb::sooner)
             && look < self.armed.get()
         {
             self.armed.set(look);
@@ -115,6 +117,9 @@ const TRIES: usize = 4;
 
 /// Where a woken thread runs: where it ran last, unless that is busy and another CPU idles, or it may not.
 fn place(slot: &Slot) -> CpuId {
+    if let Some(target) = perturb::place(slot) {
+        return target;
+    }
     let home = slot.cpu();
     let allowed = slot.may_run_on(home);
     if IDLE.is_empty() {

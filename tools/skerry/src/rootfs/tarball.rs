@@ -23,7 +23,7 @@ pub fn plan(path: &Path, file: File) -> Result<Archive> {
         let entry = entry.context(what)?;
         let header = entry.header();
         let name = clean(&entry.path_bytes()).ok_or_else(|| {
-            Failure::new(format!("{}: the name {:?} leads out of the archive", path.display(), entry.path_bytes()))
+            Failure::new(format!("{}: the name {:?} leads out of the archive", path.display(), shown(&entry.path_bytes())))
         })?;
         let number = |field: std::io::Result<u64>| field.context(what).map(|value| u32::try_from(value).unwrap_or(0));
         let kind = match header.entry_type() {
@@ -106,6 +106,19 @@ fn clean(name: &[u8]) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refused_name_can_be_read() {
+        let mut header = tar::Header::new_ustar();
+        header.as_old_mut().name[..8].copy_from_slice(b"../there");
+        header.set_size(0);
+        header.set_cksum();
+        let path = std::env::temp_dir().join(format!("skerry-tarball-{}.tar", std::process::id()));
+        std::fs::write(&path, [header.as_bytes().as_slice(), &[0; 1024]].concat()).unwrap();
+        let failure = plan(&path, File::open(&path).unwrap()).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        assert!(failure.message.contains("the name \"../there\" leads out"), "{failure}");
+    }
 
     #[test]
     fn names_stay_inside() {

@@ -1,16 +1,25 @@
 //! The interface of `kernel/` on the standard library's threads, for unit tests on the host.
+//!
+//! In a thread of a model that is explored ([`crate::explore`]), who runs, sleeps and wakes, and what the clock shows, is decided there.
+
+mod lock;
+pub mod sync;
 
 use std::any::Any;
 use std::cell::RefCell;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, OnceLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 
 use lfmutex::{Token, scheduler};
 use topology::{Levels, Topology};
 
+pub use self::lock::{Condvar, Mutex, MutexGuard, Once, ReadGuard, RwLock, WriteGuard};
 use crate::NoMemory;
+
+/// Where the kernel's scheduler may be perturbed.
+pub(crate) fn point() {}
 
 /// A CPU number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,10 +34,10 @@ pub trait UserSpace: Send + Sync {
 /// A thread.
 pub struct Thread {
     id: u64,
-    name: Mutex<String>,
+    name: std::sync::Mutex<String>,
     token: Token,
-    interrupted: AtomicBool,
-    dead: AtomicBool,
+    interrupted: sync::AtomicBool,
+    dead: sync::AtomicBool,
     joined: crate::WaitQueue,
     ext: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
@@ -39,14 +48,30 @@ thread_local! {
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-fn this_thread(name: &str) -> Arc<Thread> {
+/// The calling thread, to [`unpark`]: in a model the number it has there.
+pub(crate) fn token() -> Token {
+    explore::number().map_or_else(|| scheduler().current(), Token::from_raw)
+}
+
+/// Gives a thread its permit.
+#[track_caller]
+pub(crate) fn unpark(thread: Token) {
+    if explore::is_active() { explore::unpark(thread.into_raw()) } else { scheduler().unpark(thread) }
+}
+
+/// A wait has found its condition true.
+pub(crate) fn found_true() {
+    explore::found_true();
+}
+
+fn new_thread(name: &str, token: Token) -> Arc<Thread> {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     Arc::new(Thread {
         id: NEXT.fetch_add(1, Ordering::Relaxed),
-        name: Mutex::new(name.into()),
-        token: scheduler().current(),
-        interrupted: AtomicBool::new(false),
-        dead: AtomicBool::new(false),
+        name: std::sync::Mutex::new(name.into()),
+        token,
+        interrupted: sync::AtomicBool::new(false),
+        dead: sync::AtomicBool::new(false),
         joined: crate::WaitQueue::new(),
         ext: OnceLock::new(),
     })
@@ -68,8 +93,9 @@ impl Thread {
         *self.name.lock().expect("not poisoned") = name.into();
     }
     /// Gives it its permit: ends its sleep, or its next one.
+    #[track_caller]
     pub fn unpark(&self) {
-        scheduler().unpark(self.token);
+        unpark(self.token);
     }
     /// Ends its interruptible sleeps until [`Self::clear_interrupt`].
     pub fn interrupt(&self) {
@@ -87,7 +113,7 @@ impl Thread {
 
     /// What [`Self::interrupted`] reads, for the way back to ring 3.
     #[must_use]
-    pub fn interrupt_flag(&self) -> &AtomicBool {
+    pub fn interrupt_flag(&self) -> &sync::AtomicBool {
         &self.interrupted
     }
     /// True once its closure has returned.
@@ -124,41 +150,63 @@ impl fmt::Debug for Thread {
 /// Never on the host.
 pub fn spawn(name: &str, _affinity: Option<CpuId>, f: impl FnOnce() + Send + 'static) -> Result<Arc<Thread>, NoMemory> {
     let (give, take) = std::sync::mpsc::channel();
-    let name = name.to_owned();
-    std::thread::spawn(move || {
-        let me = this_thread(&name);
-        ME.with(|slot| *slot.borrow_mut() = Some(me.clone()));
-        give.send(me.clone()).expect("spawn waits");
+    let run = |me: &Thread| {
         f();
         me.dead.store(true, Ordering::Release);
         me.joined.wake_all();
-    });
+    };
+    if explore::is_active() {
+        let begin = |number: usize| {
+            let thread = new_thread(name, Token::from_raw(number));
+            give.send(thread.clone()).expect("taken below");
+            Some(thread as explore::Kept)
+        };
+        explore::spawn_with(name, begin, || run(&current()));
+    } else {
+        let name = name.to_owned();
+        std::thread::spawn(move || {
+            let me = new_thread(&name, token());
+            ME.with(|slot| *slot.borrow_mut() = Some(me.clone()));
+            give.send(me.clone()).expect("spawn waits");
+            run(&me);
+        });
+    }
     Ok(take.recv().expect("the thread sends first"))
 }
 
 /// The calling thread.
 pub fn current() -> Arc<Thread> {
-    ME.with(|slot| slot.borrow_mut().get_or_insert_with(|| this_thread("host")).clone())
+    if explore::is_active() {
+        let kept = explore::kept(|number| new_thread("model", Token::from_raw(number)));
+        return kept.downcast().expect("nobody else keeps anything there");
+    }
+    ME.with(|slot| slot.borrow_mut().get_or_insert_with(|| new_thread("host", token())).clone())
 }
 
 /// Sleeps until the calling thread's permit is there. May return early.
+#[track_caller]
 pub fn park() {
-    scheduler().park();
+    if explore::is_active() { explore::park(None) } else { scheduler().park() }
 }
 
 /// As [`park`], but only until `deadline_ns`; false if that passed.
+#[track_caller]
 pub fn park_until(deadline_ns: u64) -> bool {
     let now = now_ns();
     if now >= deadline_ns {
         return false;
     }
-    std::thread::park_timeout(Duration::from_nanos(deadline_ns - now));
+    if explore::is_active() {
+        explore::park(Some(deadline_ns));
+    } else {
+        std::thread::park_timeout(Duration::from_nanos(deadline_ns - now));
+    }
     now_ns() < deadline_ns
 }
 
 /// Lets others run.
 pub fn yield_now() {
-    std::thread::yield_now();
+    if explore::is_active() { explore::yield_now() } else { std::thread::yield_now() }
 }
 
 /// Sleeps until the clock passes `deadline_ns`.
@@ -168,7 +216,7 @@ pub fn sleep_until(deadline_ns: u64) {
 
 /// Nanoseconds since some time before.
 pub fn now_ns() -> u64 {
-    START.elapsed().as_nanos() as u64
+    if explore::is_active() { explore::now_ns() } else { START.elapsed().as_nanos() as u64 }
 }
 
 /// Number of CPUs.

@@ -1,0 +1,326 @@
+//! Threads that sleep on words of memory: the waiting protocol of `futex(2)`, without the memory.
+//!
+//! Whoever waits is in the bucket of its word's key. Looking at the word and entering the bucket happen under the bucket's lock, and so
+//! does taking out whom to wake: no wake-up can fall between. The words are the caller's, who reads and changes them in the closures that
+//! are called under the lock.
+#![cfg_attr(target_os = "none", no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use abi::errno::Errno;
+use abi::layout::PAGE_SIZE;
+use task::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use task::{Mutex, MutexGuard, Thread};
+use vm::FutexKey;
+
+const BUCKETS: usize = 256;
+
+/// How many wait, by where in its page their word is: the same for everybody who may wake them, whatever he calls the word.
+static WAITING: [AtomicU32; PLACES] = [const { AtomicU32::new(0) }; PLACES];
+const PLACES: usize = PAGE_SIZE / 4;
+
+/// Counts a waiter. Called before the waiter looks at the word, while whoever wakes changes the word before he looks at the count:
+/// either the waiter sees the word changed, or the other sees the waiter.
+fn count_in(addr: usize) {
+    WAITING[addr / 4 % PLACES].fetch_add(1, Ordering::SeqCst);
+}
+
+/// It does not wait any more.
+fn count_out(addr: usize) {
+    WAITING[addr / 4 % PLACES].fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Whether nobody waits for a word at this place of its page. The caller has changed the word.
+#[inline]
+#[must_use]
+pub fn nobody_at(addr: usize) -> bool {
+    fence(Ordering::SeqCst);
+    WAITING[addr / 4 % PLACES].load(Ordering::Relaxed) == 0
+}
+
+/// A thread that waits; made once for each thread. All but the last two change under the lock of the bucket it is in, or while it is in
+/// none.
+pub struct Waiter {
+    thread: Arc<Thread>,
+    bits: AtomicU32,
+    /// What it waits for: [`Word`].
+    word: [AtomicU64; 3],
+    /// The bucket it is in.
+    bucket: AtomicUsize,
+    /// Keeps the object of the word it was moved to.
+    moved_to: Mutex<Option<FutexKey>>,
+    woken: AtomicBool,
+}
+
+/// A key's numbers: they mean the same as long as somebody holds the key, as each waiter does.
+pub type Word = [u64; 3];
+
+/// When a wait ends, monotonic; `None` for never.
+pub type Deadline = Option<u64>;
+
+/// Threads that wait for words of this bucket, in order.
+type Bucket = Vec<Arc<Waiter>>;
+
+static TABLE: [Mutex<Bucket>; BUCKETS] = [const { Mutex::new(Vec::new()) }; BUCKETS];
+
+fn bucket_of([space, index, object]: Word) -> usize {
+    let mixed = (space ^ object.rotate_left(32)).wrapping_add(index);
+    (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % BUCKETS
+}
+
+/// Locks the buckets of two keys, in the order of their numbers.
+fn lock_two(a: usize, b: usize) -> (MutexGuard<'static, Bucket>, Option<MutexGuard<'static, Bucket>>) {
+    if a == b {
+        return (TABLE[a].lock(), None);
+    }
+    if a < b {
+        let first = TABLE[a].lock();
+        let second = TABLE[b].lock();
+        return (first, Some(second));
+    }
+    let second = TABLE[b].lock();
+    let first = TABLE[a].lock();
+    (first, Some(second))
+}
+
+impl Waiter {
+    /// One that does not wait.
+    #[must_use]
+    pub fn new(thread: Arc<Thread>) -> Arc<Self> {
+        Arc::new(Self {
+            thread,
+            bits: AtomicU32::new(0),
+            word: [const { AtomicU64::new(0) }; 3],
+            bucket: AtomicUsize::new(0),
+            moved_to: Mutex::new(None),
+            woken: AtomicBool::new(false),
+        })
+    }
+
+    fn waits_for(&self, word: &Word) -> bool {
+        self.word.iter().zip(word).all(|(mine, word)| mine.load(Ordering::Relaxed) == *word)
+    }
+
+    fn set_word(&self, word: &Word) {
+        self.word.iter().zip(word).for_each(|(mine, word)| mine.store(*word, Ordering::Relaxed));
+    }
+
+    /// Whether it was taken out of its bucket to go on.
+    #[must_use]
+    pub fn is_woken(&self) -> bool {
+        self.woken.load(Ordering::Acquire)
+    }
+
+    /// Was taken out of its bucket.
+    fn wake(&self) {
+        self.woken.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+
+    /// Enters for a word, which is at `addr`, unless it is not `expected`: `load` reads it.
+    ///
+    /// # Errors
+    /// `EAGAIN` if it is another one; `EFAULT` if it cannot be read.
+    #[inline(always)]
+    pub fn enter<E>(
+        self: &Arc<Self>,
+        word: Word,
+        addr: usize,
+        expected: u32,
+        bits: u32,
+        load: impl FnOnce() -> Result<u32, E>,
+    ) -> Result<(), Errno> {
+        let number = bucket_of(word);
+        // Nobody else has it now: it is in no bucket, and who took it out last has said so.
+        self.bits.store(bits, Ordering::Relaxed);
+        self.set_word(&word);
+        self.woken.store(false, Ordering::Relaxed);
+        self.bucket.store(number, Ordering::Relaxed);
+        let mut bucket = TABLE[number].lock();
+        count_in(addr);
+        match load() {
+            Ok(found) if found == expected => bucket.push(self.clone()),
+            other => {
+                count_out(addr);
+                return Err(if other.is_ok() { Errno::EAGAIN } else { Errno::EFAULT });
+            }
+        }
+        Ok(())
+    }
+
+    /// Sleeps until somebody has taken it out of its bucket and woken it, or takes it out for another reason.
+    ///
+    /// # Errors
+    /// `ETIMEDOUT`, and for a signal `ERESTARTSYS`, or with a deadline `ERESTART_RESTARTBLOCK`.
+    #[inline(always)]
+    pub fn sleep(self: &Arc<Self>, deadline: Deadline) -> Result<(), Errno> {
+        loop {
+            if self.is_woken() {
+                return Ok(());
+            }
+            let error = if self.thread.interrupted() {
+                if deadline.is_some() { Errno::ERESTART_RESTARTBLOCK } else { Errno::ERESTARTSYS }
+            } else if deadline.is_some_and(|deadline| task::now_ns() >= deadline) {
+                Errno::ETIMEDOUT
+            } else {
+                park(deadline);
+                continue;
+            };
+            if self.withdraw() {
+                return Err(error);
+            }
+            return Ok(());
+        }
+    }
+
+    /// Takes it out of its bucket. False if somebody else did: then it has been woken when this returns.
+    #[must_use]
+    pub fn withdraw(self: &Arc<Self>) -> bool {
+        loop {
+            let number = self.bucket.load(Ordering::Acquire);
+            let mut bucket = TABLE[number].lock();
+            if self.bucket.load(Ordering::Acquire) != number {
+                // Moved in between.
+                continue;
+            }
+            if let Some(at) = bucket.iter().position(|other| Arc::ptr_eq(other, self)) {
+                return take_one(&mut bucket, at).is_some();
+            }
+            break;
+        }
+        // The next wait begins when the waking is done.
+        while !self.is_woken() {
+            task::park();
+        }
+        false
+    }
+
+    /// Lets go of the object of a word it was moved to.
+    pub fn forget_moves(&self) {
+        let kept = self.moved_to.lock().take();
+        drop(kept);
+    }
+}
+
+/// Sleeps until somebody gives a reason to look again, or the deadline.
+#[inline(always)]
+pub fn park(deadline: Deadline) {
+    match deadline {
+        Some(deadline) => {
+            task::park_until(deadline);
+        }
+        None => task::park(),
+    }
+}
+
+/// Takes one waiter out; the order of the others stays.
+#[inline]
+fn take_one(bucket: &mut Bucket, at: usize) -> Option<Arc<Waiter>> {
+    // Mostly there is only one.
+    let waiter = if at + 1 == bucket.len() { bucket.pop() } else { Some(bucket.remove(at)) };
+    waiter.inspect(|waiter| count_out(waiter.word[1].load(Ordering::Relaxed) as usize))
+}
+
+/// Takes up to `most` waiters of a key out of a bucket, those with one of `bits`.
+fn take(bucket: &mut Bucket, word: Word, most: usize, bits: u32, woken: &mut Vec<Arc<Waiter>>) {
+    let limit = woken.len().saturating_add(most);
+    bucket.retain(|waiter| {
+        let chosen = woken.len() < limit && waiter.bits.load(Ordering::Relaxed) & bits != 0 && waiter.waits_for(&word);
+        if chosen {
+            count_out(word[1] as usize);
+            woken.push(waiter.clone());
+        }
+        !chosen
+    });
+}
+
+/// Wakes those taken out; without locks.
+fn wake_all(woken: Vec<Arc<Waiter>>) -> usize {
+    woken.iter().for_each(|waiter| waiter.wake());
+    woken.len()
+}
+
+/// Wakes up to `most` waiters of a word, those with one of `bits`. Returns how many.
+#[inline(always)]
+pub fn wake(word: Word, most: usize, bits: u32) -> usize {
+    let bucket = &TABLE[bucket_of(word)];
+    if most == 1 {
+        let mut bucket = bucket.lock();
+        let chosen = |waiter: &Arc<Waiter>| waiter.bits.load(Ordering::Relaxed) & bits != 0 && waiter.waits_for(&word);
+        let Some(waiter) = bucket.iter().position(chosen).and_then(|at| take_one(&mut bucket, at)) else { return 0 };
+        drop(bucket);
+        waiter.wake();
+        return 1;
+    }
+    let mut woken = Vec::new();
+    take(&mut bucket.lock(), word, most, bits, &mut woken);
+    wake_all(woken)
+}
+
+/// Where waiters are moved to: a word, its address, and what keeps the word from changing its meaning.
+pub struct Target {
+    /// The word.
+    pub word: Word,
+    /// Where it is.
+    pub addr: usize,
+    /// `None` if it is known in one address space only.
+    pub key: Option<FutexKey>,
+}
+
+/// If `check` agrees, wakes some waiters of a word and moves others to another one. Returns how many of both.
+///
+/// # Errors
+/// That of `check`.
+pub fn requeue(
+    from: Word,
+    to: &Target,
+    (wakes, moves): (usize, usize),
+    check: impl FnOnce() -> Result<(), Errno>,
+) -> Result<usize, Errno> {
+    let to_number = bucket_of(to.word);
+    let mut woken = Vec::new();
+    let mut moved = Vec::new();
+    // What waiters held before is dropped without locks.
+    let mut kept = Vec::new();
+    {
+        let (mut source, mut target) = lock_two(bucket_of(from), to_number);
+        check()?;
+        take(&mut source, from, wakes, u32::MAX, &mut woken);
+        take(&mut source, from, moves, u32::MAX, &mut moved);
+        for waiter in &moved {
+            count_in(to.addr);
+            waiter.set_word(&to.word);
+            if to.key.is_some() {
+                kept.push(core::mem::replace(&mut *waiter.moved_to.lock(), to.key.clone()));
+            }
+            waiter.bucket.store(to_number, Ordering::Release);
+            target.as_mut().unwrap_or(&mut source).push(waiter.clone());
+        }
+    }
+    Ok(wake_all(woken) + moved.len())
+}
+
+/// Wakes up to `most` waiters of a word, and, if `change` says so, up to `most2` of a second one. Returns how many.
+///
+/// # Errors
+/// That of `change`, which changes the second word.
+pub fn wake_two(
+    (first, most): (Word, usize),
+    (second, most2): (Word, usize),
+    change: impl FnOnce() -> Result<bool, Errno>,
+) -> Result<usize, Errno> {
+    let mut woken = Vec::new();
+    {
+        let (mut bucket, mut bucket2) = lock_two(bucket_of(first), bucket_of(second));
+        let also = change()?;
+        take(&mut bucket, first, most, u32::MAX, &mut woken);
+        if also {
+            take(bucket2.as_mut().unwrap_or(&mut bucket), second, most2, u32::MAX, &mut woken);
+        }
+    }
+    Ok(wake_all(woken))
+}

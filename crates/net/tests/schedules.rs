@@ -1,0 +1,380 @@
+//! Sockets under all schedules with a few pre-emptions (`docs/locks.md`).
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, LazyLock};
+
+use abi::errno::Errno;
+use fs::poll::{Events, PollEntry, poll};
+use fs::ramfs::RamFs;
+use fs::{Cred, File, FsContext, OpenFlags, mount};
+use linux_raw_sys::net::{AF_INET, SO_SNDBUF};
+use net::unix::pair;
+use net::{Address, Caller, Flags, Kind, Outgoing, Protocol, Socket, UnixName, Wait};
+use task::explore::{Model, spawn};
+
+const PATIENT: Wait = Wait { nonblocking: false, timeout: 0 };
+const HASTY: Wait = Wait { nonblocking: false, timeout: 1000 };
+/// The smallest buffer there is.
+const BUFFER: usize = 4608;
+
+fn protocol(file: &File) -> &dyn Protocol {
+    file.ops_as::<Socket>().unwrap().protocol()
+}
+
+fn file(socket: Socket) -> Arc<File> {
+    socket.options().set_number(SO_SNDBUF, 1, false).unwrap();
+    socket.into_file(OpenFlags::empty())
+}
+
+fn files(kind: Kind) -> (Arc<File>, Arc<File>) {
+    let (a, b) = pair(kind, 0).unwrap();
+    (file(a), file(b))
+}
+
+fn call<R>(f: impl FnOnce(&Caller<'_>) -> R) -> R {
+    static CONTEXT: LazyLock<FsContext> =
+        LazyLock::new(|| FsContext::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none")));
+    let cred = Cred::root();
+    f(&Caller { walk: CONTEXT.walk(&cred), umask: 0 })
+}
+
+fn name(name: &[u8]) -> Address {
+    Address::Unix(UnixName::Abstract(name.into()))
+}
+
+fn bind(socket: &File, address: &Address) {
+    call(|caller| protocol(socket).bind(caller, address)).unwrap();
+}
+
+fn connect(socket: &File, address: &Address, wait: Wait) -> fs::Result<()> {
+    call(|caller| protocol(socket).connect(caller, address, wait))
+}
+
+/// Reads until the end.
+fn read_all(file: &File) -> Vec<u8> {
+    let (mut got, mut buf) = (Vec::new(), [0; 8192]);
+    while let n @ 1.. = file.read(&mut buf).unwrap() {
+        got.extend_from_slice(&buf[..n]);
+    }
+    got
+}
+
+mod streams {
+    use super::*;
+
+    #[test]
+    fn what_is_sent_before_the_end_is_received_before_it() {
+        Model::new().preemptions(2).check(|| {
+            let (a, b) = files(Kind::Stream);
+            let sender = spawn("sender", move || {
+                assert_eq!(a.write(b"la"), Ok(2));
+                assert_eq!(a.write(b"st"), Ok(2));
+                protocol(&a).shutdown(false, true).unwrap();
+                drop(a);
+            });
+            assert_eq!(read_all(&b), b"last");
+            sender.join();
+        });
+    }
+
+    #[test]
+    fn a_sender_that_found_no_room_goes_on_as_the_receiver_reads_bit_by_bit() {
+        Model::new().preemptions(2).check(|| {
+            let (a, b) = files(Kind::Stream);
+            let data: Vec<u8> = (0..2 * BUFFER + 3).map(|at| at as u8).collect();
+            let sent = data.clone();
+            let sender = spawn("sender", move || assert_eq!(a.write(&sent), Ok(sent.len())));
+            let mut got = vec![0; 3];
+            assert_eq!(b.read(&mut got), Ok(3));
+            got.extend(read_all(&b));
+            assert_eq!(got, data);
+            sender.join();
+        });
+    }
+
+    #[test]
+    fn a_sender_hears_that_the_receiver_has_gone_or_will_not_receive() {
+        for closes in [true, false] {
+            Model::new().preemptions(2).check(move || {
+                let (a, b) = files(Kind::Stream);
+                let sender = spawn("sender", move || {
+                    let sent = a.write(&vec![0; 2 * BUFFER]);
+                    assert!(sent == Ok(BUFFER) || matches!(sent, Err(Errno::EPIPE | Errno::ECONNRESET)), "{sent:?}");
+                });
+                if closes {
+                    drop(b);
+                    sender.join();
+                } else {
+                    protocol(&b).shutdown(true, false).unwrap();
+                    sender.join();
+                    drop(b);
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn both_of_two_receivers_hear_of_the_end() {
+        Model::new().preemptions(1).check(|| {
+            let (a, b) = files(Kind::Stream);
+            let receivers = [(); 2].map(|()| {
+                let b = b.clone();
+                spawn("receiver", move || while b.read(&mut [0; 1]).unwrap() > 0 {})
+            });
+            assert_eq!(a.write(b"xy"), Ok(2));
+            protocol(&a).shutdown(false, true).unwrap();
+            receivers.into_iter().for_each(|receiver| receiver.join());
+            drop((a, b));
+        });
+    }
+
+    #[test]
+    fn who_waits_for_all_of_it_gets_all_or_what_came_before_the_end() {
+        Model::new().preemptions(2).check(|| {
+            let (a, b) = files(Kind::Stream);
+            let sender = spawn("sender", move || {
+                for bytes in [&b"ab"[..], b"c"] {
+                    assert_eq!(a.write(bytes), Ok(bytes.len()));
+                }
+            });
+            let mut buf = [0; 3];
+            let got = protocol(&b).receive(&mut buf, Flags::WAITALL, PATIENT).unwrap();
+            assert_eq!((got.copied, &buf), (3, b"abc"));
+            let got = protocol(&b).receive(&mut buf, Flags::WAITALL, PATIENT).unwrap();
+            assert_eq!(got.copied, 0);
+            sender.join();
+        });
+    }
+
+    #[test]
+    fn a_receiver_that_times_out_takes_nothing() {
+        Model::new().preemptions(2).check(|| {
+            let (a, b) = files(Kind::Stream);
+            let sender = spawn("sender", move || {
+                assert_eq!(a.write(b"x"), Ok(1));
+                drop(a);
+            });
+            let early = protocol(&b).receive(&mut [0; 2], Flags::empty(), HASTY).map(|got| got.copied);
+            assert!(matches!(early, Ok(1) | Err(Errno::EAGAIN)), "{early:?}");
+            assert_eq!(read_all(&b).len(), usize::from(early.is_err()));
+            sender.join();
+        });
+    }
+
+    #[test]
+    fn poll_reports_room_bytes_and_the_end() {
+        Model::new().preemptions(2).check(|| {
+            let (a, b) = files(Kind::Stream);
+            assert_eq!(a.write(&[0; BUFFER]), Ok(BUFFER));
+            let theirs = b.clone();
+            let receiver = spawn("receiver", move || {
+                assert_eq!(theirs.read(&mut [0; BUFFER]), Ok(BUFFER));
+                assert_eq!(theirs.write(b"x"), Ok(1));
+                protocol(&theirs).shutdown(false, true).unwrap();
+            });
+            for wanted in [Events::OUT, Events::IN, Events::RDHUP] {
+                let mut entries = [PollEntry { file: Some(a.clone()), wanted, found: Events::empty() }];
+                assert_eq!(poll(&mut entries, None), Ok(1));
+            }
+            receiver.join();
+            drop(b);
+        });
+    }
+
+    #[test]
+    fn urgent_and_other_bytes_are_told_apart() {
+        Model::new().preemptions(2).check(|| {
+            let (a, b) = files(Kind::Stream);
+            let sender = spawn("sender", move || {
+                assert_eq!(a.write(b"a"), Ok(1));
+                assert_eq!(protocol(&a).send(Outgoing::plain(b"bU"), Flags::OOB, PATIENT), Ok(2));
+                assert_eq!(a.write(b"c"), Ok(1));
+            });
+            assert_eq!(read_all(&b), b"abc");
+            sender.join();
+        });
+    }
+}
+
+mod messages {
+    use super::*;
+
+    #[test]
+    fn a_message_that_found_no_room_is_sent_when_there_is_some() {
+        for kind in [Kind::Seqpacket, Kind::Datagram] {
+            Model::new().preemptions(2).check(move || {
+                let (a, b) = files(kind);
+                let sender = spawn("sender", move || (0..3u8).for_each(|n| assert_eq!(a.write(&[n; 3000]), Ok(3000))));
+                let mut buf = [0; 4000];
+                for n in 0..3 {
+                    assert_eq!((b.read(&mut buf), buf[0]), (Ok(3000), n));
+                }
+                sender.join();
+            });
+        }
+    }
+
+    #[test]
+    fn a_sender_of_messages_hears_that_the_receiver_has_gone() {
+        for kind in [Kind::Seqpacket, Kind::Datagram] {
+            Model::new().preemptions(3).check(move || {
+                let (a, b) = files(kind);
+                let sender = spawn("sender", move || {
+                    let results = [(); 3].map(|()| a.write(&[0; 3000]));
+                    assert!(results[2].is_err(), "{results:?}");
+                });
+                drop(b);
+                sender.join();
+            });
+        }
+    }
+
+    #[test]
+    fn two_senders_to_a_full_queue_are_both_told_of_room() {
+        Model::new().preemptions(1).check(|| {
+            let [receiver, filler] = [(); 2].map(|()| file(net::unix::socket(Kind::Datagram, 0).unwrap()));
+            bind(&receiver, &name(b"full"));
+            connect(&filler, &name(b"full"), PATIENT).unwrap();
+            // As many as wait at most.
+            (0..11).for_each(|_| assert_eq!(filler.write(b"x"), Ok(1)));
+            let senders = [(); 2].map(|()| {
+                let sender = file(net::unix::socket(Kind::Datagram, 0).unwrap());
+                connect(&sender, &name(b"full"), PATIENT).unwrap();
+                spawn("sender", move || assert_eq!(sender.write(b"y"), Ok(1)))
+            });
+            for _ in 0..2 {
+                assert_eq!(receiver.read(&mut [0; 1]), Ok(1));
+            }
+            senders.into_iter().for_each(|sender| sender.join());
+            drop(filler);
+        });
+    }
+
+    #[test]
+    fn senders_to_a_full_queue_hear_that_it_is_closed() {
+        Model::new().preemptions(2).check(|| {
+            let [receiver, filler, sender] = [(); 3].map(|()| file(net::unix::socket(Kind::Datagram, 0).unwrap()));
+            bind(&receiver, &name(b"closing"));
+            for socket in [&filler, &sender] {
+                connect(socket, &name(b"closing"), PATIENT).unwrap();
+            }
+            (0..11).for_each(|_| assert_eq!(filler.write(b"x"), Ok(1)));
+            let sender = spawn("sender", move || assert_eq!(sender.write(b"y"), Err(Errno::ECONNREFUSED)));
+            drop(receiver);
+            sender.join();
+            drop(filler);
+        });
+    }
+}
+
+mod connections {
+    use super::*;
+
+    /// A listening socket of each family that connects, and its address.
+    fn listener(inet: bool, backlog: usize) -> (Arc<File>, Address) {
+        let (socket, address) = if inet {
+            let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+            (net::inet::socket(AF_INET, Kind::Stream, 0), Address::Inet(any))
+        } else {
+            (net::unix::socket(Kind::Stream, 0), name(b"listener"))
+        };
+        let socket = file(socket.unwrap());
+        bind(&socket, &address);
+        protocol(&socket).listen(backlog).unwrap();
+        let address = protocol(&socket).local();
+        (socket, address)
+    }
+
+    fn client(inet: bool) -> Arc<File> {
+        file(if inet { net::inet::socket(AF_INET, Kind::Stream, 0) } else { net::unix::socket(Kind::Stream, 0) }.unwrap())
+    }
+
+    #[test]
+    fn a_connection_is_accepted_and_carries_bytes() {
+        for inet in [false, true] {
+            Model::new().preemptions(2).check(move || {
+                let (listener, address) = listener(inet, 1);
+                let client = spawn("client", move || {
+                    let client = client(inet);
+                    connect(&client, &address, PATIENT).unwrap();
+                    assert_eq!(client.write(b"x"), Ok(1));
+                });
+                let served = protocol(&listener).accept(PATIENT).unwrap().into_file(OpenFlags::empty());
+                assert_eq!(read_all(&served), b"x");
+                client.join();
+            });
+        }
+    }
+
+    #[test]
+    fn all_that_wait_for_a_full_backlog_get_in() {
+        for inet in [false, true] {
+            Model::new().preemptions(1).check(move || {
+                let (listener, address) = listener(inet, 0);
+                let clients = [(); 2].map(|()| {
+                    let address = address.clone();
+                    spawn("client", move || {
+                        let client = client(inet);
+                        connect(&client, &address, PATIENT).unwrap();
+                    })
+                });
+                for _ in 0..2 {
+                    drop(protocol(&listener).accept(PATIENT).unwrap().into_file(OpenFlags::empty()));
+                }
+                clients.into_iter().for_each(|client| client.join());
+            });
+        }
+    }
+
+    #[test]
+    fn all_that_wait_hear_that_the_listener_has_gone() {
+        for inet in [false, true] {
+            Model::new().preemptions(1).check(move || {
+                let (listener, address) = listener(inet, 0);
+                let clients = [(); 2].map(|()| {
+                    let address = address.clone();
+                    spawn("client", move || {
+                        let client = client(inet);
+                        match connect(&client, &address, PATIENT) {
+                            // It was in the backlog.
+                            Ok(()) => assert!(matches!(client.read(&mut [0; 1]), Ok(0) | Err(Errno::ECONNRESET))),
+                            Err(error) => assert!(matches!(error, Errno::ECONNREFUSED | Errno::ECONNRESET), "{error}"),
+                        }
+                    })
+                });
+                drop(listener);
+                clients.into_iter().for_each(|client| client.join());
+            });
+        }
+    }
+
+    #[test]
+    fn who_accepts_hears_that_the_listener_is_shut() {
+        for inet in [false, true] {
+            Model::new().preemptions(3).check(move || {
+                let (listener, _) = listener(inet, 1);
+                let theirs = listener.clone();
+                let other = spawn("other", move || protocol(&theirs).shutdown(true, true).unwrap());
+                assert_eq!(protocol(&listener).accept(PATIENT).err(), Some(Errno::EINVAL));
+                other.join();
+            });
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_connection_over_the_loop_does_not_overtake_bytes() {
+        Model::new().preemptions(2).check(|| {
+            let (listener, address) = listener(true, 1);
+            let client = client(true);
+            connect(&client, &address, PATIENT).unwrap();
+            let served = protocol(&listener).accept(PATIENT).unwrap().into_file(OpenFlags::empty());
+            let sender = spawn("sender", move || {
+                assert_eq!(served.write(b"bytes"), Ok(5));
+                drop(served);
+            });
+            assert_eq!(read_all(&client), b"bytes");
+            sender.join();
+            drop(listener);
+        });
+    }
+}
