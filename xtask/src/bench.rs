@@ -229,7 +229,7 @@ fn discard_scratch() {
 }
 
 /// The newest Linux image of this machine.
-fn newest_linux() -> Result<PathBuf> {
+pub fn newest_linux() -> Result<PathBuf> {
     let mut images: Vec<_> = fs::read_dir("/boot")
         .context("cannot read /boot")?
         .filter_map(|entry| Some(entry.ok()?.path()))

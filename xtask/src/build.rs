@@ -35,17 +35,21 @@ pub fn everything() -> Result<()> {
     Ok(())
 }
 
+/// The environment variable that names the Cargo profile of the kernel; `release` where it is not set. `quick` builds in seconds.
+const PROFILE_VARIABLE: &str = "SKERRY_PROFILE";
+
 /// Builds the kernel image with its symbol table; returns its path.
 pub fn kernel() -> Result<PathBuf> {
     // Two scenarios that begin at the same time must not both write the file by which it is replaced.
     static BUILDING: Mutex<()> = Mutex::new(());
     let _building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
     let target = paths::target();
+    let profile = env::var(PROFILE_VARIABLE).unwrap_or_else(|_| "release".to_owned());
     run(cargo()
-        .args(["build", "--quiet", "--release", "-p", "skerry-kernel", "--target", KERNEL_TARGET])
+        .args(["build", "--quiet", "--profile", &profile, "-p", "skerry-kernel", "--target", KERNEL_TARGET])
         .arg("--target-dir")
         .arg(&target))?;
-    let linked = target.join(KERNEL_TARGET).join("release/skerry-kernel");
+    let linked = target.join(KERNEL_TARGET).join(&profile).join("skerry-kernel");
     let mut image = fs::read(&linked).with_context(|| format!("cannot read {}", linked.display()))?;
     ksyms::fill(&mut image)?;
     let finished = target.join("skerry.elf");
@@ -68,6 +72,16 @@ pub fn tools() -> Result<Tools> {
 /// Builds the test program in Rust.
 pub fn test_programs() -> Result<Tools> {
     programs(&["machine-tests"])
+}
+
+/// Builds the program that `cargo xtask diff` runs in machines; returns its path.
+pub fn diff_executor() -> Result<PathBuf> {
+    Ok(programs(&["differential"])?.program("diff-executor"))
+}
+
+/// Builds the program that drives the tool at random.
+pub fn manage_program() -> Result<Tools> {
+    programs(&["manage"])
 }
 
 /// Builds the programs that benchmarks run.

@@ -25,6 +25,7 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "frames",
     "trace",
     "slab",
+    "mutant",
     "skerry",
     "tasks",
     "machine-tests",

@@ -1,4 +1,7 @@
-//! `cargo xtask fuzz syscalls`: random system calls with hostile arguments, in instances of a booted machine (`docs/fuzzing.md`).
+//! `cargo xtask fuzz`: random system calls with hostile arguments, in instances of a booted machine; and the management of instances
+//! at random ([`manage`]; `docs/fuzzing.md`).
+
+pub mod manage;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -15,7 +18,7 @@ use crate::cleanup::Directory;
 use crate::vm::{Addition, Ending, Machine, Streams, last_lines};
 use crate::{abi, build, paths};
 
-/// Make random system calls with hostile arguments in an instance
+/// Do at random what may be done, and see whether what must hold does
 #[derive(Args)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -26,6 +29,8 @@ pub struct Arguments {
 enum What {
     /// Random system calls; fails if the kernel panics, hangs, or does not get rid of a process
     Syscalls(Syscalls),
+    /// Random operations of `skerry`; fails if one does something else than a model of instances says, or something is lost
+    Manage(manage::Options),
 }
 
 /// How to fuzz.
@@ -90,11 +95,18 @@ const CALLS_SHOWN: usize = 16;
 
 /// Carries out `cargo xtask fuzz`.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let What::Syscalls(options) = &arguments.what;
     let log = paths::target().join(format!("fuzz-{}.log", std::process::id()));
-    let outcome = syscalls(options, Machine { log, ..Machine::default() });
+    let machine = Machine { log, ..Machine::default() };
+    match &arguments.what {
+        What::Syscalls(options) => report(syscalls(options, machine), options.json),
+        What::Manage(options) => report(manage::manage(options, machine), options.json),
+    }
+}
+
+/// Prints what was done, or why not.
+fn report(outcome: Result<impl Serialize + std::fmt::Display>, json: bool) -> Result<ExitCode> {
     match &outcome {
-        Ok(done) if options.json => println!("{}", serde_json::to_string(done)?),
+        Ok(done) if json => println!("{}", serde_json::to_string(done)?),
         Ok(done) => println!("{done}"),
         Err(error) => println!("{error:#}"),
     }
@@ -136,7 +148,8 @@ pub fn syscalls(options: &Syscalls, machine: Machine) -> Result<Done> {
     Ok(total)
 }
 
-fn random_seed() -> u64 {
+/// A seed that nobody chose.
+pub fn random_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish() >> 32
 }

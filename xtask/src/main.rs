@@ -7,11 +7,13 @@ mod build;
 mod check;
 mod cleanup;
 mod demo;
+mod diff;
 mod fuzz;
 mod initramfs;
 mod iso;
 mod ksyms;
 mod linux;
+mod mutants;
 mod packages;
 mod paths;
 mod qemu;
@@ -49,10 +51,14 @@ enum Task {
     Linux,
     /// Run the tests: the source's rules, the host's tests, scenarios in booted machines
     Test(test::Arguments),
-    /// Make random system calls with hostile arguments in an instance
+    /// Run random programs of system calls on Linux and on Skerry, and show what differs
+    Diff(diff::Arguments),
+    /// Make random system calls with hostile arguments in an instance, or manage instances at random
     Fuzz(fuzz::Arguments),
     /// Mix programs at random in instances and check their results
     Soak(soak::Arguments),
+    /// Change the source at random places and see which changes the tests notice
+    Mutants(mutants::Arguments),
     /// Measure, beside Linux
     Bench(bench::Arguments),
     /// Show where the kernel's instructions go in one operation of a benchmark
@@ -81,8 +87,10 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }),
         Task::Test(arguments) => test::run(arguments),
+        Task::Diff(arguments) => diff::run(&arguments),
         Task::Fuzz(arguments) => fuzz::run(&arguments),
         Task::Soak(arguments) => soak::run(&arguments),
+        Task::Mutants(arguments) => mutants::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Profile(arguments) => bench::profile::run(&arguments),
         Task::Check => return check::run(),

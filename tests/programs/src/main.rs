@@ -3,14 +3,17 @@
 //! `machine-tests list` prints the checks' names; `machine-tests NAME` runs one and prints `ok NAME`, or says what is wrong and
 //! exits with status 1. Every check passes on Linux. `machine-tests stress` prints the names of those that run longer, `machine-tests
 //! wake-ups N` does as many of one of them as it is told, `machine-tests quiet` counts interrupts as only Skerry
-//! shows them, and `machine-tests fuzz …` is `cargo xtask fuzz syscalls` inside the machine.
+//! shows them, `machine-tests batch …` runs the checks of a list, and `machine-tests fuzz …` is `cargo xtask fuzz syscalls` inside the machine.
 
 mod administration;
+mod alone;
 mod areas;
 mod arrivals;
+mod calls;
 mod canary;
 mod coherence;
 mod credentials;
+mod descriptors;
 mod events;
 mod exhaust;
 mod filecaps;
@@ -29,11 +32,15 @@ mod listeners;
 mod listening;
 mod locks;
 mod mappings;
+mod masks;
 mod memory;
 mod mounts;
 mod namespaces;
 mod newmounts;
 mod notices;
+mod numbers;
+mod openings;
+mod others;
 mod packets;
 mod pressure;
 mod proc;
@@ -42,11 +49,14 @@ mod ptys;
 mod queues;
 mod quiet;
 mod readiness;
+mod refusals;
+mod runner;
 mod running;
 mod scheduling;
 mod seccomp;
 mod sequences;
 mod settings;
+mod shootdowns;
 mod signals;
 mod sockets;
 mod spaces;
@@ -57,10 +67,13 @@ mod time;
 mod tokio_server;
 mod topology;
 mod tracing;
+mod transfers;
 mod trees;
 mod urgent;
 mod used;
 mod vectors;
+mod wakes;
+mod wakings;
 mod watching;
 mod watchpoints;
 mod xattrs;
@@ -82,14 +95,17 @@ fn checks() -> Vec<(&'static str, Check)> {
         memory::CHECKS,
         spaces::CHECKS,
         coherence::CHECKS,
+        shootdowns::CHECKS,
         mappings::CHECKS,
         areas::CHECKS,
         large_pages::CHECKS,
         layout::CHECKS,
         sequences::CHECKS,
         files::CHECKS,
+        openings::CHECKS,
         splicing::CHECKS,
         trees::CHECKS,
+        wakes::CHECKS,
         watching::CHECKS,
         leases::CHECKS,
         handles::CHECKS,
@@ -128,6 +144,13 @@ fn checks() -> Vec<(&'static str, Check)> {
         inet::CHECKS,
         tokio_server::CHECKS,
         events::CHECKS,
+        refusals::CHECKS,
+        descriptors::CHECKS,
+        masks::CHECKS,
+        others::CHECKS,
+        wakings::CHECKS,
+        transfers::CHECKS,
+        numbers::CHECKS,
     ]
     .concat()
 }
@@ -148,9 +171,11 @@ fn main() -> ExitCode {
         ["child", what @ ..] => processes::child(what),
         ["credentials-child", what @ ..] => credentials::child(what),
         ["layout-child"] => layout::child(),
+        ["descriptors-child"] => descriptors::child(),
         ["canary", what] => canary::run(what),
         ["fuzz", arguments @ ..] => fuzz::run(arguments),
         ["fuzz-show", arguments @ ..] => fuzz::show(arguments),
+        ["batch", jobs, seconds, list] => runner::run([jobs, seconds, list]),
         ["exhaust", processes] => exhaust::run(processes),
         [name] => match checks().iter().chain(&stress()).find(|(known, _)| known == name) {
             Some((_, check)) => report(name, check()),

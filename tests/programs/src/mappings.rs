@@ -21,6 +21,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("mappings-locks-have-a-limit", locks_have_a_limit),
     ("mappings-twice", twice),
     ("mappings-barriers", barriers),
+    ("mappings-protection-up-to-a-hole", protection_up_to_a_hole),
 ];
 
 const PAGE: usize = 4096;
@@ -320,5 +321,25 @@ fn barriers() -> Result<()> {
         busy.into_iter().for_each(|thread| drop(thread.join()));
         result
     })?;
+    Ok(())
+}
+
+/// What comes before a hole is protected although the call fails, and ranges that are nothing are fine anywhere.
+fn protection_up_to_a_hole() -> Result<()> {
+    let pages = Mapping::at(ptr::null_mut(), 2, READ_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1)?;
+    pages.set(0, 1);
+    let start = pages.byte(0).cast::<c_void>();
+    // SAFETY: the second page is the mapping's and nobody reads it again; the first is read through the kernel only.
+    unsafe {
+        checked(libc::munmap(start.byte_add(PAGE), PAGE))?;
+        ensure!(libc::mprotect(start, 2 * PAGE, libc::PROT_NONE) == -1, "a hole was protected");
+        ensure!(io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM));
+        let (_reader, writer) = io::pipe()?;
+        ensure!(libc::write(writer.as_raw_fd(), start, 1) == -1, "the page before the hole is still readable");
+        ensure!(io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT));
+        checked(libc::madvise(ptr::without_provenance_mut(1 << 63), 0, libc::MADV_NORMAL))?;
+        ensure!(libc::mprotect(ptr::without_provenance_mut(1 << 63), PAGE, PROT_READ) == -1);
+        ensure!(io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM));
+    }
     Ok(())
 }

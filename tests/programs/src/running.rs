@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,12 +13,16 @@ use std::{io, process, ptr};
 use anyhow::{Context, Result, ensure};
 
 use crate::Check;
+use crate::calls::{Fd, call, fails, is};
+use crate::credentials::{OTHER, become_user, in_child};
 
 pub const CHECKS: &[(&str, Check)] = &[
     ("running-file-is-not-written", running_file_is_not_written),
     ("running-written-file-does-not-run", written_file_does_not_run),
     ("running-numbers-count-by-half", numbers_count_by_half),
     ("running-signal-by-directory", signal_by_directory),
+    ("running-file-that-nobody-may-read", file_that_nobody_may_read),
+    ("running-file-by-a-place", file_by_a_place),
 ];
 
 /// A directory of its own, removed when dropped.
@@ -151,4 +155,80 @@ fn signal_by_directory() -> Result<()> {
     let gone = send(&directory, 0).err().and_then(|e| e.raw_os_error());
     ensure!(gone == Some(libc::ESRCH), "after its end: {gone:?}");
     Ok(())
+}
+
+/// A copy of this program, which ends with status 5 if its number is the one it is told (`child number N`).
+fn own_copy(place: &Place, mode: u32) -> Result<PathBuf> {
+    let path = place.0.join("program");
+    let _ = fs::remove_file(&path);
+    fs::copy("/proc/self/exe", &path)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
+    Ok(path)
+}
+
+fn exits_with(status: io::Result<process::ExitStatus>, expected: i32, what: &str) -> Result<()> {
+    let code = status.with_context(|| what.to_owned())?.code();
+    ensure!(code == Some(expected), "{what}: {code:?}");
+    Ok(())
+}
+
+fn file_that_nobody_may_read() -> Result<()> {
+    let place = Place::new("unreadable")?;
+    fs::set_permissions(&place.0, fs::Permissions::from_mode(0o755))?;
+    for mode in [0o711, 0o4511, 0o511, 0o111] {
+        let program = own_copy(&place, mode)?;
+        in_child(|| {
+            become_user(OTHER)?;
+            ensure!(File::open(&program).is_err(), "mode {mode:o} lets everybody read");
+            exits_with(Command::new(&program).args(["child", "exit", "7"]).status(), 7, &format!("mode {mode:o}"))
+        })?;
+    }
+    let program = own_copy(&place, 0o744)?;
+    in_child(|| {
+        become_user(OTHER)?;
+        let refused = Command::new(&program).args(["child", "exit", "7"]).status().err().and_then(|e| e.raw_os_error());
+        ensure!(refused == Some(libc::EACCES), "mode 744: {refused:?}");
+        Ok(())
+    })
+}
+
+/// Runs what a descriptor of `O_PATH` means, as `fexecve(3)` does, in a child: its exit status.
+fn run_place(place: &Fd) -> Result<i32> {
+    // SAFETY: the child executes or ends at once.
+    match unsafe { libc::fork() } {
+        0 => {
+            let arguments = [c"program".as_ptr(), c"child".as_ptr(), c"exit".as_ptr(), c"9".as_ptr(), ptr::null()];
+            let environment = [ptr::null::<u8>()];
+            let failed =
+                call!(SYS_execveat, place.0, c"".as_ptr(), arguments.as_ptr(), environment.as_ptr(), libc::AT_EMPTY_PATH);
+            // SAFETY: the child ends here.
+            unsafe { libc::_exit(-failed as i32) }
+        }
+        child => {
+            let mut status = 0;
+            is(call!(SYS_wait4, child, &raw mut status, 0, 0), child.into(), "wait4")?;
+            Ok(libc::WEXITSTATUS(status))
+        }
+    }
+}
+
+fn file_by_a_place() -> Result<()> {
+    let place = Place::new("by-a-place")?;
+    let name = CString::new(own_copy(&place, 0o755)?.as_os_str().as_bytes())?;
+    let at = |flags: i32| Fd::new(call!(SYS_open, name.as_ptr(), flags), "open");
+    ensure!(run_place(&at(libc::O_PATH)?)? == 9, "O_PATH");
+    ensure!(run_place(&at(libc::O_RDONLY)?)? == 9, "O_RDONLY");
+    fails(
+        call!(SYS_execveat, at(libc::O_PATH)?.0, c"".as_ptr(), 0, 0, 0),
+        libc::ENOENT,
+        "execveat without a name and AT_EMPTY_PATH",
+    )?;
+    let link = CString::new(place.0.join("link").as_os_str().as_bytes())?;
+    is(call!(SYS_symlink, name.as_ptr(), link.as_ptr()), 0, "symlink")?;
+    let nofollow = libc::AT_SYMLINK_NOFOLLOW;
+    fails(call!(SYS_execveat, libc::AT_FDCWD, link.as_ptr(), 0, 0, nofollow), libc::ELOOP, "a link that is not followed")?;
+    let of_link = Fd::new(call!(SYS_open, link.as_ptr(), libc::O_PATH | libc::O_NOFOLLOW), "open")?;
+    let empty = libc::AT_EMPTY_PATH;
+    fails(call!(SYS_execveat, of_link.0, c"".as_ptr(), 0, 0, empty), libc::ELOOP, "a link itself")?;
+    fails(call!(SYS_execveat, libc::AT_FDCWD, c"/tmp".as_ptr(), 0, 0, 0), libc::EACCES, "a directory")
 }

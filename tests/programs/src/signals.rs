@@ -8,6 +8,8 @@ use std::{io, mem, thread};
 use anyhow::{Result, ensure};
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
 
+use crate::calls::{Fd, call, fails, is};
+use crate::credentials::in_child;
 use crate::{Check, checked};
 
 pub const CHECKS: &[(&str, Check)] = &[
@@ -22,6 +24,10 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("signals-page-fault-can-be-mended", page_fault_can_be_mended),
     ("signals-division-fault-tells-its-place", division_fault_tells_its_place),
     ("signals-alarm-arrives", alarm_arrives),
+    ("signals-thread-number-means-its-process", thread_number_means_its_process),
+    ("signals-descriptors-signal-is-the-infos", descriptors_signal_is_the_infos),
+    ("signals-frame-that-has-no-room", frame_that_has_no_room),
+    ("signals-errors-in-order", errors_in_order),
 ];
 
 type Action = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
@@ -351,5 +357,136 @@ fn alarm_arrives() -> Result<()> {
     let seen = COUNT.load(Ordering::SeqCst);
     ensure!(seen >= 5, "{seen} alarms in {:?}", start.elapsed());
     ensure!(start.elapsed() >= Duration::from_millis(100), "5 alarms of 20 ms came within {:?}", start.elapsed());
+    Ok(())
+}
+
+static WORKER: AtomicI32 = AtomicI32::new(0);
+
+/// Runs `check` with the number of a thread of this process that is not its first, and has SIGUSR2 blocked.
+fn with_thread(check: impl FnOnce(i32) -> Result<()>) -> Result<()> {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let _ = mask(libc::SIG_BLOCK, libc::SIGUSR2);
+            // SAFETY: the call takes nothing.
+            WORKER.store(unsafe { libc::gettid() }, Ordering::SeqCst);
+            while !over.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+        });
+        while WORKER.load(Ordering::SeqCst) == 0 {
+            thread::yield_now();
+        }
+        let result = check(WORKER.load(Ordering::SeqCst));
+        over.store(true, Ordering::SeqCst);
+        result
+    })
+}
+
+fn thread_number_means_its_process() -> Result<()> {
+    handle(libc::SIGUSR2, count, 0)?;
+    let own = i64::from(std::process::id());
+    with_thread(|tid| {
+        is(call!(SYS_kill, tid, 0), 0, "kill of a thread's number with nothing")?;
+        is(call!(SYS_kill, tid, libc::SIGUSR2), 0, "kill of a thread's number")?;
+        // It is the process's, and the thread that was named does not take it.
+        ensure!(COUNT.load(Ordering::SeqCst) == 1, "nobody took it");
+        // SAFETY: all zeroes is a siginfo.
+        let mut info: siginfo_t = unsafe { mem::zeroed() };
+        (info.si_signo, info.si_code) = (libc::SIGUSR2, libc::SI_QUEUE);
+        let queue = |pid: i64, info: &siginfo_t| call!(SYS_rt_sigqueueinfo, pid, libc::SIGUSR2, ptr::from_ref(info));
+        is(queue(tid.into(), &info), 0, "rt_sigqueueinfo of a thread's number")?;
+        ensure!(COUNT.load(Ordering::SeqCst) == 2, "nobody took the second");
+        // Only a thread may say of itself that its signal is the kernel's.
+        info.si_code = libc::SI_USER;
+        is(queue(own, &info), 0, "a thread about itself")?;
+        fails(queue(tid.into(), &info), libc::EPERM, "a thread about another")
+    })
+}
+
+fn descriptors_signal_is_the_infos() -> Result<()> {
+    handle(libc::SIGUSR1, count, 0)?;
+    let own = Fd::new(call!(SYS_pidfd_open, std::process::id(), 0), "pidfd_open")?;
+    // SAFETY: all zeroes is a siginfo.
+    let mut info: siginfo_t = unsafe { mem::zeroed() };
+    (info.si_signo, info.si_code) = (libc::SIGUSR2, libc::SI_QUEUE);
+    let send = |info: &siginfo_t| call!(SYS_pidfd_send_signal, own.0, libc::SIGUSR1, ptr::from_ref(info), 0);
+    fails(send(&info), libc::EINVAL, "another signal than the information's")?;
+    info.si_signo = libc::SIGUSR1;
+    is(send(&info), 0, "the information's")?;
+    ensure!(COUNT.load(Ordering::SeqCst) == 1, "the handler has run another number of times");
+    fails(call!(SYS_pidfd_send_signal, own.0, libc::SIGUSR1, 0, 1u32 << 20), libc::EINVAL, "a flag there is not")
+}
+
+extern "C" fn no_room(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
+    // SAFETY: the kernel passes a valid siginfo to a handler with SA_SIGINFO.
+    let (signal, code) = unsafe { ((*info).si_signo, (*info).si_code) };
+    if signal == libc::SIGSEGV && code == SI_KERNEL {
+        FAULTS.fetch_add(1, Ordering::SeqCst);
+        // Now there is room.
+        // SAFETY: the stack is the one of `frame_that_has_no_room`, which is mapped until the end.
+        unsafe { libc::mprotect(STACK.load(Ordering::SeqCst) as *mut c_void, STACK_SIZE, libc::PROT_READ | libc::PROT_WRITE) };
+    }
+}
+
+const SI_KERNEL: i32 = 0x80;
+const STACK_SIZE: usize = 1 << 16;
+static STACK: AtomicUsize = AtomicUsize::new(0);
+
+/// A signal whose frame has no room is told by SIGSEGV, which is handled on another stack; the first signal is lost.
+fn frame_that_has_no_room() -> Result<()> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let stack = call!(SYS_mmap, 0, STACK_SIZE, libc::PROT_READ, flags, -1i32, 0);
+    ensure!(stack > 0, "mmap: {stack}");
+    STACK.store(stack as usize, Ordering::SeqCst);
+    let alternate = libc::stack_t { ss_sp: stack as *mut c_void, ss_flags: 0, ss_size: STACK_SIZE };
+    is(call!(SYS_sigaltstack, &raw const alternate, 0), 0, "sigaltstack")?;
+    handle(libc::SIGHUP, count, libc::SA_ONSTACK)?;
+    handle(libc::SIGSEGV, no_room, 0)?;
+    for round in 1..=3 {
+        is(call!(SYS_mprotect, stack, STACK_SIZE, libc::PROT_READ), 0, "mprotect")?;
+        send_to_self(libc::SIGHUP)?;
+        ensure!(FAULTS.load(Ordering::SeqCst) == round, "SIGSEGV was not handled");
+        ensure!(COUNT.load(Ordering::SeqCst) == round - 1, "the signal was handled, too");
+        let mut blocked = [0u64; 1];
+        is(call!(SYS_rt_sigprocmask, 0, 0, blocked.as_mut_ptr(), 8), 0, "rt_sigprocmask")?;
+        ensure!(blocked == [0], "left blocked: {blocked:x?}");
+        send_to_self(libc::SIGHUP)?;
+        ensure!(COUNT.load(Ordering::SeqCst) == round, "the next was not handled");
+    }
+    // With that handler on the same stack there is no way on.
+    in_child(|| {
+        handle(libc::SIGSEGV, no_room, libc::SA_ONSTACK)?;
+        is(call!(SYS_mprotect, stack, STACK_SIZE, libc::PROT_READ), 0, "mprotect")?;
+        send_to_self(libc::SIGHUP)?;
+        ensure!(false, "the process lives");
+        Ok(())
+    })
+    .map_or_else(
+        |error| {
+            ensure!(error.to_string().contains("status 0xb") || error.to_string().contains("status 0x8b"), "{error}");
+            Ok(())
+        },
+        |()| Err(anyhow::anyhow!("the process ended well")),
+    )
+}
+
+/// Whether there is the process is looked at before whether there is the signal; `rt_sigpending(2)` fills as much as it is given.
+fn errors_in_order() -> Result<()> {
+    const NOBODY: c_int = 0x3fff_ffff;
+    let error = |result: libc::c_long| if result == -1 { io::Error::last_os_error().raw_os_error() } else { None };
+    let mut pending = [0xffu8; 8];
+    // SAFETY: numbers, and memory of this function's own that is as long as the call is told.
+    unsafe {
+        ensure!(error(libc::kill(NOBODY, 65).into()) == Some(libc::ESRCH));
+        ensure!(error(libc::kill(libc::getpid(), 65).into()) == Some(libc::EINVAL));
+        let mut info: siginfo_t = mem::zeroed();
+        info.si_code = libc::SI_QUEUE;
+        ensure!(error(libc::syscall(libc::SYS_rt_sigqueueinfo, NOBODY, 65, &raw mut info)) == Some(libc::ESRCH));
+        ensure!(error(libc::syscall(libc::SYS_rt_tgsigqueueinfo, 0, 0, libc::SIGUSR1, &raw mut info)) == Some(libc::EINVAL));
+        ensure!(error(libc::syscall(libc::SYS_rt_sigpending, pending.as_mut_ptr(), 4)).is_none());
+        ensure!(error(libc::syscall(libc::SYS_rt_sigpending, pending.as_mut_ptr(), 9)) == Some(libc::EINVAL));
+    }
+    ensure!(pending == [0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff], "{pending:?}");
     Ok(())
 }

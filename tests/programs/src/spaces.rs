@@ -1,11 +1,12 @@
 //! Address spaces under fire: threads that fault, map, unmap, protect and fork at once.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::{io, ptr, slice, thread};
 
 use anyhow::{Result, anyhow, bail, ensure};
 use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_PRIVATE, PROT_NONE, PROT_READ, PROT_WRITE, c_int};
 
+use crate::calls::{call, is};
 use crate::{Check, checked};
 
 pub const CHECKS: &[(&str, Check)] = &[
@@ -13,6 +14,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("spaces-faults-on-the-same-pages", faults_on_the_same_pages),
     ("spaces-replaced-mappings-are-always-there", replaced_mappings_are_always_there),
     ("spaces-fork-beside-faults", fork_beside_faults),
+    ("spaces-heap-of-many", heap_of_many),
 ];
 
 const PAGE: usize = 4096;
@@ -231,4 +233,31 @@ fn fork_beside_faults() -> Result<()> {
         over.store(true, Ordering::Relaxed);
         outcome
     })
+}
+
+/// Threads that grow the heap and take it back at once: each is given what it asks for. Nobody allocates memory meanwhile.
+fn heap_of_many() -> Result<()> {
+    const THREADS: usize = 4;
+    let base = call!(SYS_brk, 0);
+    let ready = std::sync::Barrier::new(THREADS + 1);
+    let refused = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for thread in 1..=THREADS as i64 {
+            let (ready, refused) = (&ready, &refused);
+            scope.spawn(move || {
+                ready.wait();
+                for _ in 0..3000 {
+                    for end in [base + thread * 4096, base + thread * 2048, base] {
+                        refused.fetch_add(usize::from(call!(SYS_brk, end) != end), Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        ready.wait();
+    });
+    is(call!(SYS_brk, base), base, "the heap as it was")?;
+    let refused = refused.load(Ordering::Relaxed);
+    ensure!(refused == 0, "{refused} calls were refused");
+    is(call!(SYS_brk, base + (1 << 20)), base + (1 << 20), "a larger heap")?;
+    is(call!(SYS_brk, base), base, "the heap as it was")
 }

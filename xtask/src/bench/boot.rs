@@ -39,7 +39,7 @@ pub fn measure(arguments: &Arguments, systems: &[System], table: &mut Table) -> 
     }
     for System { name: system, kernel } in systems {
         let (file, memory) = match kernel {
-            Kernel::Skerry => skerry_size()?,
+            Kernel::Skerry | Kernel::Mutant(_) => skerry_size()?,
             Kernel::Linux(image) => (fs::metadata(image)?.len(), None),
         };
         table.add("kernel image, as loaded from a file", system, "KiB", None, vec![file as f64 / 1024.0]);

@@ -30,7 +30,7 @@ pub fn boot_time(kernel: &Kernel, setup: Setup) -> Result<Outcome> {
 /// The bytes that a loader reads.
 pub fn image_size(kernel: &Kernel) -> Result<Outcome> {
     let bytes = match kernel {
-        Kernel::Skerry => boot::skerry_size()?.0,
+        Kernel::Skerry | Kernel::Mutant(_) => boot::skerry_size()?.0,
         Kernel::Linux(image) => fs::metadata(image).with_context(|| format!("cannot read {}", image.display()))?.len(),
     };
     Ok(Outcome::Value { median: bytes as f64, operations: 1 })

@@ -1,4 +1,4 @@
-//! Many small checks in one boot: shell scripts, each in an empty directory with a time limit of its own.
+//! Many small checks in one boot: shell scripts, or programs, each in an empty directory with a time limit of its own.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::Check;
 use crate::cleanup::Directory;
+use crate::mutants::trial;
 use crate::paths;
 use crate::vm::{Addition, Ending, Machine, Streams, last_lines};
 
@@ -69,14 +70,32 @@ pub fn run(mut machine: Machine, steps: &[Step]) -> Result<Vec<Check>> {
     let scripts = directory.join("check");
     fs::create_dir(&scripts)?;
     fs::write(directory.join("driver.sh"), DRIVER)?;
-    for (index, step) in steps.iter().enumerate() {
-        fs::write(scripts.join(format!("{index:03}.sh")), &step.script)?;
-        fs::write(scripts.join(format!("{index:03}.limit")), step.limit.to_string())?;
+    let trial = machine.kernel.trial();
+    let patience = trial.map_or(1, |_| trial::PATIENCE);
+    let mut wanted = 0;
+    for (index, step) in steps.iter().enumerate().filter(|(index, _)| trial.is_none_or(|trial| trial.wants(&machine.log, *index)))
+    {
+        wanted += 1;
+        let before = trial.map(|trial| trial.before(index)).unwrap_or_default();
+        fs::write(scripts.join(format!("{index:03}.sh")), before + &step.script)?;
+        fs::write(scripts.join(format!("{index:03}.limit")), (step.limit * patience).to_string())?;
+    }
+    if let Some(trial) = trial {
+        trial.keep_names(&machine.log, steps.iter().map(|step| step.what.as_str()))?;
+        if wanted == 0 {
+            return Ok(Vec::new());
+        }
     }
     machine.additions.push(Addition { host: scripts, guest: "/check".into() });
     machine.additions.push(Addition { host: directory.join("driver.sh"), guest: "/driver.sh".into() });
     machine.command = ["/bin/sh", "/driver.sh", "/check"].map(OsString::from).to_vec();
 
+    finish(&machine, steps, wanted)
+}
+
+/// Runs a machine whose command marks its output as the driver does, and judges it; each of the `wanted` steps becomes a check. The command may do
+/// several steps at a time if it says `start` before each, and prints what one printed at once.
+pub fn finish(machine: &Machine, steps: &[Step], wanted: usize) -> Result<Vec<Check>> {
     let (mut output, mut complaints) = (Vec::new(), Vec::new());
     let streams = Streams { input: Box::new(std::io::empty()), output: &mut output, error: &mut complaints };
     let outcome = machine.run(streams)?;
@@ -86,7 +105,7 @@ pub fn run(mut machine: Machine, steps: &[Step]) -> Result<Vec<Check>> {
         .enumerate()
         .filter_map(|(index, step)| Some(Check::new(&step.what, judge(step, results.get(&index)?))))
         .collect();
-    let missing = steps.len() - checks.len();
+    let missing = wanted - checks.len();
     let end = match outcome.ending {
         Ending::Exited(0) if missing == 0 && outcome.powered_off => Ok(String::new()),
         Ending::Exited(0) if missing == 0 => Err("it did not power off by itself".to_owned()),
@@ -101,6 +120,8 @@ struct Ran {
     output: String,
     /// None if it was not over when the machine stopped.
     status: Option<i32>,
+    /// Milliseconds, where the command says so.
+    took: Option<u32>,
 }
 
 /// Takes the output of the driver apart.
@@ -109,11 +130,15 @@ fn parse(output: &str) -> BTreeMap<usize, Ran> {
     for part in output.split(&format!("{MARK} begin ")).skip(1) {
         let (index, rest) = part.split_once('\n').unwrap_or((part, ""));
         let Ok(index) = index.trim().parse() else { continue };
-        let (output, status) = match rest.split_once(&format!("{MARK} end ")) {
-            Some((output, status)) => (output, status.trim().parse().ok()),
-            None => (rest, None),
-        };
-        results.insert(index, Ran { output: output.to_owned(), status });
+        let (output, end) = rest.split_once(&format!("{MARK} end ")).unwrap_or((rest, ""));
+        let mut words = end.lines().next().unwrap_or_default().split_whitespace();
+        let status = words.next().and_then(|word| word.parse().ok());
+        let took = words.next().and_then(|word| word.parse().ok());
+        results.insert(index, Ran { output: output.to_owned(), status, took });
+    }
+    for part in output.split(&format!("{MARK} start ")).skip(1) {
+        let Some(Ok(index)) = part.lines().next().map(|line| line.trim().parse()) else { continue };
+        results.entry(index).or_insert(Ran { output: String::new(), status: None, took: None });
     }
     results
 }
@@ -122,21 +147,25 @@ fn judge(step: &Step, ran: &Ran) -> Result<String> {
     let printed = ran.output.trim();
     match ran.status {
         None => bail!("the machine stopped during it; it had printed {printed:?}"),
-        Some(137) => bail!("it did not end within {} s; it had printed {printed:?}", step.limit),
+        Some(137) => bail!("it did not end within {} s; it had printed\n{printed}", step.limit),
         Some(0) => {}
         Some(status) => bail!("it ended with status {status} and printed {printed:?}"),
     }
+    let seen = ran.took.map_or_else(String::new, |took| format!("{:.1} s", f64::from(took) / 1000.0));
     match &step.expect {
         Expect::SameAsHost => {
             let expected = on_host(&step.script)?;
             ensure!(printed == expected.trim(), "it printed {printed:?}, on the host {:?}", expected.trim());
-            Ok(String::new())
+            Ok(seen)
         }
         Expect::Text(expected) => {
             ensure!(printed == expected.trim(), "it printed {printed:?} instead of {:?}", expected.trim());
-            Ok(String::new())
+            Ok(seen)
         }
-        Expect::Accepted(accepts) => accepts(printed).with_context(|| format!("it printed {printed:?}")),
+        Expect::Accepted(accepts) => {
+            let worth_showing = accepts(printed).with_context(|| format!("it printed {printed:?}"))?;
+            Ok(if worth_showing.is_empty() { seen } else { worth_showing })
+        }
     }
 }
 
@@ -175,4 +204,20 @@ fn run_on_host(script: &str, directory: &Path, path: &Path) -> Result<String> {
         .output()?;
     ensure!(output.status.success(), "the script ended with {}: {}", output.status, String::from_utf8_lossy(&output.stdout));
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_told_apart_from_what_was_going_on() {
+        let said = format!(
+            "\n{MARK} start 0\n\n{MARK} start 1\n\n{MARK} begin 1\nok one\n\n{MARK} end 0 1500\n\n{MARK} start 2\n\n{MARK} begin 2\n\
+             not ok\n\n{MARK} end 1\n"
+        );
+        let ran = parse(&said);
+        let seen: Vec<_> = ran.iter().map(|(index, ran)| (*index, ran.output.trim(), ran.status, ran.took)).collect();
+        assert_eq!(seen, [(0, "", None, None), (1, "ok one", Some(0), Some(1500)), (2, "not ok", Some(1), None)]);
+    }
 }

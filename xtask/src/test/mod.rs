@@ -3,7 +3,7 @@
 mod batch;
 mod cases;
 mod host;
-mod scenarios;
+pub mod scenarios;
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -75,6 +75,11 @@ pub struct Setting {
 }
 
 impl Setting {
+    /// For one test of this name.
+    pub fn new(kernel: Kernel, logs: PathBuf, name: &'static str) -> Self {
+        Self { kernel, logs, name }
+    }
+
     /// A machine of this run, with a log of its own that the name tells.
     pub fn machine(&self, name: &str) -> Machine {
         let log = self.logs.join(format!("{}-{name}.log", self.name.replace('/', "-")));
@@ -175,7 +180,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
     let tally = Mutex::new(Tally::default());
     let again = Mutex::new(VecDeque::new());
     let attempt = |Attempt { test, left, before }| {
-        let setting = Setting { kernel: arguments.kernel.clone(), logs: logs.clone(), name: test.name };
+        let setting = Setting::new(arguments.kernel.clone(), logs.clone(), test.name);
         let start = Instant::now();
         let checks = (test.run)(&setting).unwrap_or_else(|error| vec![Check::new("it could be run", Err(error))]);
         let mut tally = tally.lock().expect("reporting does not panic");

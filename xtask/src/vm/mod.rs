@@ -20,6 +20,7 @@ use crate::build::{self, Tools};
 use crate::cleanup::{Child, Directory};
 use crate::initramfs::{self, Archive};
 use crate::iso::{self, Protocol};
+use crate::mutants::trial::{self, Trial};
 use crate::qemu::{self, Board, Boot, Firmware, Hardware};
 
 /// How long the machine may take to power off once the command has ended.
@@ -32,6 +33,18 @@ pub enum Kernel {
     Skerry,
     /// A Linux image.
     Linux(PathBuf),
+    /// One with mutants in it.
+    Mutant(Trial),
+}
+
+impl Kernel {
+    /// What is said about a kernel with mutants.
+    pub fn trial(&self) -> Option<&Trial> {
+        match self {
+            Self::Mutant(trial) => Some(trial),
+            _ => None,
+        }
+    }
 }
 
 /// A file or folder of the host and its place in the machine.
@@ -115,9 +128,17 @@ impl Machine {
         let stdout = qemu.process().stdout.take().expect("QEMU was started with pipes");
         thread::spawn(move || read_frames(stdout, &nonce, &sender));
         let line = Arc::new(HostLine::new(qemu.process().stdin.take().expect("QEMU was started with pipes")));
-        let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
+        let deadline = self.limit().map(|timeout| Instant::now() + timeout);
         let ending = serve(&events, &line, deadline, streams)?;
         Self::finish(&mut qemu, ending)
+    }
+
+    /// From power-on to the command's end. With mutants, tests run on hosts that have other things to do, for hours.
+    fn limit(&self) -> Option<Duration> {
+        match self.kernel.trial() {
+            Some(trial) => trial.limit.or(self.timeout.map(|timeout| timeout * trial::PATIENCE)),
+            None => self.timeout,
+        }
     }
 
     /// Builds what the machine starts from, so that starting it takes no time, and empties its log.
@@ -146,7 +167,7 @@ impl Machine {
         archive.host(init, "/init")?;
         more(&mut archive)?;
         let mut qemu = self.launch(&directory, &archive.finish())?;
-        let ended = qemu.wait(self.timeout.unwrap_or(Duration::from_secs(3600)))?;
+        let ended = qemu.wait(self.limit().unwrap_or(Duration::from_secs(3600)))?;
         ensure!(
             ended.is_some_and(|status| status.success()),
             "the machine did not power off; the log ends:\n{}",
@@ -167,6 +188,9 @@ impl Machine {
         // An old log must not be taken for this machine's.
         File::create(&self.log).with_context(|| format!("cannot write {}", self.log.display()))?;
         let mut command = qemu::command(&self.hardware, &boot, &self.log);
+        if self.kernel.trial().is_some() {
+            command.arg("-debugcon").arg(format!("file:{}", trial::told(&self.log).display()));
+        }
         Child::spawn(&mut command)
             .context("cannot start QEMU through `setpriv` (packages qemu-system-x86 and util-linux; `make setup` installs them)")
     }
@@ -187,6 +211,7 @@ impl Machine {
     fn boot(&self, directory: &Directory, initramfs: &[u8]) -> Result<Boot> {
         let (kernel, protocol, fixed) = match &self.kernel {
             Kernel::Skerry => (build::kernel()?, Protocol::Multiboot2, "console=ttyS0"),
+            Kernel::Mutant(trial) => (trial.image.clone(), Protocol::Multiboot2, "console=ttyS0"),
             Kernel::Linux(image) => {
                 if !image.is_file() {
                     bail!("no Linux kernel at {} (package linux-image-amd64 has one in /boot)", image.display());

@@ -23,6 +23,7 @@ use program::{Shown, Signature};
 use round::Counters;
 
 use crate::checked;
+use crate::runner::waits;
 
 /// Threads of a round.
 const THREADS: u64 = 3;
@@ -269,15 +270,4 @@ fn kill(pid: i32) {
         libc::kill(pid, libc::SIGKILL);
         libc::kill(-pid, libc::SIGKILL);
     }
-}
-
-/// Where a process's threads are.
-fn waits(pid: i32) -> String {
-    let mut text = String::new();
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return text };
-    for task in tasks.flatten() {
-        let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
-        text += &format!("{}\n{}\n{}\n", read("stat").trim(), read("syscall").trim(), read("stack").trim());
-    }
-    text
 }

@@ -1,12 +1,15 @@
-//! Random system calls with hostile arguments (`cargo xtask fuzz`), for as long as there is time here.
+//! What is done at random (`cargo xtask fuzz`), for as long as there is time here: system calls with hostile arguments, and the
+//! management of instances.
 
 use anyhow::Result;
 
-use crate::fuzz::{self, Syscalls};
+use crate::fuzz::{self, Syscalls, manage};
 use crate::test::{Check, Setting};
 
 /// Seconds of each run.
 const SECONDS: u64 = 60;
+/// Of the long one.
+const LONG_SECONDS: u64 = 1800;
 
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let check = |cpus: u32| {
@@ -17,4 +20,12 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
         )
     };
     Ok([1, 3].map(check).into())
+}
+
+/// The verbs of the tool, beside a model.
+pub fn manage(setting: &Setting) -> Result<Vec<Check>> {
+    let done = manage::manage(&manage::Options::new(LONG_SECONDS), setting.machine("manage"));
+    let check =
+        Check::new("whatever is done with instances: nothing is lost, no output, no status", done.map(|done| done.to_string()));
+    Ok(vec![check])
 }

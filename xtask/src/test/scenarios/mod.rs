@@ -3,12 +3,14 @@
 mod boot;
 mod busybox;
 mod debian;
+mod diff;
 mod fuzz;
 mod json;
 mod memory;
 mod mounts;
 mod observe;
 mod partitions;
+mod perturbed;
 mod programs;
 mod python;
 mod runtimes;
@@ -27,6 +29,7 @@ use super::Test;
 /// All scenarios, the longest first: two run at a time, and the short ones fill the gaps.
 pub fn tests() -> Vec<Test> {
     vec![
+        Test { name: "machine/diff", place: SkerryMachine, run: diff::run },
         Test { name: "machine/faults", place: SkerryMachine, run: partitions::faults },
         Test { name: "machine/life", place: SkerryMachine, run: partitions::life },
         Test { name: "machine/churn", place: SkerryMachine, run: partitions::churn },
@@ -43,7 +46,9 @@ pub fn tests() -> Vec<Test> {
         Test { name: "machine/soak", place: SkerryMachine, run: soak::short },
         Test { name: "machine/terminal", place: AnyMachine, run: terminal::run },
         Test { name: "machine/busybox", place: AnyMachine, run: busybox::run },
-        Test { name: "machine/programs", place: AnyMachine, run: programs::run },
+        Test { name: "machine/programs-4", place: AnyMachine, run: programs::on_four },
+        Test { name: "machine/programs-2", place: AnyMachine, run: programs::on_two },
+        Test { name: "machine/programs-1", place: AnyMachine, run: programs::on_one },
         Test { name: "machine/scheduler", place: SkerryMachine, run: scheduler::run },
         Test { name: "machine/boot", place: SkerryMachine, run: boot::small },
         Test { name: "machine/memory", place: SkerryMachine, run: memory::run },
@@ -52,6 +57,9 @@ pub fn tests() -> Vec<Test> {
         Test { name: "machine/four", place: SkerryMachine, run: partitions::four },
         Test { name: "machine/iso", place: SkerryMachine, run: boot::iso },
         Test { name: "machine/64-processors", place: SkerryMachine, run: boot::large },
+        Test { name: "long/manage", place: SkerryMachine, run: fuzz::manage },
+        Test { name: "long/programs", place: AnyMachine, run: programs::long },
+        Test { name: "long/perturbed", place: SkerryMachine, run: perturbed::run },
         Test { name: "long/sqlite", place: SkerryMachine, run: shell::sqlite },
         Test { name: "long/python", place: SkerryMachine, run: python::long },
         Test { name: "long/stress-ng", place: SkerryMachine, run: stress::long },

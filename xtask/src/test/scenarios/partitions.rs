@@ -89,7 +89,76 @@ pub fn life(setting: &Setting) -> Result<Vec<Check>> {
         "mkdir -p r/bin; cp /bin/busybox r/bin/; skerry run --mem 8M --rootfs r -- /bin/busybox true; echo $?",
         Text("0"),
     ));
-    batch::run(machine(setting, "life", 4, 300)?, &steps)
+    steps.extend(exact());
+    batch::run(machine(setting, "life", 4, 900)?, &steps)
+}
+
+/// Statuses, output and resources, to the last.
+fn exact() -> [Step; 4] {
+    [
+        Step::new(
+            "what is created and removed again, or not created after all, leaves everything free",
+            r#"
+skerry prune >/dev/null; mkdir -p r/bin; cp /bin/busybox r/bin/; dd if=/dev/zero of=large bs=1M count=16 2>/dev/null
+echo '== before'; skerry resources --json
+for i in $(seq 1 12); do
+    skerry create --name again --cpus 2 --mem 64M --rootfs r -- /bin/busybox true >/dev/null && skerry rm again >/dev/null || echo failed
+    ln large r/large
+    skerry create --name large --cpus 2 --mem 16M --rootfs r -- /bin/busybox true >/dev/null 2>&1 && echo 'it fits'
+    rm r/large
+done
+echo '== after'; skerry resources --json; echo '== ls'; skerry ls --json"#,
+            Accepted(|printed| {
+                unchanged(printed)?;
+                ensure!(!printed.contains("failed") && !printed.contains("it fits"), "a request had another result");
+                Ok(String::new())
+            }),
+        )
+        .limit(240),
+        Step::new(
+            "two megabytes arrive whole at a reader who begins when nothing more has room",
+            r#"
+mkfifo pipe
+skerry run --name slow -- seq 1 300000 >pipe &
+exec 3<pipe
+until [ $(skerry logs slow 2>/dev/null | wc -c) -ge 262144 ]; do usleep 10000; done
+{ for i in $(seq 1 40); do dd bs=100 count=1 2>/dev/null; done; cat; } <&3 | md5sum
+wait; skerry rm slow >/dev/null
+seq 1 300000 | md5sum"#,
+            Accepted(same_lines),
+        )
+        .limit(240),
+        Step::new(
+            "run, wait and inspect tell the same status",
+            r#"
+mkdir -p r/bin; cp /bin/busybox r/bin/; ln -s busybox r/bin/sh
+for code in 0 1 42 127 128 200 255; do
+    skerry run --name s --rootfs r -- sh -c "exit $code"; run=$?
+    said="$run $(skerry wait s) $(skerry inspect --json s | grep exit_code | tr -dc 0-9)"
+    [ "$said" = "$code $code $code" ] || echo "$code: $said"
+    skerry rm s >/dev/null
+done
+echo all"#,
+            Text("all"),
+        )
+        .limit(240),
+        Step::new(
+            "a signal that ends the program is 128 and its number",
+            r#"
+mkdir -p r/bin; cp /bin/busybox r/bin/; ln -s busybox r/bin/sh
+for signal in 1 2 9 12 15 64; do
+    skerry run -d --name s --rootfs r -- sh -c 'echo ready; exec busybox sleep 1000' >/dev/null
+    until skerry logs s | grep -q ready; do usleep 10000; done
+    skerry kill -s $signal s >/dev/null
+    said="$(skerry wait s) $(skerry inspect --json s | grep exit_code | tr -dc 0-9)"
+    [ "$said" = "$((128 + signal)) $((128 + signal))" ] || echo "$signal: $said"
+    skerry rm s >/dev/null
+done
+echo all"#,
+            Text("all"),
+        )
+        .limit(240),
+    ]
 }
 
 /// A script that asks for too much and shows what is there before and after.

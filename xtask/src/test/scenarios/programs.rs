@@ -1,6 +1,11 @@
 //! Static programs in Rust and Go that check the Linux interface from inside: threads, futexes, signals, memory, files,
 //! processes, clocks. Their sources are in `tests/programs`.
+//!
+//! They run on one, two and four processors, on the supervisor and in an instance. Each check runs on each number of processors, and of
+//! the three runs at least one is on the supervisor and one in an instance; `long/programs` is all six of each.
 
+use std::ffi::OsString;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -8,29 +13,156 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::build;
+use crate::cleanup::Directory;
 use crate::test::batch::{self, Expect, Step};
 use crate::test::{Check, Setting};
-use crate::vm::Addition;
+use crate::vm::{Addition, Kernel, Machine};
 
-pub fn run(setting: &Setting) -> Result<Vec<Check>> {
-    let rust = build::test_programs()?.program("machine-tests");
-    let go = build::go_test_program()?;
-    let mut machine = setting.machine("all");
-    machine.timeout = Some(Duration::from_secs(420));
-    let mut steps = Vec::new();
-    for (program, guest) in [(&rust, "/bin/machine-tests"), (&go, "/bin/go-tests")] {
-        machine.additions.push(Addition { host: program.clone(), guest: guest.into() });
-        for name in names(program)? {
-            steps.push(Step::new(&name, format!("{guest} {name}"), Expect::Accepted(says_ok)).limit(40));
+/// Seconds that a check may take, on a machine that is emulated and busy.
+const LIMIT: u32 = 150;
+/// Seconds for all of them: some hang, each for its time, and the others are seen nevertheless.
+const PATIENCE: u64 = 900;
+/// Memory of an instance.
+const INSTANCE_MEMORY: &str = "1G";
+const RUST: &str = "/bin/machine-tests";
+const GO: &str = "/bin/go-tests";
+
+/// Where a check runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// In the machine's first kernel.
+    Supervisor,
+    /// In an instance with as many processors.
+    Instance,
+}
+
+/// A check, and where it runs.
+pub struct Chosen {
+    program: &'static str,
+    name: String,
+    side: Side,
+}
+
+/// Every check once on one processor, every other of them in an instance.
+pub fn on_one(setting: &Setting) -> Result<Vec<Check>> {
+    halves(setting, 1, 0)
+}
+
+/// The same on two processors, with the other half in the instance.
+pub fn on_two(setting: &Setting) -> Result<Vec<Check>> {
+    halves(setting, 2, 1)
+}
+
+/// The same on four processors, with the halves of one.
+pub fn on_four(setting: &Setting) -> Result<Vec<Check>> {
+    halves(setting, 4, 0)
+}
+
+/// Every check on either side with each number of processors.
+pub fn long(setting: &Setting) -> Result<Vec<Check>> {
+    let mut checks = Vec::new();
+    for cpus in [1, 2, 4] {
+        for side in setting.sides() {
+            checks.extend(Family { cpus, append: String::new() }.run(setting, choose(|_, _| Some(side))?)?);
         }
     }
-    batch::run(machine, &steps)
+    Ok(checks)
+}
+
+fn halves(setting: &Setting, cpus: u32, odd: usize) -> Result<Vec<Check>> {
+    let sides = setting.sides();
+    let chosen = choose(|index, _| Some(sides[(index + odd) % sides.len()]))?;
+    Family { cpus, append: String::new() }.run(setting, chosen)
+}
+
+impl Setting {
+    /// Where checks run: Linux has no instances.
+    pub fn sides(&self) -> Vec<Side> {
+        match self.kernel {
+            Kernel::Skerry | Kernel::Mutant(_) => vec![Side::Supervisor, Side::Instance],
+            Kernel::Linux(_) => vec![Side::Supervisor],
+        }
+    }
+}
+
+/// The checks of both programs for which `side` has an answer, given their place in the list and their name.
+pub fn choose(side: impl Fn(usize, &str) -> Option<Side>) -> Result<Vec<Chosen>> {
+    let rust = names(&build::test_programs()?.program("machine-tests"))?.into_iter().map(|name| (RUST, name));
+    let go = names(&build::go_test_program()?)?.into_iter().map(|name| (GO, name));
+    let chosen =
+        |(index, (program, name)): (usize, (&'static str, String))| side(index, &name).map(|side| Chosen { program, name, side });
+    Ok(rust.chain(go).enumerate().filter_map(chosen).collect())
 }
 
 /// The names of a program's checks.
 fn names(program: &Path) -> Result<Vec<String>> {
     let output = Command::new(program).arg("list").output().with_context(|| format!("cannot run {}", program.display()))?;
     Ok(String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect())
+}
+
+/// A machine for checks.
+pub struct Family {
+    /// Processors of the supervisor, and of the instance.
+    pub cpus: u32,
+    /// For the kernels' command lines, and for the name of each check.
+    pub append: String,
+}
+
+impl Family {
+    /// Runs checks side by side, first those of the supervisor and then those of the instance.
+    pub fn run(&self, setting: &Setting, chosen: Vec<Chosen>) -> Result<Vec<Check>> {
+        let directory = Directory::create()?;
+        let mut machine = setting.machine(&format!("{}-cpus", self.cpus));
+        machine.additions.push(Addition { host: build::test_programs()?.program("machine-tests"), guest: RUST.into() });
+        machine.additions.push(Addition { host: build::go_test_program()?, guest: GO.into() });
+        let mut commands = Vec::new();
+        for side in setting.sides() {
+            let line = |(number, check): (usize, &Chosen)| {
+                (check.side == side).then(|| format!("{number} {} {}\n", check.program, check.name))
+            };
+            let lines: String = chosen.iter().enumerate().filter_map(line).collect();
+            if lines.is_empty() {
+                continue;
+            }
+            let name = if side == Side::Supervisor { "supervisor" } else { "instance" };
+            fs::write(directory.join(name), lines)?;
+            machine.additions.push(Addition { host: directory.join(name), guest: format!("/check/{name}") });
+            commands.push(self.command(side, name));
+        }
+        self.size(setting, &mut machine);
+        machine.command = ["/bin/sh", "-c", &commands.join("; ")].map(OsString::from).to_vec();
+        machine.timeout = Some(Duration::from_secs(PATIENCE));
+        batch::finish(&machine, &chosen.iter().map(|check| self.step(check)).collect::<Vec<_>>(), chosen.len())
+    }
+
+    /// What runs a list of checks.
+    fn command(&self, side: Side, list: &str) -> String {
+        let batch = format!("{RUST} batch {} {LIMIT} /check/{list}", 2 * self.cpus + 2);
+        match side {
+            Side::Supervisor => batch,
+            Side::Instance => {
+                let arguments = if self.append.is_empty() { String::new() } else { format!("--kernel-args {}", self.append) };
+                format!("skerry run --cpus {} --mem {INSTANCE_MEMORY} {arguments} -- {batch} </dev/null", self.cpus)
+            }
+        }
+    }
+
+    /// Processors and memory for all that runs in the machine.
+    fn size(&self, setting: &Setting, machine: &mut Machine) {
+        machine.hardware.cpus = self.cpus * setting.sides().len() as u32;
+        machine.hardware.memory = "3G".into();
+        machine.append = match setting.kernel {
+            Kernel::Skerry | Kernel::Mutant(_) => format!("supervisor_cpus={} {}", self.cpus, self.append),
+            Kernel::Linux(_) => self.append.clone(),
+        };
+    }
+
+    fn step(&self, check: &Chosen) -> Step {
+        let place = if check.side == Side::Supervisor { "" } else { ", instance" };
+        let append = if self.append.is_empty() { String::new() } else { format!(", {}", self.append) };
+        let what = format!("{}, {} CPUs{place}{append}", check.name, self.cpus);
+        Step::new(what, "", Expect::Accepted(says_ok)).limit(LIMIT)
+    }
 }
 
 fn says_ok(printed: &str) -> Result<String> {

@@ -1,0 +1,330 @@
+//! An actor: takes its steps when it is its turn, and tells what they did.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use differential::layout::{self, ACTORS, LARGE, PAGE};
+use differential::normalise::{self, People};
+use differential::program::{Bad, CANARY, Fill, Memory, NOBODY, Place, Program, Step, Value, pattern};
+use differential::spec::{Answer, Call, Pointer, Spec, Structure, Target, Type};
+
+use crate::shared::{self, Shared};
+use crate::{left, sys};
+
+/// Bytes of changed memory that are shown as they are; of longer ones there is a hash.
+const SHOWN: usize = 48;
+
+/// A number that no process has.
+const STRANGER: i64 = 0x3fff_ffff;
+
+/// What every part of a run needs.
+#[derive(Clone, Copy)]
+pub struct Stage {
+    /// The calls.
+    pub spec: &'static Spec,
+    /// The program.
+    pub program: &'static Program,
+    /// The common memory.
+    pub shared: &'static Shared,
+}
+
+/// The common memory, for handlers of signals, which are given nothing.
+static SHARED: AtomicUsize = AtomicUsize::new(0);
+
+/// The first actor's process: starts the others and takes its steps. Does not return.
+pub fn lead(stage: Stage) -> ! {
+    SHARED.store(std::ptr::from_ref(stage.shared) as usize, SeqCst);
+    sys::handle(sys::INTERRUPT, nothing as *const () as u64);
+    let actors = &stage.program.actors;
+    for (index, actor) in actors.iter().enumerate().skip(1).filter(|(_, actor)| !actor.thread) {
+        if sys::fork() == 0 {
+            if actor.nobody {
+                sys::become_nobody(NOBODY);
+            }
+            act(stage, index);
+            sys::exit(0);
+        }
+    }
+    if actors[0].nobody {
+        sys::become_nobody(NOBODY);
+    }
+    for (index, _) in actors.iter().enumerate().skip(1).filter(|(_, actor)| actor.thread) {
+        std::thread::spawn(move || act(stage, index));
+    }
+    act(stage, 0);
+    left::tell(&stage);
+    finish(stage, 0);
+    sys::exit(0)
+}
+
+/// The address of the handler that notes signals.
+pub fn handler() -> u64 {
+    note as *const () as u64
+}
+
+extern "C" fn nothing(_: i32) {}
+
+extern "C" fn note(signal: i32, information: *const i32, _: *const u8) {
+    let at = SHARED.load(SeqCst) as *const Shared;
+    // SAFETY: the address was stored before any handler was set, and is mapped for good; the kernel passes a siginfo to handlers with or
+    // without SA_SIGINFO on x86-64 (arch/x86/kernel/signal.c sets rsi always).
+    let (shared, information) = unsafe { (&*at, std::slice::from_raw_parts(information, 8)) };
+    let me = sys::thread_id();
+    let step = shared.actors.iter().find(|actor| actor.thread.load(SeqCst) == me).map_or(0, |actor| actor.step.load(SeqCst));
+    let mut mask = 0u64;
+    sys::call(libc::SYS_rt_sigprocmask, [0, 0, &raw mut mask as u64, 8, 0, 0]);
+    shared.note(step, [signal, information[2], information[4], information[6]], mask);
+}
+
+fn act(stage: Stage, me: usize) {
+    let own = &stage.shared.actors[me];
+    own.process.store(std::process::id() as i32, SeqCst);
+    own.thread.store(sys::thread_id(), SeqCst);
+    sys::forget_runtime();
+    let mine = stage.program.steps.iter().enumerate().filter(|(_, step)| step.actor == me);
+    for (index, step) in mine {
+        if !wait_for_turn(stage, me, index as u32) {
+            break;
+        }
+        take(stage, me, index, step);
+    }
+    wait_for_turn(stage, me, shared::END - 1);
+    if me != 0 {
+        finish(stage, me);
+    }
+}
+
+fn finish(stage: Stage, me: usize) {
+    stage.shared.actors[me].state.store(shared::DONE, SeqCst);
+    stage.shared.announce();
+}
+
+/// Sleeps until this step may be taken; false if the end has come.
+fn wait_for_turn(stage: Stage, me: usize, step: u32) -> bool {
+    let own = &stage.shared.actors[me];
+    loop {
+        let turn = own.turn.load(SeqCst);
+        if turn > step {
+            own.state.store(shared::BUSY, SeqCst);
+            return turn != shared::END;
+        }
+        if own.state.swap(shared::IDLE, SeqCst) != shared::IDLE {
+            stage.shared.announce();
+        }
+        sys::futex_wait(&own.turn, turn, None);
+    }
+}
+
+/// Makes the call of a step and tells what it did.
+fn take(stage: Stage, me: usize, index: usize, step: &Step) {
+    let Some(call) = stage.spec.call(&step.call) else { return };
+    let mut desk = Desk { stage, me, rooms: 0, large: 0, memories: Vec::new() };
+    let mut arguments = [0; 6];
+    for (at, value) in step.arguments.iter().enumerate().take(6) {
+        let kind = call.arguments.get(at).map(|(_, kind)| kind);
+        arguments[at] = desk.value(value, kind, &at.to_string()) as u64;
+    }
+    let own = &stage.shared.actors[me];
+    own.step.store(index as u32, SeqCst);
+    let result = if call.number < 0 {
+        // It may sleep on its own account, for a child: that is no wait of the program's.
+        crate::pseudo::call(call, arguments)
+    } else {
+        own.state.store(shared::CALL, SeqCst);
+        let result = sys::call(call.number, arguments);
+        own.state.store(shared::BUSY, SeqCst);
+        result
+    };
+    let state = &stage.shared.steps[index];
+    state.result.store(result, SeqCst);
+    if matches!(call.answer, Answer::Descriptors(_)) && result == 0 {
+        let written = sys::peek(arguments[fds_argument(call)], 8);
+        for (part, bytes) in state.parts.iter().zip(written.chunks(4)) {
+            part.store(i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]), SeqCst);
+        }
+    }
+    desk.tell_changes(index);
+    if call.concerns_processes() {
+        rest(stage, index);
+    }
+    state.done.store(1, SeqCst);
+}
+
+/// Waits until the children that steps made have done what this one told them.
+fn rest(stage: Stage, index: usize) {
+    for (made, step) in stage.program.steps.iter().enumerate().take(index) {
+        let child = stage.shared.steps[made].result.load(SeqCst);
+        if step.call.starts_with("spawn") && child > 0 {
+            crate::pseudo::rest(child);
+        }
+    }
+}
+
+/// Which argument of a call that returns two descriptors points to them.
+fn fds_argument(call: &Call) -> usize {
+    call.arguments.iter().position(|(_, kind)| matches!(kind, Type::Pointer(_))).unwrap_or(0)
+}
+
+/// Memory that a step was given.
+struct Given {
+    /// Its place among the arguments: `1`, or `1.16` for what a field at 16 points to.
+    name: String,
+    address: u64,
+    /// What it held.
+    before: Vec<u8>,
+    shape: Option<&'static Structure>,
+    /// Whether it holds two descriptors, which are told as results.
+    compared: bool,
+}
+
+/// Where the memory of a step is made.
+struct Desk {
+    stage: Stage,
+    me: usize,
+    rooms: u64,
+    large: u64,
+    memories: Vec<Given>,
+}
+
+impl Desk {
+    fn value(&mut self, value: &Value, kind: Option<&'static Type>, name: &str) -> i64 {
+        let number = self.any_value(value, kind, name);
+        // -1 is everybody and 1 is who runs the machine: a step whose own call failed must not name them.
+        let forbidden = kind == Some(&Type::Who) && (number == 1 || number as i32 == -1);
+        if forbidden { STRANGER } else { number }
+    }
+
+    fn any_value(&mut self, value: &Value, kind: Option<&'static Type>, name: &str) -> i64 {
+        let shared = self.stage.shared;
+        match value {
+            Value::Number(number) => *number,
+            Value::Result(step, 0) => match shared.steps[*step].result.load(SeqCst) {
+                -4095..=-1 => -1,
+                result => result,
+            },
+            Value::Result(step, part) => shared.steps[*step].parts[(part - 1) % 2].load(SeqCst).into(),
+            Value::Who(actor) => shared.actors[actor % ACTORS].thread.load(SeqCst).into(),
+            Value::Path(path) => self.text(path.as_bytes()),
+            Value::LongPath(length) => self.text(&vec![b'y'; *length]),
+            Value::Bad(Bad::Null) => 0,
+            Value::Bad(Bad::Hole) => layout::HOLE as i64,
+            Value::Bad(Bad::ReadOnly) => layout::READ_ONLY as i64,
+            Value::Bad(Bad::NoAccess) => layout::NO_ACCESS as i64,
+            Value::Bad(Bad::Kernel) => layout::KERNEL as i64,
+            Value::Handler => handler() as i64,
+            Value::Restorer => sys::restorer() as i64,
+            Value::Memory(memory) => self.memory(memory, kind, name) as i64,
+        }
+    }
+
+    fn text(&mut self, text: &[u8]) -> i64 {
+        let room = self.room(text.len() + 1).0;
+        sys::poke(room, &[text, &[0]].concat());
+        room as i64
+    }
+
+    /// A room for so many bytes: its start and its end, behind which there is a hole.
+    fn room(&mut self, size: usize) -> (u64, u64) {
+        if size as u64 <= PAGE - 8 {
+            let room = layout::room(self.me, self.rooms.min(layout::ROOMS - 1));
+            self.rooms += 1;
+            (room, room + PAGE)
+        } else {
+            let room = layout::large_room(self.me, self.large.min(layout::LARGE_ROOMS - 1));
+            self.large += 1;
+            (room, room + LARGE)
+        }
+    }
+
+    fn memory(&mut self, memory: &Memory, kind: Option<&'static Type>, name: &str) -> u64 {
+        let size = memory.size.min(LARGE as usize - 8);
+        let (start, end) = self.room(size);
+        let (address, there) = match memory.place {
+            Place::At(offset) => (start + offset.min(8) as u64, size),
+            Place::Cut(bytes) => (end - (size - bytes.min(size)) as u64, size - bytes.min(size)),
+        };
+        let (shape, compared) = shape(self.stage.spec, kind);
+        let mut bytes: Vec<u8> = match memory.fill {
+            Fill::Zero => vec![0; size],
+            Fill::Pattern(seed) => (0..size).map(|at| pattern(seed, at)).collect(),
+            Fill::Canary => vec![CANARY; size],
+        };
+        let place = self.memories.len();
+        self.memories.push(Given { name: name.to_owned(), address, before: Vec::new(), shape, compared });
+        for (offset, width, value) in &memory.fields {
+            let kind = shape.and_then(|shape| field_kind(shape, *offset));
+            let value = self.value(value, kind, &format!("{name}.{offset}")).to_le_bytes();
+            let width = (*width).min(8);
+            if let Some(field) = bytes.get_mut(*offset..*offset + width) {
+                field.copy_from_slice(&value[..width]);
+            }
+        }
+        bytes.truncate(there);
+        sys::poke(address, &bytes);
+        self.memories[place].before = bytes;
+        address
+    }
+
+    /// Lines on the memories that the call changed.
+    fn tell_changes(&self, index: usize) {
+        let people = Cast(self.stage);
+        for given in self.memories.iter().filter(|given| given.compared) {
+            let mut now = sys::peek(given.address, given.before.len());
+            if now == given.before {
+                continue;
+            }
+            if let Some(shape) = given.shape {
+                normalise::structure(&mut now, shape, &people);
+            }
+            self.stage.shared.steps[index].text.push(&format!("{} {}\n", given.name, shown(&now)));
+        }
+    }
+}
+
+/// What the memory of an argument or field is made of, and whether its contents are compared.
+fn shape(spec: &'static Spec, kind: Option<&'static Type>) -> (Option<&'static Structure>, bool) {
+    match kind {
+        Some(Type::Pointer(Pointer { target: Target::Structure(name), .. })) => (Some(spec.structure(name)), true),
+        _ => (None, true),
+    }
+}
+
+fn field_kind(shape: &'static Structure, offset: usize) -> Option<&'static Type> {
+    let offset = offset % shape.size.max(1);
+    shape.fields.iter().find(|field| field.offset == offset)?.kind.as_ref()
+}
+
+/// Bytes as text: as they are if they are few, else their number and a hash.
+pub fn shown(bytes: &[u8]) -> String {
+    if bytes.len() <= SHOWN {
+        return bytes.iter().fold(String::new(), |mut text, byte| {
+            // Writing to a string does not fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        });
+    }
+    format!("{} bytes, hash {:016x}", bytes.len(), hash(bytes))
+}
+
+/// FNV-1a, by words so that megabytes are hashed quickly.
+pub fn hash(bytes: &[u8]) -> u64 {
+    let chunks = bytes.chunks(8).map(|chunk| chunk.iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte)));
+    chunks.fold(0xcbf2_9ce4_8422_2325 ^ bytes.len() as u64, |hash, word| {
+        (hash ^ word).wrapping_mul(0x100_0000_01b3).rotate_left(29)
+    })
+}
+
+/// Who a number stands for in this run.
+pub struct Cast(pub Stage);
+
+impl People for Cast {
+    fn token(&self, pid: i64) -> Option<i64> {
+        let Self(Stage { spec, program, shared }) = self;
+        let actor = shared.actors.iter().position(|actor| i64::from(actor.thread.load(SeqCst)) == pid);
+        let made = |(index, step): (usize, &Step)| {
+            let is_pid = spec.call(&step.call).is_some_and(|call| call.answer == Answer::Pid);
+            (is_pid && shared.steps[index].result.load(SeqCst) == pid).then_some(100 + index as i64)
+        };
+        actor.map(|actor| 1 + actor as i64).or_else(|| program.steps.iter().enumerate().find_map(made))
+    }
+}

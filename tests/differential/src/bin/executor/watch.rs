@@ -1,0 +1,416 @@
+//! Whoever runs programs: prepares their surroundings, gives actors their turns, sees who waits, and writes the record.
+//!
+//! An actor *waits* when it is in a system call and the kernel says twice that its thread sleeps, with nothing done in between. A
+//! step is over when every actor is idle, has ended, or waits; so the order of events does not depend on how fast anybody is.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use differential::errno;
+use differential::layout::PLAYGROUND;
+use differential::normalise;
+use differential::program::{Program, Value};
+use differential::spec::{Answer, Call, Spec};
+
+use crate::actor::{self, Cast, Stage};
+use crate::shared::{self, Shared};
+use crate::{left, sys};
+
+/// Where programs have their directories.
+pub const ROOT: &str = "/tmp/differential";
+/// How long a program may take to come to rest before it is given up; what it did until then still counts.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Runs programs one after the other.
+pub struct Watch {
+    spec: &'static Spec,
+    shared: &'static Shared,
+}
+
+impl Watch {
+    /// Ready to run programs.
+    pub fn new(spec: &'static Spec) -> Self {
+        Self { spec, shared: Shared::map() }
+    }
+
+    /// Runs a program; returns its record, and of each step what its call returned.
+    pub fn run(&self, program: Program) -> (String, Vec<i64>) {
+        // A few hundred bytes that its processes keep; the process that runs thousands of programs is replaced now and then.
+        let program: &'static Program = Box::leak(Box::new(program));
+        let stage = Stage { spec: self.spec, program, shared: self.shared };
+        self.shared.clear();
+        let directory = Surroundings::make(program);
+        let leader = sys::fork();
+        if leader == 0 {
+            enter(stage, &directory.path);
+            actor::lead(stage);
+        }
+        let mut run = Run { stage, leader, ended: None, waited: vec![false; program.steps.len()], late: Vec::new() };
+        run.steps();
+        let ended = run.end();
+        let mut record = run.record();
+        match ended {
+            Some(status) if libc::WIFSIGNALED(status) => {
+                record.push_str(&format!("left end: signal {}\n", libc::WTERMSIG(status)))
+            }
+            Some(status) => record.push_str(&format!("left end: status {}\n", libc::WEXITSTATUS(status))),
+            None => record.push_str("left end: it did not end\n"),
+        }
+        record.push_str(&self.shared.left.read());
+        record.push_str(&left::files(&directory.path));
+        let results = self.shared.steps[..program.steps.len()].iter().map(|step| match step.done.load(SeqCst) {
+            0 => i64::MIN,
+            _ => step.result.load(SeqCst),
+        });
+        (record, results.collect())
+    }
+}
+
+/// The child's first steps.
+fn enter(stage: Stage, directory: &std::path::Path) {
+    let area = stage.spec.area(&stage.program.area);
+    if area.is_some_and(|area| area.surroundings.iter().any(|word| word == "ipc")) {
+        sys::simple(libc::SYS_unshare, [libc::CLONE_NEWIPC as u64, 0, 0]);
+    }
+    sys::simple(libc::SYS_setpgid, [0; 3]);
+    let null = sys::simple(libc::SYS_open, [sys::address(c"/dev/null"), libc::O_RDWR as u64, 0]);
+    for fd in 0..3 {
+        sys::simple(libc::SYS_dup2, [null as u64, fd, 0]);
+    }
+    sys::simple(libc::SYS_close_range, [3, u64::from(u32::MAX), 0]);
+    // Kernels make these of the machine's memory, or leave them to whoever starts the first process.
+    for (resource, soft, hard) in [(6, 1000, 1000), (7, 1024, 4096), (8, 1 << 23, 1 << 23), (11, 1000, 1000)] {
+        let limit: [u64; 2] = [soft, hard];
+        sys::simple(libc::SYS_setrlimit, [resource, limit.as_ptr() as u64, 0]);
+    }
+    if std::env::set_current_dir(directory).is_err() {
+        sys::exit(99);
+    }
+}
+
+/// The directory of a program, which goes when this value does.
+struct Surroundings {
+    path: PathBuf,
+}
+
+impl Surroundings {
+    /// Makes the directory with what the program's paths name.
+    fn make(program: &Program) -> Self {
+        let path = PathBuf::from(ROOT).join("program");
+        let mut names = Vec::new();
+        program.steps.iter().flat_map(|step| &step.arguments).for_each(|value| paths(value, &mut names));
+        let this = Self { path };
+        if let Err(error) = this.fill(&names) {
+            println!("! cannot prepare {}: {error}", this.path.display());
+        }
+        this
+    }
+
+    fn fill(&self, names: &[&str]) -> std::io::Result<()> {
+        // What a program before this one could not be kept from leaving.
+        drop(fs::remove_dir_all(&self.path));
+        fs::create_dir_all(&self.path)?;
+        fs::set_permissions(&self.path, PermissionsExt::from_mode(0o777))?;
+        let wants = |name: &str| names.iter().any(|path| path.split('/').any(|part| part == name));
+        let file = |name: &str, length: usize, mode: u32| -> std::io::Result<()> {
+            let path = self.path.join(name);
+            fs::write(&path, (0..length).map(|at| differential::program::pattern(11, at)).collect::<Vec<_>>())?;
+            fs::set_permissions(&path, PermissionsExt::from_mode(mode))
+        };
+        for (name, length, mode) in [("a", 10, 0o644), ("b", 9000, 0o666), ("s", 100, 0o4755), ("n", 5, 0), ("m", 300, 0o600)] {
+            if wants(name) || name == "a" && (wants("l") || wants("..")) {
+                file(name, length, mode)?;
+            }
+        }
+        for (name, mode) in [("d", 0o755), ("w", 0o1777), ("q", 0o700)] {
+            if wants(name) {
+                fs::create_dir(self.path.join(name))?;
+                file(&format!("{name}/f"), 20, 0o644)?;
+                fs::set_permissions(self.path.join(name), PermissionsExt::from_mode(mode))?;
+            }
+        }
+        for (name, target) in [("l", "a"), ("o", "o"), ("x", "nothing")] {
+            if wants(name) {
+                symlink(target, self.path.join(name))?;
+            }
+        }
+        if wants("p") {
+            let name = std::ffi::CString::new(self.path.join("p").as_os_str().as_encoded_bytes())?;
+            sys::simple(libc::SYS_mknod, [sys::address(&name), 0o10666, 0]);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Surroundings {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.path));
+    }
+}
+
+fn paths<'a>(value: &'a Value, names: &mut Vec<&'a str>) {
+    match value {
+        Value::Path(path) => names.push(path),
+        Value::Memory(memory) => memory.fields.iter().for_each(|(_, _, value)| paths(value, names)),
+        _ => {}
+    }
+}
+
+/// A program that runs.
+struct Run {
+    stage: Stage,
+    leader: i32,
+    ended: Option<i32>,
+    /// The steps that waited for others.
+    waited: Vec<bool>,
+    /// Steps that ended later than they began: which, and during which.
+    late: Vec<(usize, usize)>,
+}
+
+impl Run {
+    fn steps(&mut self) {
+        let (program, shared) = (self.stage.program, self.stage.shared);
+        if program.actors.len() == 1 {
+            self.turn(0, program.steps.len() as u32);
+            self.settle(usize::MAX);
+            // Who waits for nobody is interrupted, and goes on.
+            while let Some(step) = self.waiting(0) {
+                if self.waited[step] {
+                    return;
+                }
+                self.waited[step] = true;
+                self.interrupt(0);
+                self.settle(usize::MAX);
+            }
+            return;
+        }
+        // Who has not begun has no number that others could name.
+        self.settle(usize::MAX);
+        for (index, step) in program.steps.iter().enumerate() {
+            let state = shared.actors[step.actor].state.load(SeqCst);
+            if state == shared::DONE || self.waiting(step.actor).is_some() {
+                continue;
+            }
+            self.turn(step.actor, index as u32 + 1);
+            self.settle(index);
+            if self.waiting(step.actor) == Some(index) {
+                self.waited[index] = true;
+            }
+        }
+        for actor in 0..program.actors.len() {
+            if self.waiting(actor).is_some() {
+                self.interrupt(actor);
+                self.settle(usize::MAX);
+            }
+        }
+    }
+
+    /// Lets everybody come to an end, and ends who does not; returns the leader's status.
+    fn end(&mut self) -> Option<i32> {
+        let actors = self.stage.program.actors.len();
+        for actor in (0..actors).rev() {
+            self.turn(actor, shared::END);
+            self.settle(usize::MAX);
+            let state = &self.stage.shared.actors[actor];
+            if self.ended.is_none() && is_stopped(state) {
+                sys::signal_thread(state.process.load(SeqCst), state.thread.load(SeqCst), libc::SIGCONT);
+                self.settle(usize::MAX);
+            }
+        }
+        if self.ended.is_none() && self.all_done() {
+            self.ended = sys::reap(self.leader, true).map(|(_, status)| status);
+        }
+        let alone = actors == 1 && !self.stage.program.steps.iter().any(|step| self.makes_processes(&step.call));
+        if !alone || self.ended.is_none() {
+            sys::kill(-1, libc::SIGKILL);
+            sys::kill(-1, libc::SIGCONT);
+            while sys::reap(-1, true).is_some() {}
+        }
+        self.ended
+    }
+
+    /// Whether the leader's process has ended or is about to: no thread of it takes steps any more.
+    fn all_done(&self) -> bool {
+        let Stage { program, shared, .. } = self.stage;
+        let own = program.actors.iter().enumerate().filter(|(index, actor)| *index == 0 || actor.thread);
+        own.map(|(index, _)| &shared.actors[index]).all(|actor| actor.state.load(SeqCst) == shared::DONE || !alive(actor))
+    }
+
+    fn makes_processes(&self, call: &str) -> bool {
+        self.stage.spec.call(call).is_some_and(|call| call.answer == Answer::Pid)
+    }
+
+    fn turn(&self, actor: usize, turn: u32) {
+        let actor = &self.stage.shared.actors[actor];
+        actor.turn.store(turn, SeqCst);
+        sys::futex_wake(&actor.turn);
+    }
+
+    fn interrupt(&self, actor: usize) {
+        let actor = &self.stage.shared.actors[actor];
+        // A stopped process sees it when it goes on. (One that is not must not be sent this: it may stop in its next step.)
+        let stopped = is_stopped(actor);
+        sys::signal_thread(actor.process.load(SeqCst), actor.thread.load(SeqCst), sys::INTERRUPT);
+        if stopped {
+            sys::signal_thread(actor.process.load(SeqCst), actor.thread.load(SeqCst), libc::SIGCONT);
+        }
+    }
+
+    /// The step in which an actor waits for others.
+    fn waiting(&self, actor: usize) -> Option<usize> {
+        let actor = &self.stage.shared.actors[actor];
+        let in_call = actor.state.load(SeqCst) == shared::CALL && self.ended.is_none();
+        in_call.then(|| actor.step.load(SeqCst) as usize).filter(|_| alive(actor))
+    }
+
+    /// Waits until every actor is idle, has ended, or waits for others.
+    fn settle(&mut self, during: usize) {
+        let before: Vec<_> = (0..self.stage.program.actors.len()).map(|actor| self.waiting(actor)).collect();
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            let event = self.stage.shared.event.load(SeqCst);
+            if self.ended.is_none() {
+                self.ended = sys::reap(self.leader, false).map(|(_, status)| status);
+            }
+            if (0..before.len()).all(|actor| self.at_rest(actor, during)) {
+                break;
+            }
+            sys::futex_wait(&self.stage.shared.event, event, Some(1));
+        }
+        for step in before.into_iter().flatten() {
+            if self.stage.shared.steps[step].done.load(SeqCst) == 1 && during != usize::MAX && during != step {
+                self.late.push((step, during));
+            }
+        }
+    }
+
+    fn at_rest(&self, actor: usize, during: usize) -> bool {
+        let shared = self.stage.shared;
+        let state = &shared.actors[actor];
+        match state.state.load(SeqCst) {
+            shared::DONE => true,
+            // The leader's end is everybody's whose thread it was; children go on.
+            _ if self.ended.is_some() && (actor == 0 || self.stage.program.actors[actor].thread) => true,
+            shared::IDLE if state.turn.load(SeqCst) != shared::END && !self.has_steps(actor) => {
+                // A step that may have told it something: to end, to stop.
+                let told = self.stage.program.steps.get(during).and_then(|step| self.stage.spec.call(&step.call));
+                !told.is_some_and(Call::concerns_processes) || sleeps(state)
+            }
+            // It was ended by another, or stopped, and cannot take its turn.
+            shared::IDLE => (0..2).all(|_| stands(state)),
+            shared::CALL => {
+                let step = state.step.load(SeqCst);
+                if self.stage.program.steps[step as usize].timed && alive(state) {
+                    return false;
+                }
+                let twice = (0..2).all(|_| sleeps(state));
+                twice && state.state.load(SeqCst) == shared::CALL && state.step.load(SeqCst) == step
+            }
+            // The number first: without one there is nobody to look at yet.
+            shared::NEW | shared::BUSY => state.thread.load(SeqCst) != 0 && !alive(state),
+            _ => false,
+        }
+    }
+
+    /// Whether an actor may take a step that it has not taken; those that it missed while it waited are among them.
+    fn has_steps(&self, actor: usize) -> bool {
+        let Stage { program, shared, .. } = self.stage;
+        let turn = shared.actors[actor].turn.load(SeqCst) as usize;
+        let due = program.steps.iter().enumerate().take(turn).filter(|(_, step)| step.actor == actor);
+        due.into_iter().any(|(index, _)| shared.steps[index].done.load(SeqCst) == 0)
+    }
+
+    fn record(&self) -> String {
+        let Stage { spec, program, shared } = self.stage;
+        let mut record = String::new();
+        for (index, step) in program.steps.iter().enumerate() {
+            let Some(call) = spec.call(&step.call) else { continue };
+            let state = &shared.steps[index];
+            let mut line = |what: &str, value: &str| {
+                // Writing to a string does not fail.
+                let _ = writeln!(record, "{index} {} {what}: {value}", step.call);
+            };
+            if self.waited[index] {
+                line("waits", "yes");
+            }
+            if let Some((_, during)) = self.late.iter().find(|(late, _)| *late == index) {
+                line("ends", &format!("during {during}"));
+            }
+            if state.done.load(SeqCst) == 0 {
+                line("result", "none");
+                continue;
+            }
+            line("result", &self.answer(call, state));
+            if !normalise::has_contents(state.result.load(SeqCst)) {
+                continue;
+            }
+            for change in state.text.read().lines() {
+                let (name, bytes) = change.split_once(' ').unwrap_or((change, ""));
+                line(&format!("argument {name}"), bytes);
+            }
+        }
+        let mut signals: Vec<_> = shared.noted().iter().map(|noted| self.signal(noted)).collect();
+        signals.sort();
+        record + &signals.concat()
+    }
+
+    fn answer(&self, call: &Call, state: &shared::StepState) -> String {
+        let result = state.result.load(SeqCst);
+        match call.answer {
+            _ if (-4095..0).contains(&result) => errno::name(-result as i32).to_owned(),
+            Answer::Ignored => "success".to_owned(),
+            Answer::Truth => if result == 0 { "0" } else { "not 0" }.to_owned(),
+            Answer::Pid | Answer::Someone => normalise::pid(&Cast(self.stage), result).to_string(),
+            Answer::Address if !(PLAYGROUND..PLAYGROUND + (1 << 32)).contains(&(result as u64)) => "address".to_owned(),
+            Answer::Address => format!("{result:#x}"),
+            Answer::Descriptors(_) => {
+                format!("{result}, {} and {}", state.parts[0].load(SeqCst), state.parts[1].load(SeqCst))
+            }
+            _ => result.to_string(),
+        }
+    }
+
+    fn signal(&self, noted: &shared::Noted) -> String {
+        let [signal, code, pid, value] = [0, 1, 2, 3].map(|index| noted.what[index].load(SeqCst));
+        let sender = if code <= 0 || signal == libc::SIGCHLD { normalise::pid(&Cast(self.stage), pid.into()) } else { 0 };
+        let value = if code == libc::SI_QUEUE || signal == libc::SIGCHLD { value } else { 0 };
+        let mask = noted.mask.load(SeqCst);
+        format!(
+            "{} handler called: signal {signal}, code {code}, from {sender}, value {value}, blocked {mask:x}\n",
+            noted.step.load(SeqCst)
+        )
+    }
+}
+
+/// The letter of a thread's state in /proc, if there is such a thread.
+pub fn letter(process: i32, thread: i32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{process}/task/{thread}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+fn state(actor: &shared::ActorState) -> Option<char> {
+    letter(actor.process.load(SeqCst), actor.thread.load(SeqCst))
+}
+
+fn alive(actor: &shared::ActorState) -> bool {
+    state(actor).is_some_and(|letter| !matches!(letter, 'Z' | 'X'))
+}
+
+/// Whether it sleeps until others act, is stopped, or is no more. (Linux' `D` ends by itself: it waits for a disk, a lock, or a module that
+/// a program's family of sockets made it look for.)
+fn sleeps(actor: &shared::ActorState) -> bool {
+    state(actor).is_none_or(|letter| !matches!(letter, 'R' | 'D'))
+}
+
+fn is_stopped(actor: &shared::ActorState) -> bool {
+    state(actor).is_some_and(|letter| letter == 'T')
+}
+
+/// Whether it cannot go on by itself: stopped, or no more.
+fn stands(actor: &shared::ActorState) -> bool {
+    !alive(actor) || is_stopped(actor)
+}

@@ -1,0 +1,56 @@
+//! What may differ between two kernels that both are right, in one place, each with its reason.
+//!
+//! Fields of structures say by themselves how they are compared ([`Compare`], in `spec/`): times, device and inode numbers are chosen
+//! by the kernel, blocks by the file system. Process numbers are replaced by who they stand for, because kernels give them out in
+//! orders of their own. Addresses that the kernel chose become the word `address`.
+
+use crate::spec::{Compare, Structure};
+
+/// Who a process or thread number stands for: actor `n` is 1 + n, the child that step `k` made is 100 + k.
+pub trait People {
+    /// The token of this number; `None` for a number that no actor and no step knows.
+    fn token(&self, pid: i64) -> Option<i64>;
+}
+
+/// Whether memory that a call may have written is compared: after EFAULT it is not, because how much of a structure reaches memory that
+/// ends within it depends on the words in which a kernel copies. (What a transfer that ends early has moved is compared: it succeeds.)
+pub fn has_contents(result: i64) -> bool {
+    result != -14
+}
+
+/// The token of a process that nobody of the program is.
+pub const STRANGER: i64 = 999;
+
+/// The token of `pid`: 0 and negative numbers mean what they mean everywhere.
+pub fn pid(people: &impl People, pid: i64) -> i64 {
+    if pid <= 0 { pid } else { people.token(pid).unwrap_or(STRANGER) }
+}
+
+/// Makes what the kernel wrote into elements of `structure` comparable, in place.
+pub fn structure(bytes: &mut [u8], structure: &Structure, people: &impl People) {
+    for element in bytes.chunks_mut(structure.size.max(1)) {
+        for field in &structure.fields {
+            let Some(part) = element.get_mut(field.offset..field.offset + field.width) else { continue };
+            match field.compare {
+                Compare::Exact => {}
+                Compare::Ignored => part.fill(0),
+                Compare::Zero => {
+                    let set = part.iter().any(|&byte| byte != 0);
+                    part.fill(0);
+                    part[0] = set.into();
+                }
+                Compare::Address => {
+                    if part.iter().skip(1).any(|&byte| byte != 0) {
+                        part.fill(0xad);
+                    }
+                }
+                Compare::Pid => {
+                    let number = part.iter().rev().fold(0u64, |number, &byte| number << 8 | u64::from(byte));
+                    let token = pid(people, if part.len() == 4 { i64::from(number as i32) } else { number as i64 });
+                    let width = part.len();
+                    part.copy_from_slice(&token.to_le_bytes()[..width]);
+                }
+            }
+        }
+    }
+}

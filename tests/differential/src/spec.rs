@@ -1,0 +1,528 @@
+//! The specification of the calls: their arguments, what they return, the errors of the manual.
+//!
+//! The files in `spec/` hold one area each, as lines:
+//!
+//! ```text
+//! # remark
+//! use CALL …                       calls of other areas that belong here, too
+//! surroundings WORD …              what a program of the area needs, `ipc` (a namespace of its own),
+//!                                  or has told of its end: `maps`, `status`, `limits`
+//! flags NAME = LABEL:NUMBER …      any of them together
+//! enum NAME = LABEL:NUMBER …       one of them
+//! values NAME = NUMBER …           one of them
+//! only NAME = LABEL:NUMBER …       one of them, and never any other number (the others are now and then replaced by an odd one)
+//! struct NAME SIZE: FIELD, …       FIELD is `OFFSET:WIDTH NAME TYPE [~COMPARE]`
+//! NUMBER CALL(NAME: TYPE, …) [-> RESULT] [! ERROR …]
+//! ```
+//!
+//! `*N` behind a member makes it N times as frequent.
+//! A line that begins with white space goes on with the line before. A negative number is a step that the executor takes itself.
+//! `TYPE` is the name of a set (several with `|` between them are or-ed) or one of the words of [`Type`]. What may differ
+//! between two kernels is said by `RESULT` and `COMPARE`: [`Answer`] and [`Compare`].
+
+use std::collections::HashMap;
+
+use crate::errno;
+
+/// The files, by area.
+const FILES: [(&str, &str); 11] = [
+    ("files", include_str!("../spec/files.spec")),
+    ("events", include_str!("../spec/events.spec")),
+    ("ipc", include_str!("../spec/ipc.spec")),
+    ("time", include_str!("../spec/time.spec")),
+    ("sockets", include_str!("../spec/sockets.spec")),
+    ("signals", include_str!("../spec/signals.spec")),
+    ("processes", include_str!("../spec/processes.spec")),
+    ("memory", include_str!("../spec/memory.spec")),
+    ("sched", include_str!("../spec/sched.spec")),
+    ("credentials", include_str!("../spec/credentials.spec")),
+    ("limits", include_str!("../spec/limits.spec")),
+];
+
+/// All calls of all areas.
+#[derive(Debug, Default)]
+pub struct Spec {
+    /// The calls; what refers to one does so by its index here.
+    pub calls: Vec<Call>,
+    /// The areas.
+    pub areas: Vec<Area>,
+    sets: HashMap<String, Set>,
+    structures: HashMap<String, Structure>,
+}
+
+/// Calls that are tried together.
+#[derive(Debug)]
+pub struct Area {
+    /// Its name.
+    pub name: String,
+    /// Its own calls and those it uses, by their index.
+    pub calls: Vec<usize>,
+    /// What a program needs of its surroundings.
+    pub surroundings: Vec<String>,
+    used: Vec<String>,
+}
+
+/// A system call.
+#[derive(Debug)]
+pub struct Call {
+    /// Its name; two entries may be forms of one call: `fcntl_dup` and `fcntl_lock` are both 72.
+    pub name: String,
+    /// Its number; negative for what the executor does itself.
+    pub number: i64,
+    /// Names and types of its arguments.
+    pub arguments: Vec<(String, Type)>,
+    /// What it returns.
+    pub answer: Answer,
+    /// The errors that the manual names.
+    pub errors: Vec<i32>,
+}
+
+impl Call {
+    /// Whether it names processes, and may so change what others do.
+    pub fn concerns_processes(&self) -> bool {
+        self.arguments.iter().any(|(_, kind)| match kind {
+            Type::Who => true,
+            Type::Descriptor(sorts) => sorts.iter().any(|sort| sort == "pidfd"),
+            _ => false,
+        })
+    }
+}
+
+/// What a call returns, and so how two results are compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// A number that is the same everywhere: 0, a count, a mode.
+    Exact,
+    /// A descriptor of this sort.
+    Descriptor(String),
+    /// 0, and two descriptors of this sort through a pointer.
+    Descriptors(String),
+    /// The number of a process or thread that the call made.
+    Pid,
+    /// The number of a process or thread that may be anybody's: later steps are not given it.
+    Someone,
+    /// A number of which only is compared whether it is 0: a time that is left, an order of the kernel's own.
+    Truth,
+    /// An address: only whether there is one is compared, unless it was asked for.
+    Address,
+    /// A number that says nothing: only success is compared.
+    Ignored,
+}
+
+/// How a field that the kernel wrote is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compare {
+    /// Byte by byte.
+    Exact,
+    /// Not at all: times, numbers of devices and inodes, addresses of the kernel.
+    Ignored,
+    /// Whether it is 0.
+    Zero,
+    /// As the number of a process.
+    Pid,
+    /// As an address of the executor: only numbers below a page are the same everywhere.
+    Address,
+}
+
+/// What kind of argument or field it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Type {
+    /// `fd`, `fd(SORT SORT)`: a descriptor, of one of these sorts where there is a choice.
+    Descriptor(Vec<String>),
+    /// `path`: the address of a name.
+    Path,
+    /// Names of sets, or-ed together.
+    Sets(Vec<String>),
+    /// `in T`, `out T`, `inout T`; with `?` behind the first word, 0 is a good value, too.
+    Pointer(Pointer),
+    /// `size`: the bytes of the memory before it; without one, a length.
+    Size,
+    /// `count`: the elements of the array before it.
+    Count,
+    /// `who`: an actor, a child, nobody.
+    Who,
+    /// `port`: a port that hardly another program has used, as it stands in an address.
+    Port,
+    /// `wait-ms`: a time in milliseconds, an `int`.
+    WaitMilliseconds,
+    /// `result(CALL)`: what a step with this call returned.
+    Result(String),
+    /// A number.
+    Constant(i64),
+    /// `handler`: the address of the executor's handler, or `SIG_DFL`, or `SIG_IGN`.
+    Handler,
+    /// `restorer`: the address of the code that ends a handler.
+    Restorer,
+}
+
+/// A pointer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pointer {
+    /// Whether the kernel writes there.
+    pub out: bool,
+    /// Whether the kernel reads what is there.
+    pub input: bool,
+    /// Whether 0 means something.
+    pub optional: bool,
+    /// To what.
+    pub target: Target,
+    /// Whether to several, as many as the next argument says.
+    pub array: bool,
+}
+
+/// What a pointer points to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// Bytes, as many as the next argument says.
+    Bytes,
+    /// A structure by its name.
+    Structure(String),
+    /// `wait`: a timespec that is 0, short, for ever, or wrong.
+    Wait,
+    /// `wait-us`: the same as a timeval.
+    WaitMicroseconds,
+    /// `u64`, `i32` and so on: so many bytes with one of the set's values.
+    Scalar(usize, Vec<String>),
+}
+
+/// A structure.
+#[derive(Debug, Clone)]
+pub struct Structure {
+    /// Its bytes.
+    pub size: usize,
+    /// Its fields that are not just zeros and compared as they are.
+    pub fields: Vec<Field>,
+}
+
+/// A field of a structure.
+#[derive(Debug, Clone)]
+pub struct Field {
+    /// Where it begins.
+    pub offset: usize,
+    /// Its bytes.
+    pub width: usize,
+    /// Its name.
+    pub name: String,
+    /// What it is set to; zeros without one.
+    pub kind: Option<Type>,
+    /// How it is compared after the call.
+    pub compare: Compare,
+}
+
+/// Values with names.
+#[derive(Debug, Clone)]
+pub struct Set {
+    /// Whether they may be combined.
+    pub combined: bool,
+    /// Whether no other number may ever stand in their place.
+    pub closed: bool,
+    /// Label and number.
+    pub members: Vec<(String, i64)>,
+    /// The numbers, each as often as it has weight.
+    pub choices: Vec<i64>,
+}
+
+impl Spec {
+    /// The specification that is part of this program.
+    ///
+    /// # Panics
+    /// When a file of `spec/` is wrong, which a test of this module would have found.
+    pub fn builtin() -> Self {
+        Self::parse(&FILES).unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    /// Reads the texts of some areas.
+    ///
+    /// # Errors
+    /// What is wrong, with the area and the line.
+    pub fn parse(files: &[(&str, &str)]) -> Result<Self, String> {
+        let mut spec = Self::default();
+        for (area, text) in files {
+            let calls = Vec::new();
+            spec.areas.push(Area { name: (*area).to_owned(), calls, surroundings: Vec::new(), used: Vec::new() });
+            for line in joined(text) {
+                spec.line(&line).map_err(|why| format!("{area}: {why} in `{line}`"))?;
+            }
+        }
+        for index in 0..spec.areas.len() {
+            for name in spec.areas[index].used.clone() {
+                let call = spec
+                    .call_index(&name)
+                    .ok_or_else(|| format!("{} uses {name}, which there is not", spec.areas[index].name))?;
+                spec.areas[index].calls.push(call);
+            }
+        }
+        spec.resolve().map(|()| spec)
+    }
+
+    /// The area of this name.
+    pub fn area(&self, name: &str) -> Option<&Area> {
+        self.areas.iter().find(|area| area.name == name)
+    }
+
+    /// The call of this name.
+    pub fn call(&self, name: &str) -> Option<&Call> {
+        self.call_index(name).map(|index| &self.calls[index])
+    }
+
+    /// The index of the call of this name.
+    pub fn call_index(&self, name: &str) -> Option<usize> {
+        self.calls.iter().position(|call| call.name == name)
+    }
+
+    /// A set that an argument names: there is one, [`Spec::parse`] has seen to that.
+    pub fn set(&self, name: &str) -> &Set {
+        &self.sets[name]
+    }
+
+    /// A structure that an argument names: there is one, [`Spec::parse`] has seen to that.
+    pub fn structure(&self, name: &str) -> &Structure {
+        &self.structures[name]
+    }
+
+    fn line(&mut self, line: &str) -> Result<(), String> {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match word {
+            "use" => self.last_area().used.extend(rest.split_whitespace().map(str::to_owned)),
+            "surroundings" => self.last_area().surroundings.extend(rest.split_whitespace().map(str::to_owned)),
+            "flags" | "enum" | "values" | "only" => {
+                let (name, members) = rest.split_once('=').ok_or("a set is NAME = MEMBERS")?;
+                let members = members.split_whitespace().map(member).collect::<Result<Vec<_>, _>>()?;
+                let choices = members.iter().flat_map(|(_, number, weight)| std::iter::repeat_n(*number, *weight)).collect();
+                let members = members.into_iter().map(|(label, number, _)| (label, number)).collect();
+                let set = Set { combined: word == "flags", closed: word == "only", members, choices };
+                if set.members.is_empty() || self.sets.insert(name.trim().to_owned(), set).is_some() {
+                    return Err("a set is empty, or there is one of this name already".into());
+                }
+            }
+            "struct" => {
+                let (head, fields) = rest.split_once(':').unwrap_or((rest, ""));
+                let (name, size) = head.split_once(' ').ok_or("a structure is NAME SIZE: FIELDS")?;
+                let size = size.trim().parse().map_err(|_| "the size is no number")?;
+                let fields = split(fields, ',').into_iter().map(field).collect::<Result<Vec<_>, _>>()?;
+                if fields.iter().any(|field| field.offset + field.width > size) {
+                    return Err("a field ends behind the structure".into());
+                }
+                if self.structures.insert(name.to_owned(), Structure { size, fields }).is_some() {
+                    return Err("there is a structure of this name already".into());
+                }
+            }
+            _ => {
+                let call = call(line)?;
+                if self.call(&call.name).is_some() {
+                    return Err("there is a call of this name already".into());
+                }
+                let index = self.calls.len();
+                self.last_area().calls.push(index);
+                self.calls.push(call);
+            }
+        }
+        Ok(())
+    }
+
+    fn last_area(&mut self) -> &mut Area {
+        self.areas.last_mut().expect("lines are read after their area was added")
+    }
+
+    /// Checks that every name that a type mentions is there.
+    fn resolve(&self) -> Result<(), String> {
+        let arguments = self.calls.iter().flat_map(|call| call.arguments.iter().map(|(_, kind)| (call.name.as_str(), kind)));
+        let fields = self.structures.iter().flat_map(|(name, structure)| {
+            structure.fields.iter().filter_map(|field| Some((name.as_str(), field.kind.as_ref()?)))
+        });
+        for (owner, kind) in arguments.chain(fields) {
+            let missing = match kind {
+                Type::Sets(names) => names.iter().find(|name| !self.sets.contains_key(*name)),
+                Type::Result(call) => Some(call).filter(|call| self.call(call).is_none()),
+                Type::Pointer(Pointer { target: Target::Structure(name), .. }) => {
+                    Some(name).filter(|name| !self.structures.contains_key(*name))
+                }
+                Type::Pointer(Pointer { target: Target::Scalar(_, names), .. }) => {
+                    names.iter().find(|name| !self.sets.contains_key(*name))
+                }
+                _ => None,
+            };
+            if let Some(name) = missing {
+                return Err(format!("{owner} mentions {name}, which there is not"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The lines of a text without remarks, those that go on joined.
+fn joined(text: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines().map(|line| line.split('#').next().unwrap_or("").trim_end()).filter(|line| !line.is_empty()) {
+        match lines.last_mut() {
+            Some(last) if line.starts_with(char::is_whitespace) => {
+                last.push(' ');
+                last.push_str(line.trim());
+            }
+            _ => lines.push(line.to_owned()),
+        }
+    }
+    lines
+}
+
+/// The parts of a text between separators that are not within parentheses.
+fn split(text: &str, separator: char) -> Vec<&str> {
+    let (mut parts, mut depth, mut start) = (Vec::new(), 0, 0);
+    for (at, c) in text.char_indices() {
+        match c {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            c if c == separator && depth == 0 => {
+                parts.push(text[start..at].trim());
+                start = at + c.len_utf8();
+            }
+            _ => {}
+        }
+    }
+    parts.push(text[start..].trim());
+    parts.retain(|part| !part.is_empty());
+    parts
+}
+
+fn number(text: &str) -> Result<i64, String> {
+    let (negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
+    let number = match digits.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None if digits.len() > 1 && digits.starts_with('0') => u64::from_str_radix(digits, 8),
+        None => digits.parse(),
+    };
+    let number = number.map_err(|_| format!("{text} is no number"))? as i64;
+    Ok(if negative { number.wrapping_neg() } else { number })
+}
+
+/// A member of a set: label, number, weight.
+fn member(text: &str) -> Result<(String, i64, usize), String> {
+    let (text, weight) = text.split_once('*').unwrap_or((text, "1"));
+    let (label, value) = text.split_once(':').unwrap_or((text, text));
+    let weight = weight.parse().map_err(|_| format!("{weight} is no weight"))?;
+    Ok((label.to_owned(), number(value)?, weight))
+}
+
+fn field(text: &str) -> Result<Field, String> {
+    let (text, compare) = match text.split_once('~') {
+        Some((text, "ignore")) => (text, Compare::Ignored),
+        Some((text, "zero")) => (text, Compare::Zero),
+        Some((text, "pid")) => (text, Compare::Pid),
+        Some((text, "address")) => (text, Compare::Address),
+        Some(_) => return Err("a field is compared ~ignore, ~zero, ~pid or ~address".into()),
+        None => (text, Compare::Exact),
+    };
+    let mut words = text.trim().splitn(3, ' ');
+    let (offset, width) = words.next().and_then(|word| word.split_once(':')).ok_or("a field begins with OFFSET:WIDTH")?;
+    let parse = |text: &str| text.parse().map_err(|_| format!("{text} is no number"));
+    let name = words.next().ok_or("a field has a name")?.to_owned();
+    let kind = words.next().map(str::trim).filter(|kind| *kind != "-").map(kind).transpose()?;
+    Ok(Field { offset: parse(offset)?, width: parse(width)?, name, kind, compare })
+}
+
+fn call(line: &str) -> Result<Call, String> {
+    let (line, errors) = line.split_once('!').unwrap_or((line, ""));
+    let (line, answer) = line.split_once("->").map_or((line, "int"), |(line, answer)| (line, answer.trim()));
+    let (head, arguments) =
+        line.trim().strip_suffix(')').and_then(|line| line.split_once('(')).ok_or("a call is NUMBER NAME(ARGUMENTS)")?;
+    let (call_number, name) = head.split_once(' ').ok_or("a call begins with its number")?;
+    let arguments = split(arguments, ',').into_iter().map(|argument| {
+        let (name, text) = argument.split_once(':').ok_or_else(|| format!("{argument} has no type"))?;
+        Ok((name.trim().to_owned(), kind(text.trim())?))
+    });
+    let words: Vec<_> = answer.split_whitespace().collect();
+    let answer = match words.as_slice() {
+        ["int"] => Answer::Exact,
+        ["fd", sort] => Answer::Descriptor((*sort).to_owned()),
+        ["fds", sort] => Answer::Descriptors((*sort).to_owned()),
+        ["pid"] => Answer::Pid,
+        ["someone"] => Answer::Someone,
+        ["truth"] => Answer::Truth,
+        ["address"] => Answer::Address,
+        ["ignore"] => Answer::Ignored,
+        _ => return Err(format!("`{answer}` is nothing that a call returns")),
+    };
+    let errors = errors.split_whitespace().map(|name| errno::number(name).ok_or_else(|| format!("{name} is no error")));
+    Ok(Call {
+        name: name.trim().to_owned(),
+        number: number(call_number)?,
+        arguments: arguments.collect::<Result<_, String>>()?,
+        answer,
+        errors: errors.collect::<Result<_, String>>()?,
+    })
+}
+
+fn kind(text: &str) -> Result<Type, String> {
+    let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+    let inner = |prefix: &str| text.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(')'));
+    if let Some(sorts) = inner("fd(") {
+        return Ok(Type::Descriptor(sorts.split_whitespace().map(str::to_owned).collect()));
+    }
+    if let Some(call) = inner("result(") {
+        return Ok(Type::Result(call.to_owned()));
+    }
+    Ok(match word.trim_end_matches('?') {
+        "fd" => Type::Descriptor(Vec::new()),
+        "path" => Type::Path,
+        "size" => Type::Size,
+        "count" => Type::Count,
+        "who" => Type::Who,
+        "port" => Type::Port,
+        "wait-ms" => Type::WaitMilliseconds,
+        "handler" => Type::Handler,
+        "restorer" => Type::Restorer,
+        "in" | "out" | "inout" => {
+            let (target, array) = rest.strip_suffix("[]").map_or((rest, false), |target| (target, true));
+            let (out, input) = (word.contains("out"), word.starts_with("in"));
+            Type::Pointer(Pointer { out, input, optional: word.ends_with('?'), target: target_of(target)?, array })
+        }
+        _ if number(text).is_ok() => Type::Constant(number(text)?),
+        _ if rest.is_empty() => Type::Sets(text.split('|').map(str::to_owned).collect()),
+        _ => return Err(format!("`{text}` is no type")),
+    })
+}
+
+fn target_of(text: &str) -> Result<Target, String> {
+    let scalar = |width: usize, rest: &str| {
+        let names = rest.trim_start_matches('(').trim_end_matches(')');
+        Target::Scalar(width, split(names, '|').into_iter().map(str::to_owned).collect())
+    };
+    Ok(match text {
+        "" => return Err("a pointer points to something".into()),
+        "bytes" => Target::Bytes,
+        "wait" => Target::Wait,
+        "wait-us" => Target::WaitMicroseconds,
+        _ => match (text.strip_prefix("u32"), text.strip_prefix("u64")) {
+            (Some(rest), _) => scalar(4, rest),
+            (_, Some(rest)) => scalar(8, rest),
+            _ => Target::Structure(text.to_owned()),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_are_right() {
+        let spec = Spec::builtin();
+        assert!(spec.areas.iter().all(|area| !area.calls.is_empty()));
+        assert!(spec.calls.iter().all(|call| call.arguments.len() <= 6));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        for (text, word) in [
+            ("1 f(a: b)", "b"),
+            ("use g", "g"),
+            ("1 f(a: in s)", "s"),
+            ("1 f() ! EFOO", "EFOO"),
+            ("flags f = ", "empty"),
+            ("1 f", "NUMBER"),
+        ] {
+            let why = Spec::parse(&[("area", text)]).map(drop).unwrap_err();
+            assert!(why.contains(word), "{text}: {why}");
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! `cargo xtask fuzz manage` inside the machine (`docs/fuzzing.md`): the verbs of `skerry`, at random, beside a model.
+//!
+//! `manage drive SEED SECONDS` runs on the supervisor; `manage guest …` is what runs in the instances.
+#![forbid(unsafe_code)]
+
+mod choose;
+mod drive;
+mod guest;
+mod lines;
+mod model;
+mod random;
+mod roots;
+mod spec;
+mod tool;
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        ["guest", words @ ..] => guest::run(words),
+        ["drive", seed, seconds] => drive::run(seed, seconds),
+        _ => (|| bail!("usage: manage drive SEED SECONDS"))(),
+    };
+    outcome.unwrap_or_else(|error| {
+        println!("manage: {error:#}");
+        ExitCode::from(99)
+    })
+}

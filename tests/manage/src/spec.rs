@@ -1,0 +1,273 @@
+//! What is asked for: instances, the programs in them, operations of the tool. Values only; `choose` makes them, `model` judges them.
+
+use std::fmt;
+
+use crate::lines;
+
+/// Where the programs are in the instances' file systems.
+pub(crate) const PROGRAM: &str = "/bin/manage";
+/// What a program says when it has got as far as it goes by itself.
+pub(crate) const READY: &[u8] = b"ready\n";
+
+/// What runs in an instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// Ends with this status.
+    Exit(u8),
+    /// Writes so many lines to each of its outputs, and ends.
+    Write { out: u32, err: u32, code: u8 },
+    /// Copies its input to its output, and ends.
+    Cat(u8),
+    /// Counts its input, and ends.
+    Count(u8),
+    /// Says that it is ready, and sleeps for ever.
+    Sleep,
+    /// Says that it is ready; tells of a signal that it has a handler for, and ends.
+    Trap(u8),
+    /// Writes lines without end.
+    Endless,
+    /// Makes its kernel fail in this way (`/proc/skerry/fault`).
+    Fault(&'static str),
+    /// Another file: not there, not to be executed.
+    File { path: &'static str, code: u8 },
+}
+
+/// What an instance sees as `/`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Root {
+    /// A folder with the program in it.
+    Folder,
+    /// The same as a tar archive.
+    Tar,
+    /// A folder with much beside the program.
+    Large,
+    /// What the tool refuses, and what it says.
+    Refused { path: &'static str, says: &'static str },
+    /// Archives that the tool does not look into, and the instance's kernel does.
+    Broken { path: &'static str },
+}
+
+/// What is created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Spec {
+    pub(crate) name: String,
+    pub(crate) cpus: u32,
+    /// As the tool is told, and in bytes.
+    pub(crate) memory: (String, u64),
+    pub(crate) root: Root,
+    pub(crate) program: Program,
+    /// Of its lines.
+    pub(crate) seed: u32,
+}
+
+/// Directory of the file systems, in the supervisor.
+pub(crate) const ROOTS: &str = "/tmp/manage";
+
+impl Root {
+    /// Its path in the supervisor.
+    pub(crate) fn path(self) -> String {
+        let name = match self {
+            Self::Folder => "root",
+            Self::Tar => "root.tar",
+            Self::Large => "large",
+            Self::Refused { path, .. } | Self::Broken { path } => path,
+        };
+        format!("{ROOTS}/{name}")
+    }
+}
+
+impl Program {
+    /// The command in the instance.
+    pub(crate) fn command(&self, seed: u32) -> Vec<String> {
+        let words: Vec<String> = match self {
+            Self::File { path, .. } => return vec![(*path).into()],
+            Self::Exit(code) => vec!["exit".into(), code.to_string()],
+            Self::Write { out, err, code } => {
+                vec!["write".into(), seed.to_string(), out.to_string(), err.to_string(), code.to_string()]
+            }
+            Self::Cat(code) => vec!["cat".into(), code.to_string()],
+            Self::Count(code) => vec!["count".into(), code.to_string()],
+            Self::Sleep => vec!["sleep".into()],
+            Self::Trap(code) => vec!["trap".into(), code.to_string()],
+            Self::Endless => vec!["endless".into(), seed.to_string()],
+            Self::Fault(name) => vec!["fault".into(), (*name).into()],
+        };
+        [PROGRAM.to_owned(), "guest".to_owned()].into_iter().chain(words).collect()
+    }
+
+    /// What it writes to its two outputs if it ends by itself, given this input; `None` if that is not known.
+    pub(crate) fn output(&self, seed: u32, input: &[u8]) -> Option<[Vec<u8>; 2]> {
+        Some(match self {
+            Self::Exit(_) | Self::File { .. } => [vec![], vec![]],
+            Self::Write { out, err, .. } => [lines::lines(seed, (*out).into()), lines::lines(!seed, (*err).into())],
+            Self::Cat(_) => [input.to_vec(), vec![]],
+            Self::Count(_) => [count(input).into_bytes(), vec![]],
+            Self::Sleep | Self::Trap(_) | Self::Endless | Self::Fault(_) => return None,
+        })
+    }
+}
+
+/// What [`Program::Count`] prints.
+pub(crate) fn count(input: &[u8]) -> String {
+    let sum = input.iter().fold(0u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)));
+    format!("{} {sum:016x}\n", input.len())
+}
+
+/// Who reads what the tool writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// As fast as it comes.
+    Fast,
+    /// A few bytes at a time, with pauses, at first.
+    Slow { piece: usize, pauses: u32 },
+    /// Begins when the program cannot write any more because nothing has room.
+    Late,
+    /// The tool itself is stopped and continued so often.
+    Stopped(u32),
+    /// Goes away after so many bytes.
+    Dies(usize),
+}
+
+/// One use of the tool, or several that belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    Create(Spec),
+    /// With this much input.
+    Run {
+        spec: Spec,
+        reader: Reader,
+        input: usize,
+        remove: bool,
+    },
+    RunDetached(Spec),
+    Start(String),
+    Stop(String),
+    StopForce(String),
+    Kill(String, Signal),
+    /// So many tools wait at the same time.
+    Wait(String, u32),
+    Logs(String),
+    /// Two readers follow, and the instance is halted by force: `attach`, or `logs -f`.
+    Follow {
+        name: String,
+        attach: bool,
+        reader: Reader,
+    },
+    Attach(String),
+    Inspect(String),
+    /// Waits until the program says so.
+    Ready(String),
+    Remove(String),
+    RemoveForce(String),
+    Prune,
+}
+
+/// A signal as the tool is told, and what it does to a program without a handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Signal {
+    pub(crate) name: &'static str,
+    pub(crate) number: u8,
+    /// It ends the program.
+    pub(crate) fatal: bool,
+    /// [`Program::Trap`] has a handler for it.
+    pub(crate) handled: bool,
+}
+
+/// How an operation is carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    Alone,
+    /// The tool is killed after so many microseconds.
+    Killed(u64),
+    /// By a user who may not.
+    AsNobody,
+}
+
+/// One step: what is done, all of it at the same time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    One(Op, How),
+    Race(Vec<Op>),
+}
+
+impl Spec {
+    /// The tool's arguments, from the options on.
+    fn arguments(&self) -> Vec<String> {
+        let options = ["--cpus", &self.cpus.to_string(), "--mem", &self.memory.0, "--rootfs", &self.root.path(), "--"];
+        let name = format!("--name={}", self.name);
+        let options = [name.as_str()].into_iter().chain(options).map(str::to_owned);
+        options.chain(self.program.command(self.seed)).collect()
+    }
+}
+
+impl Op {
+    /// The name it is about.
+    pub(crate) fn name(&self) -> Option<&str> {
+        match self {
+            Self::Create(spec) | Self::RunDetached(spec) | Self::Run { spec, .. } => Some(&spec.name),
+            Self::Start(name)
+            | Self::Stop(name)
+            | Self::StopForce(name)
+            | Self::Kill(name, _)
+            | Self::Wait(name, _)
+            | Self::Logs(name)
+            | Self::Follow { name, .. }
+            | Self::Attach(name)
+            | Self::Inspect(name)
+            | Self::Ready(name)
+            | Self::Remove(name)
+            | Self::RemoveForce(name) => Some(name),
+            Self::Prune => None,
+        }
+    }
+
+    /// The tool's arguments.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        match self {
+            Self::Create(spec) => [words(&["create"]), spec.arguments()].concat(),
+            Self::RunDetached(spec) => [words(&["run", "-d"]), spec.arguments()].concat(),
+            Self::Run { spec, remove: true, .. } => [words(&["run", "--rm"]), spec.arguments()].concat(),
+            Self::Run { spec, .. } => [words(&["run"]), spec.arguments()].concat(),
+            Self::Start(name) => words(&["start", name]),
+            Self::Stop(name) => words(&["stop", "--time", "2", name]),
+            Self::StopForce(name) => words(&["stop", "--force", name]),
+            Self::Kill(name, signal) => words(&["kill", "-s", signal.name, name]),
+            Self::Wait(name, _) => words(&["wait", name]),
+            Self::Logs(name) | Self::Ready(name) => words(&["logs", name]),
+            Self::Follow { name, attach: false, .. } => words(&["logs", "-f", name]),
+            Self::Follow { name, .. } | Self::Attach(name) => words(&["attach", "--no-stdin", name]),
+            Self::Inspect(name) => words(&["inspect", "--json", name]),
+            Self::Remove(name) => words(&["rm", name]),
+            Self::RemoveForce(name) => words(&["rm", "--force", name]),
+            Self::Prune => words(&["prune"]),
+        }
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "skerry {}", self.arguments().join(" "))?;
+        match self {
+            Self::Run { reader, input, .. } => write!(f, " (input {input}, reader {reader:?})"),
+            Self::Follow { reader, .. } => write!(f, " (two of them, reader {reader:?}, then stop --force)"),
+            Self::Wait(_, count) if *count > 1 => write!(f, " ({count} of them)"),
+            Self::Ready(_) => write!(f, " (until it is ready)"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One(op, How::Alone) => write!(f, "{op}"),
+            Self::One(op, How::Killed(after)) => write!(f, "{op}; killed after {after} us"),
+            Self::One(op, How::AsNobody) => write!(f, "{op}; as nobody"),
+            Self::Race(ops) => {
+                let ops: Vec<_> = ops.iter().map(Op::to_string).collect();
+                write!(f, "at the same time: {}", ops.join(" | "))
+            }
+        }
+    }
+}

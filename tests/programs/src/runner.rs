@@ -1,0 +1,196 @@
+//! Many checks in one boot: side by side where they do not disturb each other, and a hang costs nobody but the check that hangs.
+//!
+//! Each check is a process that leads a group of its own, with an empty directory, a time limit, and nothing to read. When it has ended, or its
+//! time is over, the whole group is killed and the next one begins.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use std::{io, thread};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{alone, checked};
+
+/// How long a killed process may take to end, on a machine that is emulated and busy.
+const DEATH: Duration = Duration::from_secs(60);
+/// What says where a check's result begins and ends; `cargo xtask test` looks for it, and no check prints it.
+const MARK: &str = "@@skerry-check@@";
+/// The status of a check whose time was over, as `timeout -s KILL` has it.
+const OVERDUE: i32 = 137;
+
+/// A line of the list: `NUMBER PROGRAM NAME`.
+struct Job {
+    number: String,
+    program: PathBuf,
+    name: String,
+}
+
+/// `machine-tests batch JOBS SECONDS LIST`: so many at a time, each for so long.
+pub fn run(arguments: [&str; 3]) -> ExitCode {
+    match as_first_process(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("batch: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The first process of an instance has to take in orphans, which checks wait for: that is left to a process of its own.
+fn as_first_process(arguments: [&str; 3]) -> Result<()> {
+    if std::process::id() != 1 {
+        return start(arguments);
+    }
+    let child = Command::new("/proc/self/exe").args(std::env::args().skip(1)).spawn()?.id();
+    loop {
+        let mut status = 0;
+        // SAFETY: the status is written to a variable of this function's.
+        let pid = checked(unsafe { libc::waitpid(-1, &mut status, 0) })?;
+        if pid as u32 == child {
+            ensure!(status == 0, "the runner ended with wait status {status:#x}");
+            return Ok(());
+        }
+    }
+}
+
+fn start([jobs, seconds, list]: [&str; 3]) -> Result<()> {
+    let (jobs, limit) = (jobs.parse()?, Duration::from_secs(seconds.parse()?));
+    let text = fs::read_to_string(list).with_context(|| format!("cannot read {list}"))?;
+    let all = text.lines().map(parse).collect::<Result<Vec<_>>>()?;
+    let (alone, mut others): (Vec<_>, Vec<_>) = all.into_iter().partition(|job| alone::is_alone(&job.name));
+    others.reverse();
+    let others = Mutex::new(others);
+    thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                while let Some(job) = next(&others) {
+                    report(&job, limit);
+                }
+            });
+        }
+    });
+    alone.iter().for_each(|job| report(job, limit));
+    Ok(())
+}
+
+fn parse(line: &str) -> Result<Job> {
+    let words: Vec<_> = line.split(' ').collect();
+    let &[number, program, name] = words.as_slice() else { anyhow::bail!("{line:?} is not `NUMBER PROGRAM NAME`") };
+    Ok(Job { number: number.into(), program: program.into(), name: name.into() })
+}
+
+fn next(jobs: &Mutex<Vec<Job>>) -> Option<Job> {
+    jobs.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop()
+}
+
+/// Runs a check, and prints what it printed and how it ended.
+fn report(job: &Job, limit: Duration) {
+    // Should the machine stop: what was going on.
+    say(&format!("\n{MARK} start {}\n", job.number));
+    let start = Instant::now();
+    let (output, status) = carry_out(job, limit).unwrap_or_else(|error| (format!("it could not be run: {error:#}"), 1));
+    let took = start.elapsed().as_millis();
+    say(&format!("\n{MARK} begin {}\n{output}\n{MARK} end {status} {took}\n", job.number));
+}
+
+/// All of it at once, so that nothing of another check comes in between.
+fn say(text: &str) {
+    let mut out = io::stdout().lock();
+    // Nobody reads any more: there is nobody to tell.
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+fn carry_out(job: &Job, limit: Duration) -> Result<(String, i32)> {
+    let directory = PathBuf::from(format!("/tmp/work-{}", job.number));
+    fs::create_dir_all(&directory)?;
+    let mut output = unnamed(&directory)?;
+    let mut child = Command::new(&job.program)
+        .arg(&job.name)
+        .current_dir(&directory)
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output.try_clone()?)
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("{}", job.program.display()))?;
+    let (complaint, status) = watch(&mut child, limit)?;
+    // What a check left here is not worth a failure.
+    let _ = fs::remove_dir_all(&directory);
+    let mut printed = Vec::new();
+    output.rewind()?;
+    output.read_to_end(&mut printed)?;
+    Ok((String::from_utf8_lossy(&printed).into_owned() + &complaint, status))
+}
+
+/// A file for what a check prints, which nobody else finds.
+fn unnamed(directory: &std::path::Path) -> Result<File> {
+    let path = directory.join("output");
+    let file = File::options().read(true).append(true).create_new(true).open(&path)?;
+    fs::remove_file(path)?;
+    Ok(file)
+}
+
+/// Waits for a check's end, or makes one: what is to be said of it if its time was over, and its status as shells show it.
+fn watch(child: &mut Child, limit: Duration) -> Result<(String, i32)> {
+    let pid = child.id() as i32;
+    // SAFETY: numbers only; nothing else has the descriptor.
+    let handle = unsafe { OwnedFd::from_raw_fd(checked(libc::syscall(libc::SYS_pidfd_open, pid, 0) as i32)?) };
+    let in_time = ends_within(&handle, limit)?;
+    let waits = if in_time { String::new() } else { format!("\nits processes when its time was over:\n{}", group(pid)) };
+    // Before it is waited for: until then no other group has its number.
+    // SAFETY: numbers only.
+    unsafe { libc::kill(-pid, libc::SIGKILL) };
+    if !ends_within(&handle, DEATH)? {
+        return Ok((format!("{waits}\nkilled, it does not end:\n{}", group(pid)), OVERDUE));
+    }
+    let status = child.wait()?;
+    let status = status.code().unwrap_or(128 + status.signal().unwrap_or(0));
+    Ok((waits, if in_time { status } else { OVERDUE }))
+}
+
+/// Whether the process of this descriptor ends before the time is over.
+fn ends_within(process: &OwnedFd, time: Duration) -> Result<bool> {
+    let end = Instant::now() + time;
+    loop {
+        let left = end.saturating_duration_since(Instant::now()).as_millis() as i32;
+        let mut polled = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure, which lives as long as the call.
+        match checked(unsafe { libc::poll(&mut polled, 1, left) }) {
+            Ok(0) if left == 0 => return Ok(false),
+            Ok(0) => {}
+            Ok(_) => return Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// What `/proc` says of the processes of a group.
+fn group(leader: i32) -> String {
+    let Ok(entries) = fs::read_dir("/proc") else { return String::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|&pid| group_of(pid) == Some(leader)).map(waits).collect()
+}
+
+fn group_of(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which may hold anything: state, parent, group.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(2)?.parse().ok()
+}
+
+/// Where a process's threads are.
+pub fn waits(pid: i32) -> String {
+    let mut text = String::new();
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return text };
+    for task in tasks.flatten() {
+        let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        text += &format!("{}\n{}\n{}\n", read("stat").trim(), read("syscall").trim(), read("stack").trim());
+    }
+    text
+}

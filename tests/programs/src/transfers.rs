@@ -1,0 +1,490 @@
+//! Transfers of every call that moves bytes, of sizes around those in which kernels move them, against an array: contents, counts and
+//! positions; and transfers that end early, by a buffer that is not there, a limit or a full pipe.
+
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::Check;
+use crate::calls::{Fd, call, fails, is, pair, pipe};
+use crate::credentials::in_child;
+
+pub const CHECKS: &[(&str, Check)] = &[
+    ("transfers-written-and-read", written_and_read),
+    ("transfers-in-pieces", in_pieces),
+    ("transfers-between-files", between_files),
+    ("transfers-through-pipes", through_pipes),
+    ("transfers-through-sockets", through_sockets),
+    ("transfers-that-end-in-a-fault", that_end_in_a_fault),
+    ("transfers-that-are-not-delivered", that_are_not_delivered),
+    ("transfers-up-to-a-limit", up_to_a_limit),
+    ("transfers-into-full-pipes", into_full_pipes),
+];
+
+const SIZES: [usize; 10] = [0, 1, 4095, 4096, 4097, 65_535, 65_536, 65_537, 300_000, 2 << 20];
+
+/// Bytes in which no part is like another.
+fn pattern(len: usize, seed: u32) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(2_654_435_761) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            state as u8
+        })
+        .collect()
+}
+
+fn file() -> Result<Fd> {
+    Fd::new(call!(SYS_memfd_create, c"transfers".as_ptr(), 0), "memfd_create")
+}
+
+fn position(fd: &Fd) -> i64 {
+    call!(SYS_lseek, fd.0, 0, libc::SEEK_CUR)
+}
+
+fn seek(fd: &Fd, to: usize) -> Result<()> {
+    is(call!(SYS_lseek, fd.0, to, libc::SEEK_SET), to as i64, "lseek")
+}
+
+/// That a file has these contents, as one read tells.
+fn holds(fd: &Fd, expected: &[u8]) -> Result<()> {
+    // SAFETY: all zeroes is a stat.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    is(call!(SYS_fstat, fd.0, &raw mut stat), 0, "fstat")?;
+    ensure!(stat.st_size == expected.len() as i64, "it has {} bytes, not {}", stat.st_size, expected.len());
+    let address = call!(SYS_mmap, 0, expected.len().max(1), libc::PROT_READ, libc::MAP_SHARED, fd.0, 0);
+    ensure!(address > 0, "mmap: {address}");
+    // SAFETY: the mapping is as long as the file.
+    let found = unsafe { std::slice::from_raw_parts(address as *const u8, expected.len()) };
+    let differs = found.iter().zip(expected).position(|(found, expected)| found != expected);
+    is(call!(SYS_munmap, address, expected.len().max(1)), 0, "munmap")?;
+    ensure!(differs.is_none(), "byte {differs:?} differs");
+    Ok(())
+}
+
+fn same(found: &[u8], expected: &[u8]) -> Result<()> {
+    let differs = found.iter().zip(expected).position(|(found, expected)| found != expected);
+    ensure!(found.len() == expected.len() && differs.is_none(), "{} bytes of {}, byte {differs:?}", found.len(), expected.len());
+    Ok(())
+}
+
+/// A file with an array beside it.
+struct Model {
+    fd: Fd,
+    bytes: Vec<u8>,
+}
+
+impl Model {
+    fn new() -> Result<Self> {
+        Ok(Self { fd: file()?, bytes: Vec::new() })
+    }
+
+    fn put(&mut self, at: usize, data: &[u8]) {
+        if !data.is_empty() {
+            self.bytes.resize(self.bytes.len().max(at + data.len()), 0);
+            self.bytes[at..at + data.len()].copy_from_slice(data);
+        }
+    }
+
+    fn part(&self, at: usize, len: usize) -> &[u8] {
+        &self.bytes[at.min(self.bytes.len())..(at + len).min(self.bytes.len())]
+    }
+}
+
+fn written_and_read() -> Result<()> {
+    for size in SIZES {
+        // The largest takes an emulator long, and one place for it is enough.
+        for at in [1, 0, 4096, 70_001].into_iter().take(if size > 300_000 { 1 } else { 4 }) {
+            let mut model = Model::new()?;
+            let (data, other) = (pattern(size, 1), pattern(size, 2));
+            seek(&model.fd, at)?;
+            is(call!(SYS_write, model.fd.0, data.as_ptr(), size), size as i64, "write")?;
+            model.put(at, &data);
+            is(position(&model.fd), (at + size) as i64, "the position after write")?;
+            holds(&model.fd, &model.bytes).with_context(|| format!("write of {size} at {at}"))?;
+            // Elsewhere, and the position stays.
+            let there = at + size / 2;
+            is(call!(SYS_pwrite64, model.fd.0, other.as_ptr(), size, there), size as i64, "pwrite64")?;
+            model.put(there, &other);
+            is(position(&model.fd), (at + size) as i64, "the position after pwrite64")?;
+            holds(&model.fd, &model.bytes).with_context(|| format!("pwrite64 of {size} at {there}"))?;
+            let mut buffer = vec![0u8; size];
+            let expected = model.part(there, size).to_vec();
+            is(call!(SYS_pread64, model.fd.0, buffer.as_mut_ptr(), size, there), expected.len() as i64, "pread64")?;
+            same(&buffer[..expected.len()], &expected).context("pread64")?;
+            seek(&model.fd, there + 1)?;
+            let expected = model.part(there + 1, size).to_vec();
+            is(call!(SYS_read, model.fd.0, buffer.as_mut_ptr(), size), expected.len() as i64, "read to the end")?;
+            same(&buffer[..expected.len()], &expected).context("read")?;
+            is(position(&model.fd), (there + 1 + expected.len()) as i64, "the position after read")?;
+        }
+    }
+    Ok(())
+}
+
+fn vector(data: &[u8], lengths: &[usize]) -> Vec<libc::iovec> {
+    let mut at = 0;
+    lengths
+        .iter()
+        .map(|&len| {
+            let entry = libc::iovec { iov_base: data[at..].as_ptr().cast_mut().cast(), iov_len: len };
+            at += len;
+            entry
+        })
+        .collect()
+}
+
+/// Ways to divide bytes among buffers.
+const DIVISIONS: [&[usize]; 6] = [
+    &[],
+    &[0, 0, 1, 0],
+    &[1, 4095, 1, 4096, 0, 4097],
+    &[65_536, 1, 65_536],
+    &[3, 131_071, 7, 65_537, 100],
+    &[300_000, 0, 300_001],
+];
+
+fn in_pieces() -> Result<()> {
+    for lengths in DIVISIONS {
+        let size: usize = lengths.iter().sum();
+        let mut model = Model::new()?;
+        let data = pattern(size, 3);
+        let from = vector(&data, lengths);
+        let mut buffer = vec![0u8; size];
+        let to = vector(&buffer, lengths);
+        let count = from.len();
+        is(call!(SYS_writev, model.fd.0, from.as_ptr(), count), size as i64, "writev")?;
+        model.put(0, &data);
+        is(call!(SYS_pwritev, model.fd.0, from.as_ptr(), count, 777, 0), size as i64, "pwritev")?;
+        model.put(777, &data);
+        is(call!(SYS_pwritev2, model.fd.0, from.as_ptr(), count, 99_999, 0, 0), size as i64, "pwritev2")?;
+        model.put(99_999, &data);
+        is(position(&model.fd), size as i64, "the position")?;
+        is(call!(SYS_pwritev2, model.fd.0, from.as_ptr(), count, -1i64, -1i64, 0), size as i64, "pwritev2 at the position")?;
+        model.put(size, &data);
+        is(position(&model.fd), 2 * size as i64, "the position after pwritev2")?;
+        let end = model.bytes.len();
+        is(call!(SYS_pwritev2, model.fd.0, from.as_ptr(), count, 0, 0, libc::RWF_APPEND), size as i64, "RWF_APPEND")?;
+        model.put(end, &data);
+        holds(&model.fd, &model.bytes).with_context(|| format!("{lengths:?}"))?;
+        let mut read = |result: i64, at: usize, what: &str| -> Result<()> {
+            let expected = model.part(at, size);
+            is(result, expected.len() as i64, what)?;
+            same(&buffer[..expected.len()], expected).context(what.to_owned())?;
+            buffer.fill(0);
+            Ok(())
+        };
+        seek(&model.fd, 777)?;
+        read(call!(SYS_readv, model.fd.0, to.as_ptr(), count), 777, "readv")?;
+        read(call!(SYS_preadv, model.fd.0, to.as_ptr(), count, end, 0), end, "preadv")?;
+        read(call!(SYS_preadv2, model.fd.0, to.as_ptr(), count, end + 5, 0, 0), end + 5, "preadv2")?;
+        is(position(&model.fd), (777 + size) as i64, "the position after preadv2")?;
+    }
+    Ok(())
+}
+
+fn between_files() -> Result<()> {
+    for size in SIZES {
+        let places = [(1usize, 4095usize), (0, 0), (4097, 3)];
+        for (from_at, to_at) in places.into_iter().take(if size > 300_000 { 1 } else { 3 }) {
+            let (mut from, mut to) = (Model::new()?, Model::new()?);
+            let data = pattern(size + from_at + 10, 4);
+            is(call!(SYS_pwrite64, from.fd.0, data.as_ptr(), data.len(), 0), data.len() as i64, "pwrite64")?;
+            from.put(0, &data);
+            // With offsets, and then with positions.
+            let (mut a, mut b) = (from_at as i64, to_at as i64);
+            let done = call!(SYS_copy_file_range, from.fd.0, &raw mut a, to.fd.0, &raw mut b, size, 0);
+            is(done, size as i64, "copy_file_range")?;
+            to.put(to_at, from.part(from_at, size));
+            ensure!((a, b) == ((from_at + size) as i64, (to_at + size) as i64), "copy_file_range leaves {a} and {b}");
+            is(position(&from.fd) + position(&to.fd), 0, "the positions after copy_file_range")?;
+            holds(&to.fd, &to.bytes).with_context(|| format!("copy_file_range of {size} from {from_at} to {to_at}"))?;
+            seek(&to.fd, to_at + size / 3)?;
+            let mut a = from_at as i64;
+            is(call!(SYS_sendfile, to.fd.0, from.fd.0, &raw mut a, size), size as i64, "sendfile")?;
+            to.put(to_at + size / 3, from.part(from_at, size));
+            is(position(&to.fd), (to_at + size / 3 + size) as i64, "the position after sendfile")?;
+            ensure!(a == (from_at + size) as i64, "sendfile leaves {a}");
+            seek(&from.fd, from_at + 5)?;
+            let rest = size + 5;
+            is(call!(SYS_sendfile, to.fd.0, from.fd.0, 0, size + 100), rest as i64, "sendfile to the end")?;
+            let at = to_at + size / 3 + size;
+            to.put(at, from.part(from_at + 5, rest));
+            is(position(&from.fd), data.len() as i64, "the position after sendfile to the end")?;
+            holds(&to.fd, &to.bytes).with_context(|| format!("sendfile of {size} from {from_at} to {to_at}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Moves `size` bytes by `step`, which is told how many are left.
+fn steps(size: usize, mut step: impl FnMut(usize) -> i64) -> Result<()> {
+    let mut left = size;
+    while left > 0 {
+        let moved = step(left);
+        ensure!((1..=left as i64).contains(&moved), "{moved} of {left}");
+        left -= moved as usize;
+    }
+    Ok(())
+}
+
+fn read_all(fd: i32, len: usize) -> Result<Vec<u8>> {
+    let mut found = vec![0u8; len];
+    let mut done = 0;
+    while done < len {
+        match call!(SYS_read, fd, found[done..].as_mut_ptr(), len - done) {
+            0 => break,
+            n @ 1.. => done += n as usize,
+            error => is(error, 0, "read")?,
+        }
+    }
+    found.truncate(done);
+    Ok(found)
+}
+
+fn through_pipes() -> Result<()> {
+    for size in SIZES {
+        let data = pattern(size, 5);
+        let source = file()?;
+        is(call!(SYS_write, source.0, data.as_ptr(), size), size as i64, "write")?;
+        // Written here, and there spliced into a file; spliced out of a file there, and read here.
+        let [reader, writer] = pipe(0)?;
+        let target = file()?;
+        thread::scope(|scope| {
+            let (reader, target) = (&reader, &target);
+            let moves = scope.spawn(move || steps(size, |left| call!(SYS_splice, reader.0, 0, target.0, 0, left, 0)));
+            is(call!(SYS_write, writer.0, data.as_ptr(), size), size as i64, "write into a pipe")?;
+            moves.join().map_err(|_| anyhow::anyhow!("the thread panicked"))?
+        })?;
+        holds(&target, &data).with_context(|| format!("{size} bytes through a pipe"))?;
+        is(position(&target), size as i64, "the position after splice")?;
+        thread::scope(|scope| {
+            let (writer, source) = (&writer, &source);
+            let mut offset = 0i64;
+            let moves =
+                scope.spawn(move || steps(size, |left| call!(SYS_splice, source.0, &raw mut offset, writer.0, 0, left, 0)));
+            let found = read_all(reader.0, size)?;
+            moves.join().map_err(|_| anyhow::anyhow!("the thread panicked"))??;
+            same(&found, &data).with_context(|| format!("{size} bytes out of a file"))
+        })?;
+        // Copied from pipe to pipe and still there.
+        let part = &data[..size.min(40_000)];
+        if !part.is_empty() {
+            let [copied, copies] = pipe(0)?;
+            is(call!(SYS_write, writer.0, part.as_ptr(), part.len()), part.len() as i64, "write")?;
+            is(call!(SYS_tee, reader.0, copies.0, part.len(), 0), part.len() as i64, "tee")?;
+            same(&read_all(copied.0, part.len())?, part).context("tee's copy")?;
+            same(&read_all(reader.0, part.len())?, part).context("tee's original")?;
+        }
+    }
+    Ok(())
+}
+
+fn through_sockets() -> Result<()> {
+    use std::os::fd::AsRawFd;
+    for size in SIZES {
+        let data = pattern(size, 6);
+        let source = file()?;
+        is(call!(SYS_write, source.0, data.as_ptr(), size), size as i64, "write")?;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+        let near = std::net::TcpStream::connect(listener.local_addr()?)?;
+        let far = listener.accept()?.0;
+        let local = pair(libc::SOCK_STREAM)?;
+        for (near, far, what) in [(near.as_raw_fd(), far.as_raw_fd(), "TCP"), (local[0].0, local[1].0, "AF_UNIX")] {
+            thread::scope(|scope| {
+                let (data, source) = (&data, &source);
+                let send = move || -> Result<()> {
+                    is(call!(SYS_sendto, near, data.as_ptr(), size, 0, 0, 0), size as i64, "sendto")?;
+                    let lengths = [size / 3, 0, size - size / 3];
+                    let iov = vector(data, &lengths);
+                    // SAFETY: a message without anything is one.
+                    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+                    (message.msg_iov, message.msg_iovlen) = (iov.as_ptr().cast_mut(), 3);
+                    is(call!(SYS_sendmsg, near, &raw const message, 0), size as i64, "sendmsg")?;
+                    let mut offset = 0i64;
+                    steps(size, |left| call!(SYS_sendfile, near, source.0, &raw mut offset, left))
+                };
+                let sends = scope.spawn(move || {
+                    let sent = send();
+                    if sent.is_err() {
+                        // So that the receiver does not wait for what will not come, and the error is seen.
+                        call!(SYS_shutdown, near, libc::SHUT_WR);
+                    }
+                    sent
+                });
+                let receive = |call: &str| -> Result<()> {
+                    let mut found = vec![0u8; size];
+                    let mut got = 0;
+                    while got < size {
+                        let rest = &mut found[got..];
+                        let more = call!(SYS_recvfrom, far, rest.as_mut_ptr(), rest.len(), libc::MSG_WAITALL, 0, 0);
+                        ensure!(more > 0, "recvfrom: {more} after {got}");
+                        got += more as usize;
+                    }
+                    same(&found, data).with_context(|| format!("{call} of {size} over {what}"))
+                };
+                let received = ["sendto", "sendmsg", "sendfile"].into_iter().try_for_each(receive);
+                if received.is_err() {
+                    // So that the sender does not wait for room.
+                    call!(SYS_shutdown, far, libc::SHUT_RDWR);
+                }
+                let sent = sends.join().map_err(|_| anyhow::anyhow!("the thread panicked"))?;
+                received.with_context(|| format!("the sender: {sent:?}")).and(sent)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Two pages, of which only the first is there.
+struct Edge(usize);
+
+impl Edge {
+    fn new() -> Result<Self> {
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let address = call!(SYS_mmap, 0, 8192, prot, flags, -1i32, 0);
+        ensure!(address > 0, "mmap: {address}");
+        is(call!(SYS_munmap, address + 4096, 4096), 0, "munmap")?;
+        Ok(Self(address as usize))
+    }
+
+    /// An address behind which `len` bytes are there.
+    fn before(&self, len: usize) -> usize {
+        self.0 + 4096 - len
+    }
+
+    /// The last bytes that are there.
+    fn last(&self, len: usize) -> Vec<u8> {
+        // SAFETY: they are in the first page, which nobody else uses.
+        unsafe { std::slice::from_raw_parts(self.before(len) as *const u8, len) }.to_vec()
+    }
+}
+
+fn entry(address: usize, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: std::ptr::without_provenance_mut(address), iov_len: len }
+}
+
+fn that_end_in_a_fault() -> Result<()> {
+    let edge = Edge::new()?;
+    let size = 200_000;
+    let data = pattern(size, 7);
+    for good in [1usize, 17, 300, 4096] {
+        // One buffer of which only the first bytes are there.
+        let mut model = Model::new()?;
+        let fd = model.fd.0;
+        is(call!(SYS_write, fd, edge.before(good), good + 1000), good as i64, &format!("write of {good} and a fault"))?;
+        model.put(0, &edge.last(good));
+        is(position(&model.fd), good as i64, "the position")?;
+        is(call!(SYS_pwrite64, fd, edge.before(good), good + 1000, 10), good as i64, "pwrite64")?;
+        model.put(10, &edge.last(good));
+        holds(&model.fd, &model.bytes)?;
+        seek(&model.fd, 0)?;
+        is(call!(SYS_write, fd, data.as_ptr(), size), size as i64, "write")?;
+        model.put(0, &data);
+        seek(&model.fd, 3)?;
+        is(call!(SYS_read, fd, edge.before(good), good + 1000), good as i64, &format!("read of {good} and a fault"))?;
+        is(position(&model.fd), 3 + good as i64, "the position after read")?;
+        is(call!(SYS_pread64, fd, edge.before(good), good + 1000, 50), good as i64, "pread64")?;
+        fails(call!(SYS_read, fd, edge.before(0), 8), libc::EFAULT, "read of a fault")?;
+        fails(call!(SYS_read, fd, edge.before(0), 1), libc::EFAULT, "read of a byte that is a fault")?;
+        fails(call!(SYS_read, fd, edge.before(0), 8000), libc::EFAULT, "read of a larger fault")?;
+        is(position(&model.fd), 3 + good as i64, "the position after reads of nothing")?;
+        // Several buffers, behind a chunk or two.
+        for len in [1, 5000, 65_536, 70_000, 140_000] {
+            let mut buffer = vec![0u8; len];
+            let iov = [entry(buffer.as_mut_ptr() as usize, len), entry(edge.before(good), good + 9), entry(8, 100)];
+            let expected = (len + good) as i64;
+            is(call!(SYS_preadv, fd, iov.as_ptr(), 3, 0, 0), expected, &format!("preadv of {len}, {good} and a fault"))?;
+            same(&buffer, &data[..len])?;
+            seek(&model.fd, 0)?;
+            is(call!(SYS_readv, fd, iov.as_ptr(), 3), expected, "readv")?;
+            is(position(&model.fd), expected, "the position after readv")?;
+            let other = Model::new()?;
+            is(call!(SYS_writev, other.fd.0, iov.as_ptr(), 3), expected, &format!("writev of {len}, {good} and a fault"))?;
+            is(position(&other.fd), expected, "the position after writev")?;
+            let mut whole = data[..len].to_vec();
+            whole.extend(edge.last(good));
+            holds(&other.fd, &whole)?;
+        }
+    }
+    Ok(())
+}
+
+/// What cannot be delivered is not lost.
+fn that_are_not_delivered() -> Result<()> {
+    let edge = Edge::new()?;
+    let [reader, writer] = pipe(libc::O_NONBLOCK)?;
+    let [near, far] = pair(libc::SOCK_STREAM | libc::SOCK_NONBLOCK)?;
+    for (from, to, what) in [(writer.0, reader.0, "a pipe"), (near.0, far.0, "a socket")] {
+        is(call!(SYS_write, from, c"0123456789".as_ptr(), 10), 10, "write")?;
+        for len in [1, 8, 10, 300, 70_000] {
+            fails(call!(SYS_read, to, edge.before(0), len), libc::EFAULT, &format!("read of {len} from {what}"))?;
+        }
+        let mut text = [0u8; 16];
+        is(call!(SYS_read, to, text.as_mut_ptr(), 16), 10, &format!("read from {what} afterwards"))?;
+        same(&text[..10], b"0123456789")?;
+        fails(call!(SYS_write, from, edge.before(0), 10), libc::EFAULT, &format!("write of nothing into {what}"))?;
+        fails(call!(SYS_read, to, text.as_mut_ptr(), 16), libc::EAGAIN, &format!("read of nothing from {what}"))?;
+    }
+    // Into a pipe a small write goes in whole or not at all.
+    fails(call!(SYS_write, writer.0, edge.before(10), 20), libc::EFAULT, "write of half a message")?;
+    fails(call!(SYS_read, reader.0, edge.before(10), 10), libc::EAGAIN, "read of half a message")
+}
+
+fn up_to_a_limit() -> Result<()> {
+    in_child(|| {
+        let limit = 100_000usize;
+        let words = [limit as u64; 2];
+        is(call!(SYS_prlimit64, 0, libc::RLIMIT_FSIZE, words.as_ptr(), 0), 0, "prlimit64")?;
+        // SAFETY: ignoring a signal is always sound.
+        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+        let data = pattern(300_000, 8);
+        let source = Model::new()?;
+        is(call!(SYS_write, source.fd.0, data.as_ptr(), data.len()), limit as i64, "write beyond the limit")?;
+        is(position(&source.fd), limit as i64, "the position")?;
+        holds(&source.fd, &data[..limit])?;
+        fails(call!(SYS_write, source.fd.0, data.as_ptr(), 1), libc::EFBIG, "write at the limit")?;
+        is(call!(SYS_write, source.fd.0, data.as_ptr(), 0), 0, "write of nothing at the limit")?;
+        is(call!(SYS_pwrite64, source.fd.0, data.as_ptr(), 50, limit - 1), 1, "pwrite64 across the limit")?;
+        fails(call!(SYS_pwrite64, source.fd.0, data.as_ptr(), 1, limit), libc::EFBIG, "pwrite64 at the limit")?;
+        fails(call!(SYS_ftruncate, source.fd.0, limit + 1), libc::EFBIG, "ftruncate beyond the limit")?;
+        fails(call!(SYS_fallocate, source.fd.0, 0, 0, limit + 1), libc::EFBIG, "fallocate beyond the limit")?;
+        // The calls that copy between files stop there, too.
+        let target = file()?;
+        seek(&target, limit - 10)?;
+        let mut offset = 0i64;
+        is(call!(SYS_sendfile, target.0, source.fd.0, &raw mut offset, 1000), 10, "sendfile across the limit")?;
+        ensure!(offset == 10, "sendfile leaves {offset}");
+        fails(call!(SYS_sendfile, target.0, source.fd.0, &raw mut offset, 1000), libc::EFBIG, "sendfile at the limit")?;
+        let (mut a, mut b) = (0i64, limit as i64 - 20);
+        is(call!(SYS_copy_file_range, source.fd.0, &raw mut a, target.0, &raw mut b, 1000, 0), 20, "copy_file_range")?;
+        let at_limit = call!(SYS_copy_file_range, source.fd.0, &raw mut a, target.0, &raw mut b, 1000, 0);
+        fails(at_limit, libc::EFBIG, "copy_file_range at the limit")?;
+        let [reader, writer] = pipe(0)?;
+        is(call!(SYS_write, writer.0, data.as_ptr(), 500), 500, "write into a pipe")?;
+        let mut b = limit as i64 - 30;
+        is(call!(SYS_splice, reader.0, 0, target.0, &raw mut b, 500, 0), 30, "splice across the limit")?;
+        fails(call!(SYS_splice, reader.0, 0, target.0, &raw mut b, 500, 0), libc::EFBIG, "splice at the limit")?;
+        is(call!(SYS_read, reader.0, vec![0u8; 1000].as_mut_ptr(), 1000), 470, "what is left in the pipe")
+    })
+}
+
+fn into_full_pipes() -> Result<()> {
+    let [reader, writer] = pipe(libc::O_NONBLOCK)?;
+    let data = pattern(300_000, 9);
+    is(call!(SYS_write, writer.0, data.as_ptr(), data.len()), 65_536, "write into an empty pipe")?;
+    fails(call!(SYS_write, writer.0, data.as_ptr(), 1), libc::EAGAIN, "write into a full pipe")?;
+    same(&read_all(reader.0, 65_536)?, &data[..65_536])?;
+    let source = file()?;
+    is(call!(SYS_write, source.0, data.as_ptr(), data.len()), data.len() as i64, "write")?;
+    let mut offset = 0i64;
+    is(call!(SYS_splice, source.0, &raw mut offset, writer.0, 0, data.len(), 0), 65_536, "splice into an empty pipe")?;
+    ensure!(offset == 65_536, "splice leaves {offset}");
+    fails(call!(SYS_splice, source.0, &raw mut offset, writer.0, 0, 1, 0), libc::EAGAIN, "splice into a full pipe")?;
+    ensure!(offset == 65_536, "and leaves {offset}");
+    same(&read_all(reader.0, 65_536)?, &data[..65_536])?;
+    is(call!(SYS_sendfile, writer.0, source.0, &raw mut offset, data.len()), 65_536, "sendfile into an empty pipe")?;
+    same(&read_all(reader.0, 65_536)?, &data[65_536..131_072])
+}

@@ -1,0 +1,372 @@
+//! `cargo xtask diff`: the same short programs of system calls on Linux and on Skerry, and what differs (`docs/differential.md`).
+
+mod document;
+mod known;
+mod machine;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use differential::generate;
+use differential::minimise;
+use differential::program::Program;
+use differential::record::{Difference, difference};
+use differential::spec::Spec;
+
+use crate::vm::{Kernel, Machine};
+use crate::{bench, build, fuzz, paths};
+
+use known::Known;
+use machine::Runner;
+
+/// Programs that are sent at once.
+const BATCH: u64 = 64;
+/// Programs that a search for the simplest form may run.
+const TRIES: usize = 300;
+/// How often a difference must show again to count.
+const REPEATS: usize = 2;
+
+/// Run programs of system calls on Linux and on Skerry and show what differs
+#[derive(Args)]
+pub struct Arguments {
+    /// How long, in seconds after both machines are up
+    #[arg(long, default_value_t = 60, value_name = "N")]
+    seconds: u64,
+    /// Stop after so many programs of each area, however long that takes
+    #[arg(long, value_name = "N")]
+    programs: Option<u64>,
+    /// Where the programs come from; a random one if none is given
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// Only calls of this area of `tests/differential/spec`; may be repeated
+    #[arg(long, value_name = "AREA")]
+    area: Vec<String>,
+    /// Processors of both machines
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    cpus: u32,
+    /// Run this program instead, and show both records
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// Do not search for the simplest form of a program that differs
+    #[arg(long)]
+    whole: bool,
+    /// Write what has been seen of each call into docs/coverage.md
+    #[arg(long)]
+    document: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a run found.
+#[derive(Default, serde::Serialize)]
+pub struct Found {
+    seed: u64,
+    programs: u64,
+    /// Programs by known difference.
+    known: BTreeMap<String, u64>,
+    /// Programs that did differently when they were run again, by what differed between two runs on one kernel.
+    unsteady: BTreeMap<String, String>,
+    /// What differs, and a program that shows it.
+    differences: BTreeMap<String, String>,
+}
+
+impl Found {
+    /// A line that sums the run up.
+    pub fn summary(&self) -> String {
+        let known: u64 = self.known.values().sum();
+        format!(
+            "seed {}: {} programs, {} differences; {known} programs with {} known ones, {} unsteady",
+            self.seed,
+            self.programs,
+            self.differences.len(),
+            self.known.len(),
+            self.unsteady.len()
+        )
+    }
+
+    /// Whether there is nothing new.
+    pub fn is_clean(&self) -> bool {
+        self.differences.is_empty()
+    }
+}
+
+/// How to run.
+pub struct Options {
+    /// Seconds; without meaning where `programs` is given.
+    pub seconds: u64,
+    /// Programs of each area.
+    pub programs: Option<u64>,
+    /// The seed.
+    pub seed: u64,
+    /// The areas; all if there are none.
+    pub areas: Vec<String>,
+    /// Processors.
+    pub cpus: u32,
+    /// Whether programs are simplified.
+    pub minimised: bool,
+}
+
+/// Carries out `cargo xtask diff`.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let options = Options {
+        seconds: arguments.seconds,
+        programs: arguments.programs,
+        seed: arguments.seed.unwrap_or_else(fuzz::random_seed),
+        areas: arguments.area.clone(),
+        cpus: arguments.cpus,
+        minimised: !arguments.whole,
+    };
+    let logs = paths::target().join("diff");
+    fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
+    let machine = |name: &str| Machine { log: logs.join(format!("{name}-{}.log", std::process::id())), ..Machine::default() };
+    let mut pair = Pair::new(&options, &machine)?;
+    if let Some(path) = &arguments.program {
+        return pair.show(&fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?);
+    }
+    let found = pair.explore(&options, &mut |line| println!("{line}"))?;
+    if arguments.document {
+        document::write(&pair.spec, &pair.seen)?;
+    }
+    if arguments.json {
+        println!("{}", serde_json::to_string(&found)?);
+    } else {
+        found.unsteady.iter().for_each(|(what, program)| println!("unsteady: {what}: {program}"));
+        println!("{}", found.summary());
+    }
+    Ok(ExitCode::from(u8::from(!found.is_clean())))
+}
+
+/// The two machines, and what is known.
+pub struct Pair {
+    spec: Spec,
+    linux: Runner,
+    skerry: Runner,
+    known: Known,
+    /// Items of the coverage that both kernels have shown.
+    seen: BTreeSet<usize>,
+}
+
+impl Pair {
+    /// Machines of the same description, not yet booted.
+    pub fn new(options: &Options, machine: &impl Fn(&str) -> Machine) -> Result<Self> {
+        let executor = build::diff_executor()?;
+        let image = bench::newest_linux()?;
+        let prepared = |name: &str, kernel: Kernel| {
+            let mut machine = machine(name);
+            machine.kernel = kernel;
+            machine.hardware.cpus = options.cpus;
+            machine.hardware.memory = "1G".into();
+            machine
+        };
+        let linux = prepared("linux", Kernel::Linux(image));
+        let mut skerry = prepared("skerry", Kernel::Skerry);
+        skerry.append = format!("supervisor_cpus={}", options.cpus);
+        skerry.prepare()?;
+        Ok(Self {
+            spec: Spec::builtin(),
+            linux: Runner::new("Linux", linux, &executor),
+            skerry: Runner::new("Skerry", skerry, &executor),
+            known: Known::read()?,
+            seen: BTreeSet::new(),
+        })
+    }
+
+    /// Runs random programs until the time is over.
+    pub fn explore(&mut self, options: &Options, tell: &mut dyn FnMut(String)) -> Result<Found> {
+        let areas: Vec<String> = match options.areas.as_slice() {
+            [] => self.spec.areas.iter().map(|area| area.name.clone()).collect(),
+            some => some.to_vec(),
+        };
+        for area in &areas {
+            ensure!(self.spec.area(area).is_some(), "there is no area {area}; tests/differential/spec has a file for each");
+        }
+        let mut found = Found { seed: options.seed, ..Found::default() };
+        // Both boot, side by side, before the time counts.
+        self.skerry.send("coverage")?;
+        self.linux.ask("coverage")?;
+        while self.skerry.line()?.is_some() {}
+        let start = Instant::now();
+        for round in 0.. {
+            let area = &areas[round as usize % areas.len()];
+            let first = round / areas.len() as u64 * BATCH;
+            let over = match options.programs {
+                Some(programs) => first >= programs,
+                None => start.elapsed() >= Duration::from_secs(options.seconds),
+            };
+            if over {
+                break;
+            }
+            for index in self.batch(area, options.seed, first, &mut found, tell)? {
+                self.examine(area, index, options, &mut found, tell)?;
+            }
+        }
+        self.collect_coverage()?;
+        Ok(found)
+    }
+
+    /// Runs a batch; returns the programs that differ.
+    fn batch(&mut self, area: &str, seed: u64, first: u64, found: &mut Found, tell: &mut dyn FnMut(String)) -> Result<Vec<u64>> {
+        let command = format!("range {area} {seed} {first} {BATCH}");
+        self.linux.send(&command)?;
+        let ours = self.skerry.send(&command).map(|()| Vec::new());
+        let mut theirs = Vec::new();
+        while let Some(line) = self.linux.line()? {
+            theirs.push(line);
+        }
+        let mut ours = ours.unwrap_or_default();
+        loop {
+            match self.skerry.line() {
+                Ok(Some(line)) => ours.push(line),
+                Ok(None) => break,
+                Err(error) => {
+                    let program = self.program(area, seed, first + ours.len() as u64)?;
+                    tell(format!("DIED: {error:#}\nin this program:\n{program}"));
+                    found.differences.insert(format!("the kernel died in {area}"), program.to_string());
+                    break;
+                }
+            }
+        }
+        found.programs += ours.len() as u64;
+        let differ = ours.iter().zip(&theirs).enumerate().filter(|(_, (ours, theirs))| ours != theirs);
+        Ok(differ.map(|(index, _)| first + index as u64).collect())
+    }
+
+    fn program(&self, area: &str, seed: u64, index: u64) -> Result<Program> {
+        let area = self.spec.area(area).context("no such area")?;
+        Ok(generate::program(&self.spec, area, seed, index))
+    }
+
+    /// Looks closer at a program that did not do the same on both kernels.
+    fn examine(
+        &mut self,
+        area: &str,
+        index: u64,
+        options: &Options,
+        found: &mut Found,
+        tell: &mut dyn FnMut(String),
+    ) -> Result<()> {
+        let program = self.program(area, options.seed, index)?;
+        let difference = match self.steady_difference(&program)? {
+            Ok(difference) => difference,
+            Err(unsteady) => {
+                let text = format!("area {area}, seed {}, program {index}\n{program}{}", options.seed, unsteady.1);
+                found.unsteady.entry(unsteady.0).or_insert(text);
+                return Ok(());
+            }
+        };
+        let name = difference.to_string();
+        if self.known.has(&difference) {
+            *found.known.entry(name).or_default() += 1;
+            return Ok(());
+        }
+        if found.differences.contains_key(&name) {
+            return Ok(());
+        }
+        let least = if options.minimised { self.minimise(program, &difference)? } else { program };
+        let records = self.records(&least.to_string())?;
+        let text = format!("{least}{}", side_by_side(&records.0, &records.1));
+        tell(format!("== {name}   (area {area}, seed {}, program {index})\n{text}", options.seed));
+        found.differences.insert(name, text);
+        Ok(())
+    }
+
+    /// What differs each time that a program is run; otherwise what differs between two runs on one kernel,
+    /// and both of them.
+    fn steady_difference(&mut self, program: &Program) -> Result<Result<Difference, (String, String)>> {
+        let text = program.to_string();
+        let (linux, skerry) = self.records(&text)?;
+        let first = difference(&linux, &skerry);
+        for _ in 1..REPEATS {
+            let again = self.records(&text)?;
+            for (name, before, after) in [("Linux", &linux, &again.0), ("Skerry", &skerry, &again.1)] {
+                if let Some(change) = difference(before, after) {
+                    return Ok(Err((format!("{name}: {change}"), side_by_side(before, after))));
+                }
+            }
+        }
+        Ok(first.ok_or_else(|| ("only among other programs".to_owned(), String::new())))
+    }
+
+    fn records(&mut self, program: &str) -> Result<(String, String)> {
+        let command = format!("run\n{program}.");
+        self.linux.send(&command)?;
+        let ours = self.skerry.ask(&command);
+        let mut theirs = String::new();
+        while let Some(line) = self.linux.line()? {
+            theirs.push_str(&line);
+            theirs.push('\n');
+        }
+        Ok((theirs, ours.unwrap_or_else(|error| format!("left kernel: died\n{error:#}\n"))))
+    }
+
+    /// The simplest program found that shows the same difference.
+    fn minimise(&mut self, program: Program, wanted: &Difference) -> Result<Program> {
+        let mut least = program;
+        let mut tries = 0;
+        'simpler: loop {
+            for form in minimise::simpler(&least) {
+                tries += 1;
+                if tries > TRIES {
+                    return Ok(least);
+                }
+                let records = self.records(&form.to_string())?;
+                if difference(&records.0, &records.1).as_ref() == Some(wanted) {
+                    least = form;
+                    continue 'simpler;
+                }
+            }
+            return Ok(least);
+        }
+    }
+
+    /// Runs one program and shows what both kernels did.
+    fn show(&mut self, text: &str) -> Result<ExitCode> {
+        let program: Program = text.parse().map_err(anyhow::Error::msg)?;
+        let (linux, skerry) = self.records(&program.to_string())?;
+        print!("{}", side_by_side(&linux, &skerry));
+        let difference = difference(&linux, &skerry);
+        if let Some(difference) = &difference {
+            println!("{difference}");
+        }
+        Ok(ExitCode::from(u8::from(difference.is_some())))
+    }
+
+    fn collect_coverage(&mut self) -> Result<()> {
+        let numbers = |text: String| -> BTreeSet<usize> { text.lines().filter_map(|line| line.parse().ok()).collect() };
+        let (linux, skerry) = (numbers(self.linux.ask("coverage")?), numbers(self.skerry.ask("coverage")?));
+        self.seen.extend(linux.intersection(&skerry));
+        Ok(())
+    }
+}
+
+/// Two records, line by line: `  ` for what is the same, `L ` and `S ` for what the first (Linux) and the second (Skerry) alone did.
+fn side_by_side(linux: &str, skerry: &str) -> String {
+    let theirs: Vec<_> = linux.lines().collect();
+    let ours: Vec<_> = skerry.lines().collect();
+    let mut lines = Vec::new();
+    let (mut i, mut j) = (0, 0);
+    while i < theirs.len() || j < ours.len() {
+        match (theirs.get(i), ours.get(j)) {
+            (Some(a), Some(b)) if a == b => {
+                lines.push(format!("  {a}"));
+                (i, j) = (i + 1, j + 1);
+            }
+            (Some(a), b) if b.is_none() || !ours[j..].contains(a) => {
+                lines.push(format!("L {a}"));
+                i += 1;
+            }
+            (_, Some(b)) => {
+                lines.push(format!("S {b}"));
+                j += 1;
+            }
+            (Some(_) | None, None) => break,
+        }
+    }
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
