@@ -43,10 +43,11 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
     let mut interrupted = None;
     let mut quick = Quick { calls: &[], context: &**task, stop: thread.attention(), left: Cell::new(until_sample()) };
     loop {
-        if interrupted.is_some() || thread.interrupted() {
-            if signal::attend(task, &mut regs, interrupted.take()) {
-                break;
-            }
+        let attends = interrupted.is_some() || thread.interrupted();
+        if attends && signal::attend(task, &mut regs, interrupted.take()) {
+            break;
+        }
+        if thread.take_nudge() || attends {
             // Calls that somebody looks at go the long way. Whoever begins or ends that makes all threads come by here, so that
             // nobody asks on the way of a call.
             task.process().follow_recording();

@@ -192,7 +192,7 @@ fn barrier() -> Result<()> {
     membarrier(GLOBAL)?;
     // A thread that never calls the kernel is sent out of its sequence: it leaves by the abort address only.
     static INSIDE: AtomicBool = AtomicBool::new(false);
-    let waits = thread::spawn(|| {
+    let enter = || {
         alone(|| {
             let mut area = Box::<Area>::default();
             let at = &raw mut *area;
@@ -222,10 +222,17 @@ fn barrier() -> Result<()> {
             rseq(at, mem::size_of::<Area>(), UNREGISTER, SIGNATURE)?;
             Ok(())
         })
-    });
-    while !INSIDE.load(Ordering::Acquire) {
-        thread::yield_now();
+    };
+    loop {
+        let waits = thread::spawn(enter);
+        while !INSIDE.load(Ordering::Acquire) && !waits.is_finished() {
+            thread::yield_now();
+        }
+        membarrier(RSEQ)?;
+        waits.join().expect("the thread ended well")?;
+        // One that lost its processor at the first instruction of its sequence has left it before it said that it was inside.
+        if INSIDE.load(Ordering::Acquire) {
+            return Ok(());
+        }
     }
-    membarrier(RSEQ)?;
-    waits.join().expect("the thread ended well")
 }

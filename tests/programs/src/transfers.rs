@@ -1,6 +1,7 @@
 //! Transfers of every call that moves bytes, of sizes around those in which kernels move them, against an array: contents, counts and
 //! positions; and transfers that end early, by a buffer that is not there, a limit or a full pipe.
 
+use std::io::Write;
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
@@ -15,6 +16,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("transfers-between-files", between_files),
     ("transfers-through-pipes", through_pipes),
     ("transfers-through-sockets", through_sockets),
+    ("transfers-while-calls-are-recorded", while_calls_are_recorded),
     ("transfers-that-end-in-a-fault", that_end_in_a_fault),
     ("transfers-that-are-not-delivered", that_are_not_delivered),
     ("transfers-up-to-a-limit", up_to_a_limit),
@@ -316,19 +318,15 @@ fn through_sockets() -> Result<()> {
                 });
                 let receive = |call: &str| -> Result<()> {
                     let mut found = vec![0u8; size];
-                    let mut got = 0;
-                    while got < size {
-                        let rest = &mut found[got..];
-                        let more = call!(SYS_recvfrom, far, rest.as_mut_ptr(), rest.len(), libc::MSG_WAITALL, 0, 0);
-                        ensure!(more > 0, "recvfrom: {more} after {got}");
-                        got += more as usize;
+                    if size > 0 {
+                        is(call!(SYS_recvfrom, far, found.as_mut_ptr(), size, libc::MSG_WAITALL, 0, 0), size as i64, "recvfrom")?;
                     }
                     same(&found, data).with_context(|| format!("{call} of {size} over {what}"))
                 };
                 let received = ["sendto", "sendmsg", "sendfile"].into_iter().try_for_each(receive);
                 if received.is_err() {
                     // So that the sender does not wait for room.
-                    call!(SYS_shutdown, far, libc::SHUT_RDWR);
+                    call!(SYS_shutdown, near, libc::SHUT_RDWR);
                 }
                 let sent = sends.join().map_err(|_| anyhow::anyhow!("the thread panicked"))?;
                 received.with_context(|| format!("the sender: {sent:?}")).and(sent)
@@ -336,6 +334,32 @@ fn through_sockets() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Somebody who begins to look on while a call waits ends no call early. Where nothing can be recorded, only the call is checked.
+fn while_calls_are_recorded() -> Result<()> {
+    let [sends, receives] = pair(libc::SOCK_STREAM)?;
+    let mut trace = std::fs::OpenOptions::new().write(true).open("/proc/skerry/trace").ok();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let mut found = [0u8; 3];
+            (call!(SYS_recvfrom, receives.0, found.as_mut_ptr(), 3, libc::MSG_WAITALL, 0, 0), found)
+        });
+        for byte in 1..=3u8 {
+            is(call!(SYS_write, sends.0, &raw const byte, 1), 1, "write")?;
+            let mut left = 1i32;
+            while left != 0 && !waits.is_finished() {
+                is(call!(SYS_ioctl, receives.0, libc::FIONREAD, &raw mut left), 0, "FIONREAD")?;
+                thread::yield_now();
+            }
+            for switch in ["call", "off"] {
+                trace.as_mut().map_or(Ok(()), |trace| trace.write_all(switch.as_bytes()))?;
+            }
+        }
+        let seen = waits.join().map_err(|_| anyhow::anyhow!("the thread panicked"))?;
+        ensure!(seen == (3, [1, 2, 3]), "recvfrom: {seen:?}");
+        Ok(())
+    })
 }
 
 /// Two pages, of which only the first is there.

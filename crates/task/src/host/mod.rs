@@ -110,12 +110,6 @@ impl Thread {
     pub fn interrupted(&self) -> bool {
         self.interrupted.load(Ordering::SeqCst)
     }
-
-    /// What [`Self::interrupted`] reads, for the way back to ring 3.
-    #[must_use]
-    pub fn interrupt_flag(&self) -> &sync::AtomicBool {
-        &self.interrupted
-    }
     /// True once its closure has returned.
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Acquire)

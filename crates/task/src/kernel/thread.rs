@@ -32,6 +32,9 @@ pub trait UserSpace: Send + Sync {
 const INTERRUPTED: u8 = 1;
 /// It was moved to another CPU, or lost its CPU against its will.
 const MOVED: u8 = 2;
+/// It is to look again at what is asked of its calls. Sleeps go on: a call that ended early because of that would show its caller that
+/// somebody looks on.
+const NUDGED: u8 = 4;
 /// No work of the kernel is being measured.
 const IN_USER: u64 = 0;
 /// It is, but the thread has no CPU.
@@ -50,7 +53,7 @@ pub struct Thread {
     id: u64,
     name: Mutex<String>,
     slot: &'static Slot,
-    /// [`INTERRUPTED`] and [`MOVED`].
+    /// [`INTERRUPTED`], [`MOVED`] and [`NUDGED`].
     attention: AtomicU8,
     /// Whether [`MOVED`] is noted.
     watched: AtomicBool,
@@ -126,10 +129,16 @@ impl Thread {
         wake::kick(self.slot);
     }
 
-    /// Makes the thread come by the place where it looks at [`Self::interrupted`], next time it is awake. Does not wake it.
+    /// Makes the thread find [`Self::take_nudge`] before it goes on in ring 3. Ends no sleep.
     pub fn nudge(&self) {
-        self.attention.fetch_or(INTERRUPTED, Ordering::SeqCst);
+        self.attention.fetch_or(NUDGED, Ordering::SeqCst);
         wake::kick(self.slot);
+    }
+
+    /// Whether [`Self::nudge`] was called since the last time.
+    #[inline]
+    pub fn take_nudge(&self) -> bool {
+        self.attention.load(Ordering::Relaxed) & NUDGED != 0 && self.attention.fetch_and(!NUDGED, Ordering::SeqCst) & NUDGED != 0
     }
 
     /// Shows which functions it waits in, from the innermost outwards, each with the distance from its start. Nothing while it runs.
@@ -153,7 +162,7 @@ impl Thread {
         self.attention.load(Ordering::SeqCst) & INTERRUPTED != 0
     }
 
-    /// Not 0 while the thread is not to go on in ring 3 ([`Self::interrupted`], [`Self::take_moved`]).
+    /// Not 0 while the thread is not to go on in ring 3 ([`Self::interrupted`], [`Self::take_moved`], [`Self::take_nudge`]).
     #[must_use]
     pub fn attention(&self) -> &AtomicU8 {
         &self.attention
