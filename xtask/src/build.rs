@@ -37,6 +37,8 @@ pub fn everything() -> Result<()> {
 
 /// The environment variable that names the Cargo profile of the kernel; `release` where it is not set. `quick` builds in seconds.
 const PROFILE_VARIABLE: &str = "SKERRY_PROFILE";
+/// The profile of a kernel that checks itself; a feature of the kernel goes with it.
+const CHECKED_PROFILE: &str = "checked";
 
 /// Builds the kernel image with its symbol table; returns its path.
 pub fn kernel() -> Result<PathBuf> {
@@ -45,10 +47,12 @@ pub fn kernel() -> Result<PathBuf> {
     let _building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
     let target = paths::target();
     let profile = env::var(PROFILE_VARIABLE).unwrap_or_else(|_| "release".to_owned());
-    run(cargo()
-        .args(["build", "--quiet", "--profile", &profile, "-p", "skerry-kernel", "--target", KERNEL_TARGET])
-        .arg("--target-dir")
-        .arg(&target))?;
+    let mut cargo = cargo();
+    cargo.args(["build", "--quiet", "--profile", &profile, "-p", "skerry-kernel", "--target", KERNEL_TARGET]);
+    if profile == CHECKED_PROFILE {
+        cargo.args(["--features", "checked"]);
+    }
+    run(cargo.arg("--target-dir").arg(&target))?;
     let linked = target.join(KERNEL_TARGET).join(&profile).join("skerry-kernel");
     let mut image = fs::read(&linked).with_context(|| format!("cannot read {}", linked.display()))?;
     ksyms::fill(&mut image)?;

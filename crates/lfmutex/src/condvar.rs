@@ -55,6 +55,7 @@ impl Condvar {
     ///
     /// # Panics
     /// When used with another mutex than before.
+    #[track_caller]
     pub fn wait<'a, T: ?Sized>(&self, held: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         self.check(&held);
         let mutex = held.into_mutex();
@@ -71,10 +72,12 @@ impl Condvar {
                 list.last = me;
             }
         });
+        mutex.class().release();
         // SAFETY: this thread holds it, and `into_mutex` kept the guard from giving it up.
         unsafe { mutex.raw().unlock() };
         // SAFETY: its own entry; only `granted`, which is atomic, is written by others from here on.
         unsafe { (*me).waiter.sleep() };
+        mutex.class().take();
         mutex.raw().lock_as_first();
         // SAFETY: locked just now.
         unsafe { mutex.guard() }

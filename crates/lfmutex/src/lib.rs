@@ -15,6 +15,7 @@ mod fifo;
 mod model;
 mod mutex;
 mod once;
+mod order;
 mod raw;
 mod rwlock;
 mod scheduler;

@@ -4,11 +4,13 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 
+use crate::order::Class;
 use crate::raw::RawMutex;
 
 /// Mutual exclusion for a `T`, in thread context.
 pub struct Mutex<T: ?Sized> {
     raw: RawMutex,
+    class: Class,
     data: core::cell::UnsafeCell<T>,
 }
 
@@ -21,15 +23,17 @@ impl<T> Mutex<T> {
     /// An open mutex around `value`.
     #[cfg(not(loom))]
     #[must_use]
+    #[track_caller]
     pub const fn new(value: T) -> Self {
-        Self { raw: RawMutex::new(), data: core::cell::UnsafeCell::new(value) }
+        Self { raw: RawMutex::new(), class: Class::here(), data: core::cell::UnsafeCell::new(value) }
     }
 
     /// An open mutex around `value`.
     #[cfg(loom)]
     #[must_use]
+    #[track_caller]
     pub fn new(value: T) -> Self {
-        Self { raw: RawMutex::new(), data: core::cell::UnsafeCell::new(value) }
+        Self { raw: RawMutex::new(), class: Class::here(), data: core::cell::UnsafeCell::new(value) }
     }
 
     /// The value, without locking: the caller owns the mutex.
@@ -43,12 +47,17 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.class.take();
         self.raw.lock();
         MutexGuard { mutex: self, not_send: PhantomData }
     }
 
     pub(crate) fn raw(&self) -> &RawMutex {
         &self.raw
+    }
+
+    pub(crate) fn class(&self) -> &Class {
+        &self.class
     }
 
     /// The guard of a lock that is held.
@@ -61,8 +70,13 @@ impl<T: ?Sized> Mutex<T> {
 
     /// The lock, if nobody has it.
     #[inline]
+    #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        self.raw.try_lock().then(|| MutexGuard { mutex: self, not_send: PhantomData })
+        if !self.raw.try_lock() {
+            return None;
+        }
+        self.class.hold();
+        Some(MutexGuard { mutex: self, not_send: PhantomData })
     }
 
     /// The value, without locking: the caller has the only reference.
@@ -72,6 +86,7 @@ impl<T: ?Sized> Mutex<T> {
 }
 
 impl<T: Default> Default for Mutex<T> {
+    #[track_caller]
     fn default() -> Self {
         Self::new(T::default())
     }
@@ -126,6 +141,7 @@ impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
 impl<T: ?Sized> Drop for MutexGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
+        self.mutex.class.release();
         // SAFETY: the guard is the proof that this thread has the lock.
         unsafe { self.mutex.raw.unlock() };
     }

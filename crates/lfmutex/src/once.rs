@@ -23,6 +23,7 @@ impl<T> Once<T> {
     /// An empty cell.
     #[cfg(not(loom))]
     #[must_use]
+    #[track_caller]
     pub const fn new() -> Self {
         Self { set: AtomicBool::new(false), making: Mutex::new(()), value: UnsafeCell::new(MaybeUninit::uninit()) }
     }
@@ -30,6 +31,7 @@ impl<T> Once<T> {
     /// An empty cell.
     #[cfg(loom)]
     #[must_use]
+    #[track_caller]
     pub fn new() -> Self {
         Self { set: AtomicBool::new(false), making: Mutex::new(()), value: UnsafeCell::new(MaybeUninit::uninit()) }
     }
@@ -75,6 +77,7 @@ impl<T> Once<T> {
 }
 
 impl<T> Default for Once<T> {
+    #[track_caller]
     fn default() -> Self {
         Self::new()
     }

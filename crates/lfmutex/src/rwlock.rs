@@ -9,6 +9,7 @@ use core::ops::{Deref, DerefMut};
 use core::panic::Location;
 
 use crate::fifo::FifoLock;
+use crate::order::Class;
 use crate::scheduler::{Token, scheduler};
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 
@@ -20,6 +21,7 @@ pub struct RwLock<T: ?Sized> {
     writer: FifoLock,
     /// The writer that waits for the readers inside to leave.
     draining: AtomicUsize,
+    class: Class,
     data: UnsafeCell<T>,
 }
 
@@ -32,15 +34,29 @@ impl<T> RwLock<T> {
     /// An open lock around `value`.
     #[cfg(not(loom))]
     #[must_use]
+    #[track_caller]
     pub const fn new(value: T) -> Self {
-        Self { readers: AtomicU32::new(0), writer: FifoLock::new(), draining: AtomicUsize::new(0), data: UnsafeCell::new(value) }
+        Self {
+            readers: AtomicU32::new(0),
+            writer: FifoLock::new(),
+            draining: AtomicUsize::new(0),
+            class: Class::here(),
+            data: UnsafeCell::new(value),
+        }
     }
 
     /// An open lock around `value`.
     #[cfg(loom)]
     #[must_use]
+    #[track_caller]
     pub fn new(value: T) -> Self {
-        Self { readers: AtomicU32::new(0), writer: FifoLock::new(), draining: AtomicUsize::new(0), data: UnsafeCell::new(value) }
+        Self {
+            readers: AtomicU32::new(0),
+            writer: FifoLock::new(),
+            draining: AtomicUsize::new(0),
+            class: Class::here(),
+            data: UnsafeCell::new(value),
+        }
     }
 }
 
@@ -49,6 +65,7 @@ impl<T: ?Sized> RwLock<T> {
     #[inline]
     #[track_caller]
     pub fn read(&self) -> ReadGuard<'_, T> {
+        self.class.take();
         if self.readers.fetch_add(1, Ordering::Acquire) & WRITER != 0 {
             self.leave();
             // The mutex is held only to wait for the writer's end; the bit is clear while it is ours.
@@ -63,6 +80,7 @@ impl<T: ?Sized> RwLock<T> {
     /// Waits until nobody else is inside.
     #[track_caller]
     pub fn write(&self) -> WriteGuard<'_, T> {
+        self.class.take();
         self.writer.lock();
         let scheduler = scheduler();
         self.draining.store(scheduler.current().into_raw(), Ordering::Relaxed);
@@ -93,6 +111,7 @@ impl<T: ?Sized> RwLock<T> {
 }
 
 impl<T: Default> Default for RwLock<T> {
+    #[track_caller]
     fn default() -> Self {
         Self::new(T::default())
     }
@@ -121,6 +140,7 @@ impl<T: ?Sized> Deref for ReadGuard<'_, T> {
 
 impl<T: ?Sized> Drop for ReadGuard<'_, T> {
     fn drop(&mut self) {
+        self.lock.class.release();
         self.lock.leave();
     }
 }
@@ -149,6 +169,7 @@ impl<T: ?Sized> DerefMut for WriteGuard<'_, T> {
 
 impl<T: ?Sized> Drop for WriteGuard<'_, T> {
     fn drop(&mut self) {
+        self.lock.class.release();
         self.lock.readers.fetch_and(!WRITER, Ordering::Release);
         // SAFETY: `write` locked it, and the guard is dropped once.
         unsafe { self.lock.writer.unlock() };

@@ -29,7 +29,10 @@ fn unit(_: &Setting) -> Result<Vec<Check>> {
     for package in check::KERNEL_ONLY.iter().filter(|package| !["guard", "node"].contains(package)) {
         cargo.args(["--exclude", package]);
     }
-    cargo_tests(&mut cargo)
+    let mut checks = cargo_tests(&mut cargo)?;
+    // What a kernel has that checks the order of its locks.
+    checks.extend(cargo_tests(build::cargo().args(["test", "-p", "lfmutex", "--features", "order", "--lib"]))?);
+    Ok(checks)
 }
 
 /// The models of the lock-free building blocks, over all interleavings that loom finds.

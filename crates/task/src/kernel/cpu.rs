@@ -230,10 +230,11 @@ pub(super) fn prepare() {
 /// Makes what runs on this CPU, on the stack it came up on, its idle thread.
 pub(super) fn adopt() {
     let slot = slot::at(shared(cpu::current()).idle_slot.load(Ordering::Acquire));
-    slot.set_context(Context::boot());
+    // First of all: who takes a lock is asked who it is.
     CPUS.with(|c| {
         c.current.set(Some(slot));
         c.idle.set(Some(slot));
         c.since.set(now_ns());
     });
+    slot.set_context(Context::boot());
 }

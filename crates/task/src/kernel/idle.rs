@@ -25,6 +25,10 @@ pub fn start_cpu() -> ! {
     let me = cpu::current();
     if CPUS.with(|c| c.current.get().is_none()) {
         adopt();
+    } else {
+        // The first one, which was adopted when threads were set up. Until now there was one flow of control, with interrupts off: whatever
+        // it wanted was free.
+        lfmutex::set_scheduler(&super::SCHEDULER);
     }
     let shared = shared(me);
     shared.started.store(true, Ordering::Release);

@@ -61,7 +61,6 @@ pub fn init() {
     guard::irq::set_reschedule_handler(switch::on_kick);
     guard::irq::set_irq_exit_hook(switch::look_again);
     guard::trace::set_thread_source(|| cpu::current_slot().number());
-    lfmutex::set_scheduler(&SCHEDULER);
 }
 
 /// The calling thread, to [`unpark`].
