@@ -10,7 +10,7 @@ use abi::errno::Errno;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::any::Any;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as sys;
 use task::{Mutex, Once};
 
@@ -170,7 +170,9 @@ pub struct File {
     /// It does, and the opening is for reading, which does not change either.
     reads_at_once: bool,
     flags: AtomicU32,
-    offset: Mutex<u64>,
+    /// The position. Who holds `moving` changes it.
+    offset: AtomicU64,
+    moving: Mutex<()>,
     /// Who is signalled, and by what, if that was ever said.
     signals: Mutex<Option<Box<Signals>>>,
     /// Whether the opening was ever locked with `flock`, or by a record lock; spares the others a look at the lock table.
@@ -198,7 +200,8 @@ impl File {
             fills_buffers,
             reads_at_once: fills_buffers && OpenFlags::from_bits_retain(flags).readable(),
             flags: AtomicU32::new(flags),
-            offset: Mutex::new(0),
+            offset: AtomicU64::new(0),
+            moving: Mutex::new(()),
             signals: Mutex::new(None),
             locked: AtomicBool::new(false),
             leased: AtomicBool::new(false),
@@ -479,9 +482,19 @@ impl File {
         Ok(())
     }
 
-    /// Runs `f` on the position, alone.
+    /// Runs `f` on the position, alone: calls that use and move it wait for each other.
     pub fn with_offset<R>(&self, f: impl FnOnce(&mut u64) -> R) -> R {
-        f(&mut self.offset.lock())
+        let _alone = self.moving.lock();
+        let mut offset = self.offset.load(Ordering::Relaxed);
+        let result = f(&mut offset);
+        self.offset.store(offset, Ordering::Relaxed);
+        result
+    }
+
+    /// The position that the last call left, without waiting for one that is under way: which may be the one that asks.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.offset.load(Ordering::Relaxed)
     }
 }
 

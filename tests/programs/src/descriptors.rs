@@ -17,6 +17,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("descriptors-have-the-flags-of-their-call", have_flags_of_their_call),
     ("descriptors-are-closed-by-exec", are_closed_by_exec),
     ("descriptors-change-their-flags", change_their_flags),
+    ("descriptors-tell-of-themselves", tell_of_themselves),
     ("descriptors-copied-have-flags-of-their-own", copied_have_flags_of_their_own),
 ];
 
@@ -412,5 +413,20 @@ fn copied_have_flags_of_their_own() -> Result<()> {
     is(call!(SYS_fcntl, first.0, libc::F_SETFD, libc::FD_CLOEXEC), 0, "F_SETFD")?;
     is(call!(SYS_fcntl, second.0, libc::F_SETFD, 0), 0, "F_SETFD")?;
     ensure!(flags_of(&first)? == (true, true) && flags_of(&second)? == (false, true), "after F_SETFD");
+    Ok(())
+}
+
+/// What is told of a descriptor is read through that descriptor.
+fn tell_of_themselves() -> Result<()> {
+    let null = Fd::new(call!(SYS_openat, libc::AT_FDCWD, c"/dev/null".as_ptr(), libc::O_RDONLY), "openat")?;
+    let path = std::ffi::CString::new(format!("/proc/self/fdinfo/{}", null.0))?;
+    let info = Fd::new(call!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY), "openat")?;
+    is(call!(SYS_dup2, info.0, null.0), null.0.into(), "dup2")?;
+    let mut text = [0u8; 100];
+    let len = call!(SYS_read, info.0, text.as_mut_ptr(), text.len());
+    ensure!(len > 0 && text.starts_with(b"pos:\t0\n"), "read: {len}");
+    let position = String::from_utf8_lossy(&text[..len as usize]).into_owned();
+    is(call!(SYS_pread64, info.0, text.as_mut_ptr(), text.len(), 0), len + (len.to_string().len() - 1) as i64, "pread64")?;
+    ensure!(text.starts_with(format!("pos:\t{len}\n").as_bytes()), "after {position:?}: {:?}", String::from_utf8_lossy(&text));
     Ok(())
 }

@@ -57,7 +57,7 @@ impl DynamicDir for FdDir {
             let file = open()?;
             let mut flags = file.flags();
             flags.set(OpenFlags::CLOEXEC, table()?.cloexec(fd).map_err(|_| Errno::ENOENT)?);
-            let (mount, position) = (file.path().mount().id(), file.with_offset(|o| *o));
+            let (mount, position) = (file.path().mount().id(), file.position());
             Ok(format!("pos:\t{position}\nflags:\t0{:o}\nmnt_id:\t{mount}\n", flags.bits()).into_bytes())
         }))
     }
