@@ -4,7 +4,7 @@
 //! by the kernel, blocks by the file system. Process numbers are replaced by who they stand for, because kernels give them out in
 //! orders of their own. Addresses that the kernel chose become the word `address`.
 
-use crate::spec::{Compare, Structure};
+use crate::spec::{Compare, Structure, Target};
 
 /// Who a process or thread number stands for: actor `n` is 1 + n, the child that step `k` made is 100 + k.
 pub trait People {
@@ -16,6 +16,12 @@ pub trait People {
 /// ends within it depends on the words in which a kernel copies. (What a transfer that ends early has moved is compared: it succeeds.)
 pub fn has_contents(result: i64) -> bool {
     result != -14
+}
+
+/// Whether what a call leaves in memory of this kind is compared. What is left of a time to wait is not: it depends on when the call was
+/// made and woken, and so does even whether any is left.
+pub fn is_steady(target: &Target) -> bool {
+    !matches!(target, Target::Wait | Target::WaitMicroseconds)
 }
 
 /// The token of a process that nobody of the program is.

@@ -285,6 +285,7 @@ impl Desk {
 fn shape(spec: &'static Spec, kind: Option<&'static Type>) -> (Option<&'static Structure>, bool) {
     match kind {
         Some(Type::Pointer(Pointer { target: Target::Structure(name), .. })) => (Some(spec.structure(name)), true),
+        Some(Type::Pointer(Pointer { target, .. })) => (None, normalise::is_steady(target)),
         _ => (None, true),
     }
 }
