@@ -141,6 +141,30 @@ fn one_that_times_out_or_is_interrupted_was_woken_or_was_not() {
     });
 }
 
+#[test]
+fn a_second_wait_knows_nothing_of_the_first_ones_wake_up() {
+    // A thread has one waiter for all its waits. The first wait may give up while it is being woken; the second one ends when it is woken.
+    Model::new().preemptions(2).check(|| {
+        let words = [Memory::new(0x1000), Memory::new(0x2004)];
+        let theirs = words.clone();
+        let thread = spawn("waiter", move || {
+            let waiter = Waiter::new(current());
+            if theirs[0].enter(&waiter, 0).is_ok() {
+                let _ = waiter.sleep(Some(1000));
+            }
+            if theirs[1].enter(&waiter, 0).is_ok() {
+                assert_eq!(waiter.sleep(None), Ok(()));
+                assert_eq!(theirs[1].load(), 1, "it was woken by what came too late for the first wait");
+            }
+        });
+        words[0].wake(1);
+        words[1].store(1);
+        words[1].wake(1);
+        thread.join();
+        nobody_is_left(&[&words[0], &words[1]]);
+    });
+}
+
 /// Two wait for a word, one of whom may give up; one is woken and the other one moved, and then woken where it is.
 fn moved(from: usize, to: usize, deadline: Deadline, preemptions: u32) {
     Model::new().preemptions(preemptions).check(move || {
@@ -238,6 +262,18 @@ fn an_operation_that_fails_wakes_nobody_and_loses_nobody() {
         assert_eq!(failed, Err(Errno::ENOSYS));
         words[0].store(1);
         assert!(wake_two((words[0].word(), 1), (words[1].word(), 1), || Ok(true)).unwrap() <= 1);
+        waiter.join();
+        nobody_is_left(&[&words[0], &words[1]]);
+    });
+}
+
+#[test]
+fn an_operation_that_says_no_wakes_nobody_of_the_second_word() {
+    Model::new().preemptions(2).check(|| {
+        let words = [Memory::new(0x1000), Memory::new(0x2004)];
+        let theirs = words.clone();
+        let waiter = spawn("waiter", move || assert_eq!(theirs[1].wait(0, Some(1000)), Err(Errno::ETIMEDOUT)));
+        assert_eq!(wake_two((words[0].word(), 1), (words[1].word(), 1), || Ok(false)), Ok(0));
         waiter.join();
         nobody_is_left(&[&words[0], &words[1]]);
     });

@@ -92,6 +92,36 @@ mod streams {
         });
     }
 
+    /// No end wakes anybody here: both sockets stay open.
+    #[test]
+    fn who_waits_for_an_answer_is_woken_by_it_alone() {
+        Model::new().preemptions(2).check(|| {
+            let (a, b) = files(Kind::Stream);
+            let theirs = b.clone();
+            let other = spawn("other", move || {
+                assert_eq!(theirs.read(&mut [0; 4]), Ok(4));
+                assert_eq!(theirs.write(b"pong"), Ok(4));
+            });
+            assert_eq!(a.write(b"ping"), Ok(4));
+            assert_eq!(a.read(&mut [0; 4]), Ok(4));
+            other.join();
+            drop((a, b));
+        });
+    }
+
+    #[test]
+    fn room_made_by_who_waits_for_all_wakes_the_sender() {
+        Model::new().preemptions(2).check(|| {
+            let (a, b) = files(Kind::Stream);
+            let theirs = a.clone();
+            let sender = spawn("sender", move || assert_eq!(theirs.write(&vec![7; 2 * BUFFER]), Ok(2 * BUFFER)));
+            let mut got = vec![0; 2 * BUFFER];
+            assert_eq!(protocol(&b).receive(&mut got, Flags::WAITALL, PATIENT).unwrap().copied, 2 * BUFFER);
+            sender.join();
+            drop((a, b));
+        });
+    }
+
     #[test]
     fn a_sender_hears_that_the_receiver_has_gone_or_will_not_receive() {
         for closes in [true, false] {

@@ -137,7 +137,29 @@ pub(crate) fn drain(consumer: &mut Consumer<'_>, size: usize, history: &Mutex<Hi
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU8;
+
+    use abi::window::RingHeader;
+    use ring::Producer;
+
     use super::*;
+
+    #[test]
+    fn a_reader_that_does_not_read_makes_the_ring_wait_and_not_the_history_grow() {
+        let (header, area) = (RingHeader::new(), [const { AtomicU8::new(0) }; 8]);
+        let history = Mutex::new(History::default());
+        let key = history.lock().attach(0);
+        history.lock().push(&vec![1; CAPACITY - 2]);
+        assert_eq!(Producer::new(&header, &area).push(b"12345"), 5);
+        let mut consumer = Consumer::resume(&header, &area, 0);
+        assert!(drain(&mut consumer, area.len(), &history, false).grown);
+        assert!(!drain(&mut consumer, area.len(), &history, false).grown);
+        assert_eq!(history.lock().end(), CAPACITY as u64);
+        // What an instance that has ended left is taken in as a whole, which is no more than its ring holds.
+        assert!(drain(&mut consumer, area.len(), &history, true).grown);
+        assert_eq!(history.lock().end(), CAPACITY as u64 + 3);
+        history.lock().detach(key);
+    }
 
     #[test]
     fn the_newest_are_kept() {

@@ -109,7 +109,13 @@ pub fn finish(machine: &Machine, steps: &[Step], wanted: usize) -> Result<Vec<Ch
     let end = match outcome.ending {
         Ending::Exited(0) if missing == 0 && outcome.powered_off => Ok(String::new()),
         Ending::Exited(0) if missing == 0 => Err("it did not power off by itself".to_owned()),
-        ending => Err(format!("{ending:?}; {missing} checks have no result; the log ends:\n{}", last_lines(&machine.log, 25))),
+        ending => {
+            let complaints = String::from_utf8_lossy(&complaints);
+            Err(format!(
+                "{ending:?}; {missing} checks have no result; {complaints}\nthe log ends:\n{}",
+                last_lines(&machine.log, 25)
+            ))
+        }
     };
     checks.push(Check { what: "the machine ran to its end and powered off".into(), result: end });
     Ok(checks)

@@ -142,7 +142,9 @@ impl Family {
             Side::Supervisor => batch,
             Side::Instance => {
                 let arguments = if self.append.is_empty() { String::new() } else { format!("--kernel-args {}", self.append) };
-                format!("skerry run --cpus {} --mem {INSTANCE_MEMORY} {arguments} -- {batch} </dev/null", self.cpus)
+                let run = format!("skerry run --name checks --cpus {} --mem {INSTANCE_MEMORY} {arguments} -- {batch}", self.cpus);
+                // If the instance's kernel panics, what it said is worth more than that.
+                format!("{run} </dev/null || {{ status=$?; skerry logs --kernel checks >&2; exit $status; }}")
             }
         }
     }
