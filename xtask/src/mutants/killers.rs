@@ -15,7 +15,7 @@ pub struct Killer {
 /// All killers, the quick ones first.
 pub const KILLERS: &[Killer] = &[
     Killer {
-        test: "machine/programs",
+        test: "machine/programs-2",
         near: &["crates/linux", "crates/futex", "crates/fs", "crates/net", "crates/vm", "crates/task"],
     },
     Killer { test: "machine/busybox", near: &["crates/", "kernel/"] },
