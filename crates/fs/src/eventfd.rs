@@ -1,6 +1,6 @@
 //! Event counters: `eventfd(2)`.
 
-use crate::file::{FileOps, OpenFlags};
+use crate::file::{FileOps, OpenFlags, Whence};
 use crate::poll::{Events, PollTable, Source};
 use crate::{File, Result};
 use abi::errno::Errno;
@@ -39,7 +39,7 @@ impl FileOps for EventFd {
             None => self.readable.wait(attempt)?,
         };
         *to = taken.to_ne_bytes();
-        self.writable.notify_of(Events::WRITABLE);
+        self.writable.notify_of(Events::OUT);
         Ok(8)
     }
 
@@ -59,7 +59,7 @@ impl FileOps for EventFd {
             None if file.nonblocking() => return Err(Errno::EAGAIN),
             None => self.writable.wait(attempt)?,
         }
-        self.readable.notify_of(Events::READABLE);
+        self.readable.notify_of(Events::IN);
         Ok(8)
     }
 
@@ -67,15 +67,24 @@ impl FileOps for EventFd {
         size_of::<u64>()
     }
 
+    fn most_written(&self) -> usize {
+        size_of::<u64>()
+    }
+
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch_for(&self.readable, Events::READABLE);
-            table.watch_for(&self.writable, Events::WRITABLE);
+            table.watch_for(&self.readable, Events::IN);
+            table.watch_for(&self.writable, Events::OUT);
         }
         let count = *self.count.lock();
         let mut events = Events::empty();
-        events.set(Events::READABLE, count > 0);
-        events.set(Events::WRITABLE, count < MAX);
+        events.set(Events::IN, count > 0);
+        events.set(Events::OUT, count < MAX);
         events
+    }
+
+    /// It has a position that nothing moves.
+    fn seek(&self, _: &File, _: Whence, _: i64) -> Result<u64> {
+        Ok(0)
     }
 }

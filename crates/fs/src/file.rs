@@ -111,6 +111,11 @@ pub trait FileOps: Any + Send + Sync {
         0
     }
 
+    /// How much of what is written it looks at: what comes behind need not even be there.
+    fn most_written(&self) -> usize {
+        usize::MAX
+    }
+
     /// A device's own operations.
     ///
     /// # Errors

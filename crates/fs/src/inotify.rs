@@ -6,7 +6,7 @@
 //!
 //! Locks: the table of marks, then a group's queue; both are innermost, and nobody is woken with either held.
 
-use crate::file::{FileOps, OpenFlags};
+use crate::file::{FileOps, OpenFlags, Whence};
 use crate::ioctl::Request;
 use crate::poll::{Events, PollTable, Source};
 use crate::{Dentry, File, FileType, Inode, Path, Result};
@@ -254,6 +254,11 @@ impl FileOps for InotifyFile {
         }
         let bytes: usize = self.0.state.lock().queue.iter().map(|e| HEADER + e.name_len()).sum();
         request.write(&i32::try_from(bytes).unwrap_or(i32::MAX))?;
+        Ok(0)
+    }
+
+    /// It has a position that nothing moves.
+    fn seek(&self, _: &File, _: Whence, _: i64) -> Result<u64> {
         Ok(0)
     }
 }

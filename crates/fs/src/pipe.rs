@@ -135,7 +135,6 @@ impl Pipe {
             };
             match self.writable.wait(attempt).flatten() {
                 Ok(n) => done += n,
-                Err(Errno::EPIPE) => return Err(Errno::EPIPE),
                 Err(e) => return if done > 0 { Ok(done) } else { Err(e) },
             }
             self.readable.notify_of(Events::READABLE);

@@ -289,6 +289,17 @@ impl FdTable {
         self.install_lowest(file, cloexec, 0)
     }
 
+    /// The two numbers that the next two open files will have, if nobody else opens one.
+    ///
+    /// # Errors
+    /// `EMFILE`.
+    pub(crate) fn next_two(&self) -> Result<[i32; 2], Errno> {
+        let numbers = self.numbers.lock();
+        let first = numbers.taken.lowest_free(numbers.lowest_free);
+        let second = numbers.taken.lowest_free(first + 1);
+        if second < self.limit() { Ok([first as i32, second as i32]) } else { Err(Errno::EMFILE) }
+    }
+
     /// Gives an open file the lowest free number that is at least `least`.
     ///
     /// # Errors

@@ -122,7 +122,7 @@ pub(crate) fn pieces(
 /// Makes sure that the program can write at `addr` what is taken out of a file: it would be lost. While there is nothing to take, the file
 /// answers for itself (`EAGAIN`, the end, a wait).
 fn probe(file: &File, addr: usize) -> Result<(), Errno> {
-    uaccess::probe_write(addr).or_else(|error| if file.poll(None).contains(Events::READABLE) { Err(error) } else { Ok(()) })
+    uaccess::probe_write(addr).or_else(|error| if file.poll(None).intersects(Events::READABLE) { Err(error) } else { Ok(()) })
 }
 
 /// Copies to the caller's buffers, from byte `offset` of them on, until one cannot be written to: how much that is.
@@ -244,7 +244,7 @@ fn write_from(task: &Task, file: &File, buffers: &[(usize, usize)], offset: Opti
     if total(buffers) < file.ops().least_transfer() {
         return Err(Errno::EINVAL);
     }
-    let wanted = limits::allowed_of_write(task, file, offset, total(buffers))?;
+    let wanted = limits::allowed_of_write(task, file, offset, total(buffers).min(file.ops().most_written()))?;
     let result = transfer_from(task, file, buffers, wanted, |buf, done| match offset {
         Some(offset) => file.write_at(offset + done as u64, buf),
         None => file.write(buf),
@@ -295,6 +295,10 @@ fn transfer_from(
         match result {
             Ok(n) => {
                 done += n;
+                if n < have && file.ops_as::<PipeEnd>().is_some() && file.poll(None).contains(Events::ERR) {
+                    // A part went into the pipe before its readers were gone.
+                    write_failed(task, file, Errno::EPIPE);
+                }
                 if n < len || done == wanted {
                     return Ok(done);
                 }
@@ -369,6 +373,9 @@ fn read_more(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
 fn read_few(file: &File, buf: usize, len: usize) -> SysResult {
     if !file.flags().readable() {
         return Err(Errno::EBADF);
+    }
+    if !in_user_space(buf, len) {
+        return Err(Errno::EFAULT);
     }
     // Only a pipe takes back what could not be delivered.
     if file.ops_as::<PipeEnd>().is_none() {
@@ -487,9 +494,10 @@ pub fn sys_pwritev(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: 
 /// The flags of `preadv2(2)` and `pwritev2(2)` that change nothing for files in memory.
 const HARMLESS_RWF: u32 = sys::RWF_HIPRI | sys::RWF_DSYNC | sys::RWF_SYNC;
 
-/// Checks the flags of a call. `RWF_NOWAIT` is for files that never wait: as on Linux, pipes and terminals do not know it.
-fn check_rwf(file: &File, flags: u32, writes: bool) -> Result<(), Errno> {
-    let known = HARMLESS_RWF | sys::RWF_NOWAIT | if writes { sys::RWF_APPEND } else { 0 };
+/// Checks the flags of a call that has something to transfer. `RWF_NOWAIT` is for files that never wait: as on Linux, pipes and terminals do
+/// not know it.
+fn check_rwf(file: &File, flags: u32) -> Result<(), Errno> {
+    let known = HARMLESS_RWF | sys::RWF_NOWAIT | sys::RWF_APPEND;
     if flags & !known != 0 || (flags & sys::RWF_NOWAIT != 0 && file.ops().pollable()) {
         return Err(Errno::EOPNOTSUPP);
     }
@@ -499,18 +507,26 @@ fn check_rwf(file: &File, flags: u32, writes: bool) -> Result<(), Errno> {
 /// `preadv2(2)`
 pub fn sys_preadv2(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64, _high: usize, flags: u32) -> SysResult {
     let (file, at) = positioned_or_not(task, fd, at)?;
-    check_rwf(&file, flags, false)?;
+    if flags != 0 && file.flags().readable() && total(Buffers::read(iov, count)?.as_slice()) > 0 {
+        check_rwf(&file, flags)?;
+    }
     read_listed(task, &file, iov, count, at)
 }
 
 /// `pwritev2(2)`; with `RWF_APPEND` the offset says only whether the position moves.
 pub fn sys_pwritev2(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64, _high: usize, flags: u32) -> SysResult {
     let (file, at) = positioned_or_not(task, fd, at)?;
-    check_rwf(&file, flags, true)?;
-    if flags & sys::RWF_APPEND == 0 {
+    if flags == 0 || !file.flags().writable() {
         return write_listed(task, &file, iov, count, at);
     }
     let buffers = Buffers::read(iov, count)?;
+    if total(buffers.as_slice()) > 0 {
+        check_rwf(&file, flags)?;
+    }
+    if flags & sys::RWF_APPEND == 0 {
+        check_end(at, total(buffers.as_slice()))?;
+        return write_from(task, &file, buffers.as_slice(), at);
+    }
     let wanted = limits::allowed_of_write(task, &file, Some(file.metadata().size), total(buffers.as_slice()))?;
     transfer_from(task, &file, buffers.as_slice(), wanted, |buf, _| file.append(buf, at.is_none()))
 }

@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering;
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
+use crate::schedule::is_realtime;
 use crate::{SysResult, Task, process_table as processes};
 
 const WHO_PROCESS: u32 = 1;
@@ -26,7 +27,7 @@ fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> 
         WHO_PROCESS => return Ok(processes::find_task(if who == 0 { task.tid() } else { who }).into_iter().collect()),
         WHO_GROUP => {
             let group = if who == 0 { processes::relations(task.pid())[2] } else { who };
-            processes::select(|_, node| node.group == group)
+            processes::of_group(group)
         }
         WHO_USER => {
             let user = if who == 0 { task.cred().user.real } else { who.cast_unsigned() };
@@ -37,12 +38,19 @@ fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> 
     Ok(processes.iter().flat_map(|process| process.tasks()).collect())
 }
 
-/// What a thread has if nothing was set: best effort, by its nice level.
+/// What a thread has: if nothing was set, it follows from how it is scheduled.
 fn effective(task: &Task) -> u32 {
-    match task.io_priority.load(Ordering::Relaxed) {
-        0 => CLASS_BEST_EFFORT << CLASS_SHIFT | ((task.schedule().nice + 20) / 5).cast_unsigned(),
-        set => set,
+    let set = task.io_priority.load(Ordering::Relaxed);
+    if set >> CLASS_SHIFT != CLASS_NONE {
+        return set;
     }
+    let schedule = task.schedule();
+    let class = match schedule.policy {
+        sys::SCHED_IDLE => CLASS_IDLE,
+        policy if is_realtime(policy) => CLASS_REAL_TIME,
+        _ => CLASS_BEST_EFFORT,
+    };
+    class << CLASS_SHIFT | ((schedule.nice + 20) / 5).cast_unsigned()
 }
 
 /// `ioprio_set(2)`

@@ -20,7 +20,7 @@ use crate::timerfd::Expirations;
 use crate::timers::{self, Alarm, Ticket};
 use crate::uaccess::UserPtr;
 use crate::wallclock::{Still, hold, monotonic_of};
-use crate::{SysResult, Task, process_table, signal};
+use crate::{SysResult, Task, process_table, signal, time};
 
 /// The timers of a process.
 #[derive(Default)]
@@ -31,6 +31,25 @@ pub(crate) struct Timers {
     limit: Option<Arc<Timer>>,
     created: BTreeMap<i32, Arc<Timer>>,
     next: i32,
+}
+
+impl Timers {
+    /// A number for one more timer.
+    ///
+    /// # Errors
+    /// `EAGAIN` if there are too many.
+    fn take_number(&mut self) -> Result<i32, Errno> {
+        if self.created.len() >= MAX_TIMERS {
+            return Err(Errno::EAGAIN);
+        }
+        loop {
+            let number = self.next;
+            self.next = number.checked_add(1).unwrap_or(0);
+            if !self.created.contains_key(&number) {
+                return Ok(number);
+            }
+        }
+    }
 }
 
 /// What a timer does.
@@ -423,19 +442,38 @@ pub(crate) fn clock_is_real(clock: i32) -> Result<bool, Errno> {
     }
 }
 
-/// `timer_create(2)`
-pub fn sys_timer_create(task: &Task, clock: i32, event: UserPtr<SigEvent>, id: UserPtr<i32>) -> SysResult {
-    let (clock, realtime) = match CpuClock::named(task, clock)? {
+/// Whether there are timers that run by a clock of this number, whoever it belongs to.
+///
+/// # Errors
+/// `EINVAL` if there is no such clock, `EOPNOTSUPP` if it is for reading only.
+fn check_timer_clock(clock: i32) -> Result<(), Errno> {
+    match clock.cast_unsigned() {
+        sys::CLOCK_MONOTONIC_RAW | sys::CLOCK_REALTIME_COARSE | sys::CLOCK_MONOTONIC_COARSE => Err(Errno::EOPNOTSUPP),
+        sys::CLOCK_PROCESS_CPUTIME_ID | sys::CLOCK_THREAD_CPUTIME_ID => Ok(()),
+        _ if time::is_clock_of_device(clock) => Err(Errno::EOPNOTSUPP),
+        _ if clock < 0 => Ok(()),
+        _ => clock_is_real(clock).map(drop),
+    }
+}
+
+/// What a new timer runs by, and whether its absolute times are the wall clock's.
+///
+/// # Errors
+/// `EPERM` for a clock that wakes the machine up, `EINVAL` for one of a process or thread there is not.
+fn timer_clock(task: &Task, clock: i32) -> Result<(Clock, bool), Errno> {
+    time::check_alarm_clock(task, clock)?;
+    Ok(match CpuClock::named(task, clock)? {
         Some(clock) => (Clock::Cpu(clock), false),
         None => (Clock::Time, clock_is_real(clock)?),
-    };
+    })
+}
+
+/// `timer_create(2)`. The number is taken, and told, before it is known whether there will be a timer.
+pub fn sys_timer_create(task: &Task, clock: i32, event: UserPtr<SigEvent>, id: UserPtr<i32>) -> SysResult {
     let event = event.read_optional()?;
+    check_timer_clock(clock)?;
     let process = task.process();
-    let mut timers = process.timers.lock();
-    if timers.created.len() >= MAX_TIMERS {
-        return Err(Errno::EAGAIN);
-    }
-    let number = timers.next;
+    let number = process.timers.lock().take_number()?;
     let notify = match event {
         None => Notify::Signal { signo: sys::SIGALRM as i32, id: number, value: number as u64, tid: None },
         Some(event) => match event.notify {
@@ -451,12 +489,10 @@ pub fn sys_timer_create(task: &Task, clock: i32, event: UserPtr<SigEvent>, id: U
             _ => return Err(Errno::EINVAL),
         },
     };
-    timers.next += 1;
-    timers.created.insert(number, Timer::new(Arc::downgrade(process), notify, clock, realtime));
-    drop(timers);
-    id.write(&number).inspect_err(|_| {
-        process.timers.lock().created.remove(&number);
-    })?;
+    id.write(&number)?;
+    let (clock, realtime) = timer_clock(task, clock)?;
+    let timer = Timer::new(Arc::downgrade(process), notify, clock, realtime);
+    process.timers.lock().created.insert(number, timer);
     Ok(0)
 }
 

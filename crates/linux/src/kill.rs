@@ -102,8 +102,7 @@ pub fn sys_tkill(task: &Task, tid: i32, signal: i32) -> SysResult {
 
 /// What the caller of a `*queueinfo` call may claim; `to` is the number that it names: only a thread's own may seem to be the kernel's.
 fn claimed(task: &Task, to: i32, signal: i32, info: UserPtr<SigInfo>) -> Result<SigInfo, Errno> {
-    let mut info = info.read()?;
-    info.signo = signal;
+    let info = SigInfo::read(info, signal)?;
     let from_kernel = info.code >= 0 || info.code == sys::SI_TKILL;
     if from_kernel && to != task.tid() { Err(Errno::EPERM) } else { Ok(info) }
 }

@@ -93,16 +93,16 @@ pub(crate) fn apply_memory_limits(limits: &Limits, space: &AddressSpace) {
 
 /// `prlimit64(2)`
 pub fn sys_prlimit64(task: &Task, pid: i32, resource: u32, new: UserPtr<[u64; 2]>, old: UserPtr<[u64; 2]>) -> SysResult {
-    let index = resource as usize;
-    if index >= RESOURCES {
-        return Err(Errno::EINVAL);
-    }
+    let new = new.read_optional()?;
     let process = if pid == 0 { task.process().clone() } else { processes::find_any(pid)? };
     let cred = task.cred();
     if !Arc::ptr_eq(&process, task.process()) && !cred.may_limit(&process.credentials()) {
         return Err(Errno::EPERM);
     }
-    let new = new.read_optional()?;
+    let index = resource as usize;
+    if index >= RESOURCES {
+        return Err(Errno::EINVAL);
+    }
     let mut limits = *process.limits.lock();
     let before = limits[index];
     if let Some([soft, hard]) = new {
@@ -135,7 +135,9 @@ pub fn sys_prlimit64(task: &Task, pid: i32, resource: u32, new: UserPtr<[u64; 2]
 
 /// `getrlimit(2)`
 pub fn sys_getrlimit(task: &Task, resource: u32, to: UserPtr<[u64; 2]>) -> SysResult {
-    sys_prlimit64(task, 0, resource, UserPtr::new(0), to)
+    let limits = *task.process().limits.lock();
+    to.write(limits.get(resource as usize).ok_or(Errno::EINVAL)?)?;
+    Ok(0)
 }
 
 /// `setrlimit(2)`

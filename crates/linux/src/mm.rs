@@ -4,23 +4,20 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU8, Ordering};
 
 use abi::errno::Errno;
-use fs::FileType;
+use fs::{File, FileType};
 use linux_raw_sys::general as sys;
-use vm::{Access, AddressSpace, Advice, AreaFlags, Mapping, Object, PAGE_SIZE, Placement, Prot, Remap, page_up};
+use vm::{Access, AddressSpace, Advice, AreaFlags, Drops, Mapping, Object, PAGE_SIZE, Placement, Prot, Remap, page_up};
 
 use crate::sys::{READ_IMPLIES_EXEC, persona_has};
 use crate::{SysResult, Task, uaccess};
 
-/// `PROT_*` bits there are; those that only some processors know are refused as Linux does.
-fn protection(task: &Task, prot: u32) -> Result<Prot, Errno> {
-    if prot & (sys::PROT_GROWSDOWN | sys::PROT_GROWSUP) != 0 {
-        return Err(Errno::EINVAL);
-    }
+/// The `PROT_*` bits that have a meaning for memory, of those that were asked for.
+fn protection(task: &Task, prot: u32) -> Prot {
     let mut prot = Prot::from_bits_truncate(prot);
     if prot.contains(Prot::READ) && persona_has(task, READ_IMPLIES_EXEC) {
         prot |= Prot::EXEC;
     }
-    Ok(prot)
+    prot
 }
 
 fn space(task: &Task) -> Result<Arc<AddressSpace>, Errno> {
@@ -28,8 +25,7 @@ fn space(task: &Task) -> Result<Arc<AddressSpace>, Errno> {
 }
 
 /// The object of a mapping of a file, if the descriptor allows what is asked for.
-fn file_object(task: &Task, fd: i32, shared: bool, prot: Prot) -> Result<Arc<Object>, Errno> {
-    let file = task.files().get_io(fd)?;
+fn file_object(file: &File, shared: bool, prot: Prot) -> Result<Arc<Object>, Errno> {
     let (readable, writable) = (file.flags().readable(), file.flags().writable());
     if !readable || (shared && prot.contains(Prot::WRITE) && !writable) {
         return Err(Errno::EACCES);
@@ -85,58 +81,39 @@ const VALIDATED: u32 = sys::MAP_TYPE & sys::MAP_SHARED_VALIDATE
 /// For shadow stacks, which there are not.
 const MAP_ABOVE4G: u32 = 0x80;
 
-/// `mmap(2)`
+/// Whether memory is shared by these flags.
+///
+/// # Errors
+/// `EINVAL` if they do not say it in a way that is for such a mapping; `EOPNOTSUPP`.
+fn is_shared(flags: u32) -> Result<bool, Errno> {
+    let anonymous = flags & sys::MAP_ANONYMOUS != 0;
+    match flags & sys::MAP_TYPE {
+        sys::MAP_SHARED => Ok(true),
+        sys::MAP_SHARED_VALIDATE if anonymous => Err(Errno::EINVAL),
+        sys::MAP_SHARED_VALIDATE if flags & !VALIDATED != 0 => Err(Errno::EOPNOTSUPP),
+        sys::MAP_SHARED_VALIDATE => Ok(true),
+        sys::MAP_PRIVATE => Ok(false),
+        MAP_DROPPABLE if flags & (sys::MAP_ANONYMOUS | sys::MAP_LOCKED | sys::MAP_HUGETLB) == sys::MAP_ANONYMOUS => Ok(false),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// `mmap(2)`. What is wrong is told in the order of Linux: the file, the place, locks, how it is shared, what the file allows.
 pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd: i32, offset: u64) -> SysResult {
     let anonymous = flags & sys::MAP_ANONYMOUS != 0;
-    if len == 0 || !offset.is_multiple_of(PAGE_SIZE as u64) {
-        // A file there is not comes before a length that is none.
-        if len == 0 && !anonymous {
-            task.files().get_io(fd)?;
-        }
+    if !offset.is_multiple_of(PAGE_SIZE as u64) {
         return Err(Errno::EINVAL);
     }
-    let prot = protection(task, prot)?;
-    let shared = match flags & sys::MAP_TYPE {
-        sys::MAP_SHARED | sys::MAP_SHARED_VALIDATE => true,
-        sys::MAP_PRIVATE => false,
-        MAP_DROPPABLE if flags & (sys::MAP_ANONYMOUS | sys::MAP_LOCKED | sys::MAP_HUGETLB) == sys::MAP_ANONYMOUS => false,
-        _ => return Err(Errno::EINVAL),
-    };
-    if flags & sys::MAP_TYPE == sys::MAP_SHARED_VALIDATE {
-        if anonymous {
-            return Err(Errno::EINVAL);
-        }
-        if flags & !VALIDATED != 0 {
-            task.files().get_io(fd)?;
-            return Err(Errno::EOPNOTSUPP);
-        }
-    }
+    let file = if anonymous { None } else { Some(task.files().get_io(fd)?) };
     if flags & sys::MAP_HUGETLB != 0 {
         // No file system has pages of another size.
         return Err(if anonymous { no_reserved_pages(flags) } else { Errno::EINVAL });
     }
-    if page_up(len).is_none() {
-        return Err(Errno::ENOMEM);
+    if len == 0 {
+        return Err(Errno::EINVAL);
     }
-    if !anonymous && offset.checked_add(len as u64).is_none_or(|end| end > i64::MAX as u64) {
-        return Err(Errno::EOVERFLOW);
-    }
-    if !shared && prot.contains(Prot::WRITE) && flags & sys::MAP_NORESERVE == 0 {
-        may_commit(len)?;
-    }
-    let mut area = AreaFlags::empty();
-    area.set(AreaFlags::SHARED, shared);
-    area.set(AreaFlags::WIPEONFORK, flags & sys::MAP_TYPE == MAP_DROPPABLE);
-    area.set(AreaFlags::GROWSDOWN, flags & sys::MAP_GROWSDOWN != 0 && !shared);
-    let space = space(task)?;
-    let lock = flags & sys::MAP_LOCKED != 0 || space.locks_future();
-    if lock && !space.may_lock(len, lock_limit(task)) {
-        return Err(Errno::EAGAIN);
-    }
-    area.set(AreaFlags::LOCKED, lock);
+    let rounded = page_up(len).ok_or(Errno::ENOMEM)?;
     let first = offset / PAGE_SIZE as u64;
-    let object =
-        if anonymous { shared.then(|| (Object::anonymous(), 0)) } else { Some((file_object(task, fd, shared, prot)?, first)) };
     let place = if flags & sys::MAP_FIXED_NOREPLACE != 0 {
         Placement::FixedIfFree(addr)
     } else if flags & sys::MAP_FIXED != 0 {
@@ -144,11 +121,45 @@ pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd:
     } else {
         Placement::Anywhere(addr)
     };
-    let sealable = shared && !anonymous;
+    let space = space(task)?;
+    space.check_place(place, rounded)?;
+    let lock = flags & sys::MAP_LOCKED != 0 || space.locks_future();
+    if flags & sys::MAP_LOCKED != 0 && lock_limit(task) == 0 {
+        return Err(Errno::EPERM);
+    }
+    if lock && !space.may_lock(rounded, lock_limit(task)) {
+        return Err(Errno::EAGAIN);
+    }
+    // Files have a largest size, devices and pipes have not.
+    let most = |kind| if matches!(kind, FileType::Regular | FileType::Block) { i64::MAX as u64 } else { u64::MAX };
+    let fits = |file: &Arc<File>| offset.checked_add(rounded as u64).is_some_and(|end| end <= most(file.inode().kind()));
+    if !file.as_ref().is_none_or(fits) {
+        return Err(Errno::EOVERFLOW);
+    }
+    let shared = is_shared(flags)?;
+    let prot = protection(task, prot);
+    let object = match &file {
+        Some(file) => {
+            let object = file_object(file, shared, prot)?;
+            if flags & sys::MAP_GROWSDOWN != 0 {
+                return Err(Errno::EINVAL);
+            }
+            Some((object, first))
+        }
+        None if shared && flags & sys::MAP_GROWSDOWN != 0 => return Err(Errno::EINVAL),
+        None => shared.then(|| (Object::anonymous(), 0)),
+    };
+    if !shared && prot.contains(Prot::WRITE) && flags & sys::MAP_NORESERVE == 0 {
+        may_commit(len)?;
+    }
+    let mut area = AreaFlags::empty();
+    area.set(AreaFlags::SHARED, shared);
+    area.set(AreaFlags::WIPEONFORK, flags & sys::MAP_TYPE == MAP_DROPPABLE);
+    area.set(AreaFlags::GROWSDOWN, flags & sys::MAP_GROWSDOWN != 0);
+    area.set(AreaFlags::LOCKED, lock);
     let at = space.mmap(Mapping { place, len, prot, flags: area, object })?;
-    if sealable && prot.contains(Prot::WRITE) {
+    if let Some(file) = file.filter(|_| shared && prot.contains(Prot::WRITE)) {
         // A seal that came in between has either seen the mapping, or is seen here.
-        let file = task.files().get_io(fd)?;
         if file.inode().seals() & (sys::F_SEAL_WRITE | sys::F_SEAL_FUTURE_WRITE) != 0 {
             space.munmap(at, len)?;
             return Err(Errno::EPERM);
@@ -156,7 +167,7 @@ pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd:
     }
     if lock || (flags & sys::MAP_POPULATE != 0 && flags & sys::MAP_NONBLOCK == 0) {
         // As on Linux: the mapping is there, whether or not all its pages are.
-        space.bring_in(&(at..at + page_up(len).unwrap_or(len)));
+        space.bring_in(&(at..at + rounded));
     }
     Ok(at)
 }
@@ -170,7 +181,28 @@ pub fn sys_munmap(task: &Task, addr: usize, len: usize) -> SysResult {
 
 /// `mprotect(2)`
 pub fn sys_mprotect(task: &Task, addr: usize, len: usize, prot: u32) -> SysResult {
-    space(task)?.mprotect(addr, len, protection(task, prot)?).map(|()| 0)
+    const GROWS: u32 = sys::PROT_GROWSDOWN | sys::PROT_GROWSUP;
+    const KNOWN: u32 = sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC | sys::PROT_SEM;
+    let grows = prot & GROWS;
+    if grows == GROWS || !addr.is_multiple_of(PAGE_SIZE) {
+        return Err(Errno::EINVAL);
+    }
+    if len == 0 {
+        return Ok(0);
+    }
+    let end = page_up(len).and_then(|len| addr.checked_add(len)).ok_or(Errno::ENOMEM)?;
+    if prot & !(GROWS | KNOWN) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let space = space(task)?;
+    let start = match grows {
+        0 => addr,
+        // From the stack's lowest page on.
+        sys::PROT_GROWSDOWN => space.stack_start(addr, end)?,
+        // There are no stacks that grow upwards.
+        _ => return space.check_mapped(addr, PAGE_SIZE).and(Err(Errno::EINVAL)),
+    };
+    space.mprotect(start, end - start, protection(task, prot)).map(|()| 0)
 }
 
 /// `mremap(2)`
@@ -209,9 +241,10 @@ pub fn sys_madvise(task: &Task, addr: usize, len: usize, advice: u32) -> SysResu
     let space = space(task)?;
     let none = AreaFlags::empty();
     match advice {
-        // Giving pages back at once is one of the things MADV_FREE may do.
-        sys::MADV_DONTNEED | sys::MADV_FREE => space.madvise(addr, len, Advice::Drop(false))?,
-        sys::MADV_DONTNEED_LOCKED => space.madvise(addr, len, Advice::Drop(true))?,
+        // Giving pages back at once is one of the things it may do.
+        sys::MADV_FREE => space.madvise(addr, len, Advice::Drop(Drops::Own))?,
+        sys::MADV_DONTNEED => space.madvise(addr, len, Advice::Drop(Drops::Unlocked))?,
+        sys::MADV_DONTNEED_LOCKED => space.madvise(addr, len, Advice::Drop(Drops::Locked))?,
         sys::MADV_DONTFORK => space.madvise(addr, len, Advice::Flags(AreaFlags::DONTFORK, none))?,
         sys::MADV_DOFORK => space.madvise(addr, len, Advice::Flags(none, AreaFlags::DONTFORK))?,
         sys::MADV_WIPEONFORK => space.madvise(addr, len, Advice::Flags(AreaFlags::WIPEONFORK, none))?,
@@ -228,7 +261,9 @@ pub fn sys_madvise(task: &Task, addr: usize, len: usize, advice: u32) -> SysResu
         | sys::MADV_SEQUENTIAL
         | sys::MADV_WILLNEED
         | sys::MADV_DONTDUMP
-        | sys::MADV_DODUMP => space.check_mapped(addr, len)?,
+        | sys::MADV_DODUMP
+        | sys::MADV_MERGEABLE
+        | sys::MADV_UNMERGEABLE => space.check_mapped(addr, len)?,
         // The same, but what is locked stays.
         sys::MADV_COLD | sys::MADV_PAGEOUT if space.has_locked(addr, len) => return Err(Errno::EINVAL),
         sys::MADV_COLD | sys::MADV_PAGEOUT => space.check_mapped(addr, len)?,

@@ -32,7 +32,7 @@ pub fn sys_set_tid_address(task: &Task, addr: UserPtr<i32>) -> SysResult {
 /// `getpgid(2)`
 pub fn sys_getpgid(task: &Task, pid: i32) -> SysResult {
     let pid = if pid == 0 { task.pid() } else { pid };
-    TABLE.lock().node(pid).map(|node| node.group as usize).ok_or(Errno::ESRCH)
+    TABLE.lock().node_of_any(pid).map(|node| node.group as usize).ok_or(Errno::ESRCH)
 }
 
 /// `getpgrp(2)`
@@ -43,7 +43,7 @@ pub fn sys_getpgrp(task: &Task) -> SysResult {
 /// `getsid(2)`
 pub fn sys_getsid(task: &Task, pid: i32) -> SysResult {
     let pid = if pid == 0 { task.pid() } else { pid };
-    TABLE.lock().node(pid).map(|node| node.session as usize).ok_or(Errno::ESRCH)
+    TABLE.lock().node_of_any(pid).map(|node| node.session as usize).ok_or(Errno::ESRCH)
 }
 
 /// `setsid(2)`

@@ -59,6 +59,11 @@ impl Table {
         self.nodes.get(&pid)
     }
 
+    /// The process that a number means, which may be any of its threads'.
+    pub(crate) fn node_of_any(&self, number: i32) -> Option<&Node> {
+        self.node(number).or_else(|| self.node(self.tasks.get(&number)?.upgrade()?.pid()))
+    }
+
     pub(crate) fn node_mut(&mut self, pid: i32) -> Option<&mut Node> {
         self.nodes.get_mut(&pid)
     }
@@ -226,6 +231,13 @@ pub fn pids() -> Vec<i32> {
 /// All processes for which `which` holds.
 pub(crate) fn select(which: impl Fn(i32, &Node) -> bool) -> Vec<Arc<Process>> {
     TABLE.lock().nodes.iter().filter(|(pid, node)| which(**pid, node)).map(|(_, node)| node.process.clone()).collect()
+}
+
+/// The processes of a group, the youngest first: in this order Linux goes through them, and which error is told depends on it.
+pub(crate) fn of_group(group: i32) -> Vec<Arc<Process>> {
+    let mut members = select(|_, node| node.group == group);
+    members.reverse();
+    members
 }
 
 /// The number given out last.

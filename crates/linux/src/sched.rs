@@ -90,12 +90,17 @@ pub fn sys_sched_setaffinity(task: &Task, tid: i32, size: usize, mask: usize) ->
     Ok(0)
 }
 
-/// What a policy and priority are to become; `None` keeps the policy.
+/// What a policy and priority are to become; `None` keeps the policy, and what children get.
+#[derive(Default)]
 struct Wish {
     policy: Option<u32>,
     priority: u32,
     nice: Option<i32>,
     reset_on_fork: bool,
+    /// It is checked, and nothing changes but what children get.
+    keeps: bool,
+    /// It asks for limits of the processor's speed, which there are not.
+    clamps: bool,
 }
 
 fn apply(task: &Task, tid: i32, wish: &Wish) -> SysResult {
@@ -105,11 +110,14 @@ fn apply(task: &Task, tid: i32, wish: &Wish) -> SysResult {
             if !priorities(policy)?.contains(&wish.priority) {
                 return Err(Errno::EINVAL);
             }
-            let reset_on_fork = wish.reset_on_fork || (wish.policy.is_none() && schedule.reset_on_fork);
+            let reset_on_fork = if wish.policy.is_none() { schedule.reset_on_fork } else { wish.reset_on_fork };
             let nice = wish.nice.filter(|_| !is_realtime(policy)).unwrap_or(schedule.nice);
             let new = Schedule { policy, priority: wish.priority, nice, reset_on_fork };
             check_change(task, target, *schedule, new)?;
-            *schedule = new;
+            if wish.clamps {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            *schedule = if wish.keeps { Schedule { reset_on_fork, ..*schedule } } else { new };
             Ok(())
         })
     })?
@@ -123,7 +131,7 @@ pub fn sys_sched_setscheduler(task: &Task, tid: i32, policy: u32, parameters: Us
     }
     let reset_on_fork = policy & sys::SCHED_RESET_ON_FORK != 0;
     let policy = Some(policy & !sys::SCHED_RESET_ON_FORK);
-    apply(task, tid, &Wish { policy, priority: parameters.read()?.cast_unsigned(), nice: None, reset_on_fork })
+    apply(task, tid, &Wish { policy, priority: parameters.read()?.cast_unsigned(), reset_on_fork, ..Wish::default() })
 }
 
 /// `sched_setparam(2)`
@@ -132,7 +140,7 @@ pub fn sys_sched_setparam(task: &Task, tid: i32, parameters: UserPtr<i32>) -> Sy
         return Err(Errno::EINVAL);
     }
     let priority = parameters.read()?.cast_unsigned();
-    apply(task, tid, &Wish { policy: None, priority, nice: None, reset_on_fork: false })
+    apply(task, tid, &Wish { priority, ..Wish::default() })
 }
 
 /// `sched_getscheduler(2)`
@@ -204,19 +212,23 @@ pub fn sys_sched_setattr(task: &Task, tid: i32, attr: usize, flags: u32) -> SysR
     if attr.policy.cast_signed() < 0 {
         return Err(Errno::EINVAL);
     }
+    let clamps = flag(sys::SCHED_FLAG_UTIL_CLAMP);
+    if clamps && (attr.size as usize) < size_of::<SchedAttr>() {
+        return Err(Errno::EINVAL);
+    }
     let now = with_scheduled(task, tid, Task::schedule)?;
     if attr.flags & !u64::from(sys::SCHED_FLAG_ALL) != 0 {
         return Err(Errno::EINVAL);
     }
-    if flag(sys::SCHED_FLAG_UTIL_CLAMP) {
-        return Err(Errno::EOPNOTSUPP);
-    }
     let keeps = flag(sys::SCHED_FLAG_KEEP_PARAMS);
     let wish = Wish {
         policy: (!flag(sys::SCHED_FLAG_KEEP_POLICY)).then_some(attr.policy),
-        priority: if keeps { now.priority } else { attr.priority },
-        nice: (!keeps).then_some(attr.nice.clamp(-20, 19)),
+        // What is kept is what its policy knows.
+        priority: if keeps && is_realtime(now.policy) { now.priority } else { attr.priority },
+        nice: (!keeps || is_realtime(now.policy)).then_some(attr.nice.clamp(-20, 19)),
         reset_on_fork: flag(sys::SCHED_FLAG_RESET_ON_FORK),
+        keeps,
+        clamps,
     };
     apply(task, tid, &wish)
 }
@@ -270,7 +282,7 @@ fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> 
         }
         sys::PRIO_PGRP => {
             let group = if who == 0 { processes::relations(task.pid())[2] } else { who };
-            processes::select(|_, node| node.group == group)
+            processes::of_group(group)
         }
         sys::PRIO_USER => {
             let user = if who == 0 { task.cred().user.real } else { who.cast_unsigned() };

@@ -1,7 +1,10 @@
 //! Signals by number and name, and what is told with one (`siginfo_t`).
 
+use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::uaccess::{self, UserPtr};
 
 /// How many signals there are; they are numbered from 1.
 pub const COUNT: i32 = 64;
@@ -138,6 +141,42 @@ pub struct SigInfo {
 const _: () = assert!(size_of::<SigInfo>() == 128);
 
 impl SigInfo {
+    /// What a program says of a signal. Of what has a known form only the beginning is looked at.
+    ///
+    /// # Errors
+    /// `EFAULT`; `E2BIG` if there is more in it than is known.
+    pub(crate) fn read(from: UserPtr<Self>, signo: i32) -> Result<Self, Errno> {
+        const KNOWN: usize = 48;
+        let mut info = Self::new(signo, 0);
+        uaccess::read_bytes(from.addr(), &mut info.as_mut_bytes()[..KNOWN])?;
+        info.signo = signo;
+        if !info.has_known_form() {
+            let mut beyond = [0; size_of::<Self>() - KNOWN];
+            uaccess::read_bytes(from.addr().wrapping_add(KNOWN), &mut beyond)?;
+            if beyond.iter().any(|&byte| byte != 0) {
+                return Err(Errno::E2BIG);
+            }
+        }
+        Ok(info)
+    }
+
+    /// Whether Linux knows what belongs to such a code of such a signal.
+    fn has_known_form(&self) -> bool {
+        /// The least code of those for all signals, without two that stand apart.
+        const LEAST: i32 = -7;
+        const ASYNC_NAMES: i32 = -60;
+        const KERNEL: i32 = 0x80;
+        let most = match self.signo.cast_unsigned() {
+            sys::SIGILL => 11,
+            sys::SIGFPE => 15,
+            sys::SIGSEGV => 9,
+            sys::SIGBUS => 5,
+            sys::SIGSYS => 2,
+            _ => 6,
+        };
+        (LEAST..=most).contains(&self.code) || matches!(self.code, ASYNC_NAMES | KERNEL)
+    }
+
     fn new(signo: i32, code: i32) -> Self {
         Self { signo, errno: 0, code, padding: 0, fields: [0; 28] }
     }

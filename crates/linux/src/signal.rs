@@ -343,11 +343,11 @@ pub fn sys_sigaltstack(task: &Task, regs: &mut UserRegs, new: UserPtr<AltStack>,
 
 /// `rt_sigaction(2)`
 pub fn sys_rt_sigaction(task: &Task, signal: i32, new: UserPtr<Action>, old: UserPtr<Action>, size: usize) -> SysResult {
-    if size != size_of::<SigSet>() || !(1..=COUNT).contains(&signal) {
+    if size != size_of::<SigSet>() {
         return Err(Errno::EINVAL);
     }
     let new = new.read_optional()?;
-    if new.is_some() && bit(signal) & UNBLOCKABLE != 0 {
+    if !(1..=COUNT).contains(&signal) || new.is_some() && bit(signal) & UNBLOCKABLE != 0 {
         return Err(Errno::EINVAL);
     }
     let process = task.process();

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi::errno::Errno;
 use fs::poll::{Events, PollTable};
-use fs::{File, FileOps, OpenFlags};
+use fs::{File, FileOps, OpenFlags, Whence};
 use linux_raw_sys::general as sys;
 
 use crate::siginfo::{SigInfo, SigSet, UNBLOCKABLE};
@@ -85,7 +85,12 @@ impl FileOps for SignalFd {
         if let Some(table) = table {
             table.watch(&task.process().signal_sent);
         }
-        if task.pending_signals() & self.wanted() != 0 { Events::READABLE } else { Events::empty() }
+        if task.pending_signals() & self.wanted() != 0 { Events::IN } else { Events::empty() }
+    }
+
+    /// It has a position that nothing moves.
+    fn seek(&self, _: &File, _: Whence, _: i64) -> fs::Result<u64> {
+        Ok(0)
     }
 }
 

@@ -56,13 +56,22 @@ pub(crate) fn with_caller<R>(task: &Task, f: impl FnOnce(&Caller<'_>) -> R) -> R
 /// # Errors
 /// `EINVAL`, `EFAULT`, `EAFNOSUPPORT`.
 pub(crate) fn read_address(addr: usize, len: u32) -> Result<Address, Errno> {
+    let (bytes, len) = copy_address(addr, len)?;
+    Address::decode(&bytes[..len])
+}
+
+/// The bytes of an address that a caller passed, whatever they mean, and how many they are.
+///
+/// # Errors
+/// `EINVAL`, `EFAULT`.
+pub(crate) fn copy_address(addr: usize, len: u32) -> Result<([u8; MAX_ADDRESS], usize), Errno> {
     let len = len as usize;
     if len > MAX_ADDRESS {
         return Err(Errno::EINVAL);
     }
     let mut bytes = [0; MAX_ADDRESS];
     uaccess::read_bytes(addr, &mut bytes[..len])?;
-    Address::decode(&bytes[..len])
+    Ok((bytes, len))
 }
 
 /// Gives a caller an address: as much of it as there is room for, and its whole length.
@@ -131,8 +140,8 @@ pub fn sys_socketpair(task: &Task, domain: u32, kind: u32, protocol: i32, fds: U
     if kind & !(FLAGS | 0xf) != 0 {
         return Err(Errno::EINVAL);
     }
-    // As Linux: where the numbers go is looked at before the family.
-    fds.read().and_then(|before| fds.write(&before))?;
+    // As Linux: the numbers are chosen and told before the family is looked at.
+    fds.write(&task.files().next_two()?)?;
     let (kind, flags) = decode_type(domain, kind)?;
     if domain != consts::AF_UNIX {
         // What is wrong with one such socket comes before that there are no pairs.
@@ -162,11 +171,13 @@ pub fn sys_bind(task: &Task, fd: i32, addr: usize, len: u32) -> SysResult {
 
 /// `connect(2)`
 pub fn sys_connect(task: &Task, fd: i32, addr: usize, len: u32) -> SysResult {
-    with_socket(task, fd, |socket, file| {
-        let address = read_address(addr, len)?;
-        let wait = socket.send_wait(file.nonblocking());
-        with_caller(task, |caller| socket.protocol().connect(caller, &address, wait)).map(|()| 0)
-    })
+    let file = task.file_io(fd)?;
+    // As on Linux: the address comes before whether it is a socket, what it means after that.
+    let (bytes, len) = copy_address(addr, len)?;
+    let socket = of_file(&file)?;
+    let address = Address::decode(&bytes[..len])?;
+    let wait = socket.send_wait(file.nonblocking());
+    with_caller(task, |caller| socket.protocol().connect(caller, &address, wait)).map(|()| 0)
 }
 
 /// `listen(2)`

@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::file::{Buffers, IoVec, MAX_TRANSFER, SMALL, pieces, total, writable};
 use crate::process::signal_broken_pipe;
-use crate::socket::{MAX_ADDRESS, of_file, read_address, with_caller, write_address};
+use crate::socket::{MAX_ADDRESS, copy_address, of_file, read_address, with_caller, write_address};
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task, process_table};
 
@@ -150,7 +150,13 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
     let protocol = socket.protocol();
     let wait = wait_of(socket.send_wait(file.nonblocking()), flags);
     let message_flags = Flags::from_bits_truncate(flags);
-    let address = if to.addr == 0 { None } else { Some(read_address(to.addr, to.len)?) };
+    let stream = protocol.kind() == Kind::Stream;
+    let address = match to.addr {
+        0 => None,
+        // A connection has its other end, whatever the address means.
+        addr if stream && is_inet(socket) => copy_address(addr, to.len).map(|_| None)?,
+        addr => Some(read_address(addr, to.len)?),
+    };
     let mut once = |data: &[u8], last: bool| {
         // The last byte of the message is urgent, not that of each step.
         let message_flags = if last { message_flags } else { message_flags - Flags::OOB };
@@ -163,7 +169,6 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
             None => protocol.send(plain, message_flags, wait),
         }
     };
-    let stream = protocol.kind() == Kind::Stream;
     if !stream && wanted > socket.options().send_buffer() {
         return Err(Errno::EMSGSIZE);
     }
@@ -179,7 +184,13 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
     let sent = loop {
         let len = (wanted - done).min(buf.len());
         let copied = pieces(buffers, done, len, |addr, range| uaccess::read_bytes(addr, &mut buf[range]));
-        match copied.and_then(|()| once(&buf[..len], done + len == wanted)) {
+        let sent = match copied {
+            Ok(()) => once(&buf[..len], done + len == wanted),
+            // Whether bytes can be sent at all comes before whether they can be read.
+            Err(e) if stream && done == 0 => once(&[], false).and(Err(e)),
+            Err(e) => Err(e),
+        };
+        match sent {
             Ok(n) => {
                 done += n;
                 if n < len || done == wanted {
@@ -228,7 +239,7 @@ fn buffers(header: &MsgHdr) -> Result<Buffers, Errno> {
 fn send_message(task: &Task, file: &File, header: &MsgHdr, flags: u32) -> SysResult {
     let socket = of_file(file)?;
     let buffers = buffers(header)?;
-    let beside = if header.control == 0 || header.control_len == 0 {
+    let beside = if header.control_len == 0 {
         Beside::default()
     } else {
         read_control(task, socket, header.control as usize, header.control_len as usize)?

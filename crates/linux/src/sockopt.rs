@@ -29,8 +29,11 @@ const BPF_EXTENSIONS: u32 = 64;
 /// `getsockopt(2)`
 pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usize, len: UserPtr<i32>) -> SysResult {
     with_socket(task, fd, |socket, _| {
-        let room = usize::try_from(len.read()?).map_err(|_| Errno::EINVAL)?;
         let (protocol, options) = (socket.protocol(), socket.options());
+        if level != consts::SOL_SOCKET {
+            protocol.check_level(level, false)?;
+        }
+        let room = usize::try_from(len.read()?).map_err(|_| Errno::EINVAL)?;
         if level != consts::SOL_SOCKET {
             // One option says something of a number that stands where its value goes.
             let given = if level == SOL_PACKET && room >= size_of::<u32>() { UserPtr::<u32>::new(value).read()? } else { 0 };
@@ -108,6 +111,7 @@ pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
     let len = usize::try_from(len).map_err(|_| Errno::EINVAL)?;
     with_socket(task, fd, |socket, _| {
         if level != consts::SOL_SOCKET {
+            socket.protocol().check_level(level, true)?;
             let mut bytes = vec![0; len.min(MAX_OPTION)];
             uaccess::read_bytes(value, &mut bytes)?;
             return socket.protocol().set_option(level, option, &bytes).map(|()| 0);

@@ -86,10 +86,14 @@ fn seekable(file: &File) -> bool {
     file.seek(Whence::Current, 0).is_ok()
 }
 
+/// Whether it can be read in another way than by `read(2)`: neither directories nor pipes can, nor counters and sets that only look like files.
+fn gives_pages(file: &File) -> bool {
+    matches!(file.inode().kind(), FileType::Regular | FileType::Char | FileType::Socket)
+}
+
 /// Refuses what `splice(2)` cannot read or write: directories, and counters and sets that only look like pipes.
 fn check_spliceable(file: &File, offset: UserPtr<u64>) -> Result<(), Errno> {
-    let suits = matches!(file.inode().kind(), FileType::Regular | FileType::Char | FileType::Socket);
-    if !suits || (!offset.is_null() && !seekable(file)) { Err(Errno::EINVAL) } else { Ok(()) }
+    if !gives_pages(file) || (!offset.is_null() && !seekable(file)) { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 /// From a file into a pipe, as much as there is room for.
@@ -272,9 +276,7 @@ fn send(task: &Task, in_fd: i32, out_fd: i32, at: Option<&mut u64>, len: usize) 
         return Err(Errno::EBADF);
     }
     let pipe = to.ops_as::<PipeEnd>();
-    let kind = from.inode().kind();
-    let suits = kind != FileType::Directory && (pipe.is_some() || seekable(&from));
-    if !suits || to.flags().contains(OpenFlags::APPEND) {
+    if !gives_pages(&from) || (pipe.is_none() && !seekable(&from)) || to.flags().contains(OpenFlags::APPEND) {
         return Err(Errno::EINVAL);
     }
     match pipe {
@@ -289,7 +291,7 @@ fn start(file: &File, offset: UserPtr<u64>) -> Result<u64, Errno> {
     if offset.is_null() { Ok(file.with_offset(|o| *o)) } else { offset.read() }
 }
 
-/// `copy_file_range(2)`, between file systems, too.
+/// `copy_file_range(2)`, within one file system.
 pub fn sys_copy_file_range(
     task: &Task,
     in_fd: i32,
@@ -315,6 +317,9 @@ pub fn sys_copy_file_range(
     check_access((&from, &to))?;
     if to.flags().contains(OpenFlags::APPEND) {
         return Err(Errno::EBADF);
+    }
+    if from.metadata().dev != to.metadata().dev {
+        return Err(Errno::EXDEV);
     }
     if a.checked_add(len as u64).is_none() || b.checked_add(len as u64).is_none() {
         return Err(Errno::EOVERFLOW);

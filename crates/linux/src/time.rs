@@ -141,6 +141,11 @@ impl CpuClock {
         }
     }
 
+    /// Whether it is the clock of one thread, the one with this number.
+    fn is_of_thread(&self, tid: i32) -> bool {
+        matches!(&self.of, CpuClockOf::Thread(task) if task.upgrade().is_some_and(|task| task.tid() == tid))
+    }
+
     /// What it shows: 0 if whom it belongs to is gone.
     pub(crate) fn now(&self) -> u64 {
         let usage = match &self.of {
@@ -236,22 +241,55 @@ pub fn sys_nanosleep(task: &Task, span: UserPtr<TimeSpec>, rest: UserPtr<TimeSpe
     sleep_span(task, deadline_after(span.read()?)?, rest)
 }
 
+/// Whether a clock's number stands for a descriptor of a device, of which none is a clock here.
+pub(crate) fn is_clock_of_device(clock: i32) -> bool {
+    const KIND: i32 = 7;
+    const DEVICE: i32 = 3;
+    clock < 0 && clock & KIND == DEVICE
+}
+
+/// Whether a program may wait by a clock, which may be one that wakes the machine up.
+///
+/// # Errors
+/// `EPERM`.
+pub(crate) fn check_alarm_clock(task: &Task, clock: i32) -> Result<(), Errno> {
+    let alarm = matches!(clock.cast_unsigned(), sys::CLOCK_REALTIME_ALARM | sys::CLOCK_BOOTTIME_ALARM);
+    if alarm && !task.cred().capable(sys::CAP_WAKE_ALARM) { Err(Errno::EPERM) } else { Ok(()) }
+}
+
 /// `clock_nanosleep(2)`
 pub fn sys_clock_nanosleep(task: &Task, clock: i32, flags: u32, time: UserPtr<TimeSpec>, rest: UserPtr<TimeSpec>) -> SysResult {
-    let realtime = match clock.cast_unsigned() {
-        sys::CLOCK_REALTIME | sys::CLOCK_TAI => true,
-        sys::CLOCK_MONOTONIC | sys::CLOCK_BOOTTIME => false,
+    let (realtime, alarm) = match clock.cast_unsigned() {
+        sys::CLOCK_REALTIME | sys::CLOCK_TAI => (Some(true), false),
+        sys::CLOCK_MONOTONIC | sys::CLOCK_BOOTTIME => (Some(false), false),
+        sys::CLOCK_REALTIME_ALARM => (Some(true), true),
+        sys::CLOCK_BOOTTIME_ALARM => (Some(false), true),
         // A thread that sleeps uses nothing; the others are for reading only.
         sys::CLOCK_THREAD_CPUTIME_ID | sys::CLOCK_MONOTONIC_RAW | sys::CLOCK_REALTIME_COARSE | sys::CLOCK_MONOTONIC_COARSE => {
             return Err(Errno::EOPNOTSUPP);
         }
-        _ => {
-            let clock = CpuClock::named(task, clock)?.ok_or(Errno::EINVAL)?;
-            return sleep_by(&clock, time.read()?.to_ns()?, flags & sys::TIMER_ABSTIME != 0, rest);
-        }
+        _ if is_clock_of_device(clock) => return Err(Errno::EOPNOTSUPP),
+        sys::CLOCK_PROCESS_CPUTIME_ID => (None, false),
+        _ if clock < 0 => (None, false),
+        _ => return Err(Errno::EINVAL),
     };
     let time = time.read()?;
-    if flags & sys::TIMER_ABSTIME == 0 {
+    let ns = time.to_ns()?;
+    let absolute = flags & sys::TIMER_ABSTIME != 0;
+    let Some(realtime) = realtime else {
+        let clock = CpuClock::named(task, clock)?.ok_or(Errno::EINVAL)?;
+        if clock.is_of_thread(task.tid()) {
+            return Err(Errno::EINVAL);
+        }
+        return sleep_by(&clock, ns, absolute, rest);
+    };
+    if alarm {
+        if flags & !sys::TIMER_ABSTIME != 0 {
+            return Err(Errno::EINVAL);
+        }
+        check_alarm_clock(task, clock)?;
+    }
+    if !absolute {
         return sleep_span(task, deadline_after(time)?, rest);
     }
     let until = Until::new(task, time, realtime)?;

@@ -5,10 +5,11 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::errno::Errno;
 use fs::poll::{Events, PollTable, Source};
-use fs::{File, FileOps, OpenFlags};
+use fs::{File, FileOps, OpenFlags, Whence};
 use linux_raw_sys::general as sys;
 
 use crate::itimer::{ITimerSpec, Timer, clock_is_real};
+use crate::time::check_alarm_clock;
 use crate::uaccess::UserPtr;
 use crate::wallclock::hold;
 use crate::{SysResult, Task};
@@ -77,7 +78,12 @@ impl FileOps for TimerFd {
         }
         let expirations = &self.expirations;
         let something = expirations.count.load(Ordering::Acquire) > 0 || expirations.cancelled.load(Ordering::Acquire);
-        if something { Events::READABLE } else { Events::empty() }
+        if something { Events::IN } else { Events::empty() }
+    }
+
+    /// It has a position that nothing moves.
+    fn seek(&self, _: &File, _: Whence, _: i64) -> fs::Result<u64> {
+        Ok(0)
     }
 }
 
@@ -96,10 +102,7 @@ pub fn sys_timerfd_create(task: &Task, clock: i32, flags: u32) -> SysResult {
         return Err(Errno::EINVAL);
     }
     let realtime = clock_is_real(clock)?;
-    let wakes = matches!(clock.cast_unsigned(), sys::CLOCK_REALTIME_ALARM | sys::CLOCK_BOOTTIME_ALARM);
-    if wakes && !task.cred().capable(sys::CAP_WAKE_ALARM) {
-        return Err(Errno::EPERM);
-    }
+    check_alarm_clock(task, clock)?;
     let expirations = Arc::<Expirations>::default();
     let timer = Timer::counting(expirations.clone(), realtime);
     let open = OpenFlags::RDWR | OpenFlags::from_bits_retain(flags & sys::TFD_NONBLOCK);

@@ -313,6 +313,14 @@ pub trait Protocol: FileOps {
         Ok(0)
     }
 
+    /// Whether it has options of a level below that of all sockets, to be set or else shown: looked at before anything of the program's memory.
+    ///
+    /// # Errors
+    /// Those of `setsockopt(2)` and `getsockopt(2)`.
+    fn check_level(&self, _level: u32, _sets: bool) -> Result<()> {
+        Ok(())
+    }
+
     /// An option of a level below that of all sockets.
     ///
     /// # Errors

@@ -240,6 +240,9 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
         let data = message.data;
         let urgent = flags.contains(Flags::OOB);
         let mut done = 0;
+        if data.is_empty() && self.own.is_shut(SENDING) {
+            return Err(Errno::EPIPE);
+        }
         while done < data.len() {
             let attempt = || {
                 if let Some(error) = self.own.take_error() {

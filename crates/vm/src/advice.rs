@@ -14,10 +14,21 @@ use crate::{Access, PAGE_SIZE};
 /// What `madvise` can change. Everything else it says is heard and not needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
-    /// Give the pages back now; private ones read as zeros (or the file) afterwards. Locked ones only if it says so.
-    Drop(bool),
+    /// Give the pages back now; private ones read as zeros (or the file) afterwards.
+    Drop(Drops),
     /// Set these flags and clear those.
     Flags(AreaFlags, AreaFlags),
+}
+
+/// What may be given back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Drops {
+    /// Everything.
+    Locked,
+    /// What is not locked.
+    Unlocked,
+    /// What is not locked, and private memory that no file is behind.
+    Own,
 }
 
 impl State {
@@ -32,22 +43,30 @@ impl AddressSpace {
     /// Takes advice about a range.
     ///
     /// # Errors
-    /// `ENOMEM` if something there is not mapped (the rest is done), `EINVAL`, also for dropping what is locked.
+    /// `ENOMEM` if something there is not mapped (the rest is done), `EINVAL`, also for dropping what is locked (what comes before is done).
     pub fn madvise(&self, addr: usize, len: usize, advice: Advice) -> Result<(), Errno> {
-        let range = Self::range(addr, len)?;
+        let range = Self::wide_range(addr, len)?;
         let mut state = self.change(&range);
         let whole = state.areas.covers(range.clone());
         match advice {
-            Advice::Drop(locked_too) => {
-                if !locked_too && state.areas.within(range.clone()).any(|(_, area)| area.flags.contains(AreaFlags::LOCKED)) {
-                    return Err(Errno::EINVAL);
-                }
+            Advice::Drop(drops) => {
+                let kept = |area: &Area| match drops {
+                    Drops::Locked => false,
+                    Drops::Unlocked => area.flags.contains(AreaFlags::LOCKED),
+                    Drops::Own => area.flags.contains(AreaFlags::LOCKED) || area.source.is_some() || area.shared(),
+                };
+                let end = state.areas.within(range.clone()).find(|(_, area)| kept(area)).map(|(part, _)| part.start);
+                let range = range.start..end.unwrap_or(range.end);
                 state.check_seals_of_contents(&range)?;
                 let parts = state.parts(&range);
-                let _claim = self.claim(&mut state, range);
+                let claim = self.claim(&mut state, range);
                 drop(state);
                 for (part, shared) in parts {
                     self.drop_pages(part, shared);
+                }
+                drop(claim);
+                if end.is_some() {
+                    return Err(Errno::EINVAL);
                 }
             }
             Advice::Flags(set, clear) => {
@@ -112,16 +131,15 @@ impl AddressSpace {
     /// Has the objects of shared mappings forget what they have in a range (`MADV_REMOVE`).
     ///
     /// # Errors
-    /// `EINVAL` for what is no object's or locked, `EACCES` for what is private or may not be written to, `ENOMEM` if something is not mapped; the
-    /// object's.
+    /// `EINVAL` for what is no object's or locked, `EACCES` for what is private or may not be written to, the object's; `ENOMEM` if something
+    /// is not mapped (the rest is done).
     pub fn remove(&self, addr: usize, len: usize) -> Result<(), Errno> {
-        let range = Self::range(addr, len)?;
+        let range = Self::wide_range(addr, len)?;
         let mut holes = Vec::new();
+        let whole;
         {
             let state = self.look(&range);
-            if !state.areas.covers(range.clone()) {
-                return Err(Errno::ENOMEM);
-            }
+            whole = state.areas.covers(range.clone());
             for (part, area) in state.areas.within(range) {
                 let source = area.source.as_ref().filter(|_| !area.flags.contains(AreaFlags::LOCKED));
                 let (source, (start, _)) = source.zip(state.areas.find(part.start)).ok_or(Errno::EINVAL)?;
@@ -132,20 +150,22 @@ impl AddressSpace {
                 holes.push((source.object.clone(), first..first + (part.len() / PAGE_SIZE) as u64));
             }
         }
-        holes.into_iter().try_for_each(|(object, pages)| object.backing.punch(pages))
+        holes.into_iter().try_for_each(|(object, pages)| object.backing.punch(pages))?;
+        if whole { Ok(()) } else { Err(Errno::ENOMEM) }
     }
 
-    /// Whether a program may touch everything in a range so; it is mapped.
+    /// Whether a program may touch everything in a range so; it is mapped. What comes first counts.
     ///
     /// # Errors
     /// `ENOMEM` if something is not mapped, `EINVAL` if it may not.
     pub fn check_access(&self, addr: usize, len: usize, access: Access) -> Result<(), Errno> {
-        let range = Self::range(addr, len)?;
+        let range = Self::wide_range(addr, len)?;
         let state = self.look(&range);
-        if !state.areas.covers(range.clone()) {
+        let refused = state.areas.within(range.clone()).find(|(_, area)| !access.allowed(area.prot)).map(|(part, _)| part.start);
+        if !state.areas.covers(range.start..refused.unwrap_or(range.end)) {
             return Err(Errno::ENOMEM);
         }
-        if state.areas.within(range).all(|(_, area)| access.allowed(area.prot)) { Ok(()) } else { Err(Errno::EINVAL) }
+        if refused.is_none() { Ok(()) } else { Err(Errno::EINVAL) }
     }
 
     /// Whether everything in a range is mapped; the range must be page-aligned.
@@ -153,7 +173,7 @@ impl AddressSpace {
     /// # Errors
     /// `ENOMEM` if not, `EINVAL`.
     pub fn check_mapped(&self, addr: usize, len: usize) -> Result<(), Errno> {
-        let range = Self::range(addr, len)?;
+        let range = Self::wide_range(addr, len)?;
         if self.state.read().areas.covers(range) { Ok(()) } else { Err(Errno::ENOMEM) }
     }
 
@@ -188,7 +208,7 @@ impl AddressSpace {
     /// (`RLIMIT_MEMLOCK`).
     ///
     /// # Errors
-    /// `ENOMEM` beyond the limit, or if something there is not mapped; `EINVAL`.
+    /// `ENOMEM` beyond the limit, or if something there is not mapped or cannot be brought in (it is locked then); `EINVAL`.
     pub fn lock(&self, addr: usize, len: usize, limit: usize, on_fault: bool) -> Result<(), Errno> {
         let range = Self::range(addr, len)?;
         {
@@ -204,10 +224,7 @@ impl AddressSpace {
                 return Err(Errno::ENOMEM);
             }
         }
-        if !on_fault {
-            self.bring_in(&range);
-        }
-        Ok(())
+        if on_fault { Ok(()) } else { self.try_bring_in(&range).map_err(|_| Errno::ENOMEM) }
     }
 
     /// Locks all there is (`current`), and all that comes (`future`).
@@ -256,23 +273,32 @@ impl AddressSpace {
     #[must_use]
     pub fn has_locked(&self, addr: usize, len: usize) -> bool {
         let state = self.state.read();
-        Self::range(addr, len)
+        Self::wide_range(addr, len)
             .is_ok_and(|range| state.areas.within(range).any(|(_, area)| area.flags.contains(AreaFlags::LOCKED)))
     }
 
     /// Brings in what may be touched in a range: private writable pages as the program's own. What cannot be had is left out, as on
     /// Linux.
     pub fn bring_in(&self, range: &Range<usize>) {
-        let access = |area: &Area| {
-            if area.prot.contains(Prot::WRITE) && !area.shared() { Access::Write } else { Access::Read }
-        };
-        let parts: Vec<_> = {
-            let state = self.state.read();
-            let usable = state.areas.within(range.clone()).filter(|(_, area)| !area.prot.is_empty());
-            usable.map(|(part, area)| (part, access(area))).collect()
-        };
-        for (part, access) in parts {
-            let _ = self.populate(part.start, part.len(), access);
+        for (part, access) in self.parts_to_bring_in(range) {
+            let _ = access.map(|access| self.populate(part.start, part.len(), access));
         }
+    }
+
+    /// The same up to the first page that cannot be had.
+    fn try_bring_in(&self, range: &Range<usize>) -> Result<(), Errno> {
+        self.parts_to_bring_in(range)
+            .into_iter()
+            .try_for_each(|(part, access)| self.populate(part.start, part.len(), access.ok_or(Errno::EFAULT)?))
+    }
+
+    /// The parts of areas in a range, with how they are touched to be there; `None`: they may not be touched.
+    fn parts_to_bring_in(&self, range: &Range<usize>) -> Vec<(Range<usize>, Option<Access>)> {
+        let access = |area: &Area| match area.prot {
+            none if none.is_empty() => None,
+            prot if prot.contains(Prot::WRITE) && !area.shared() => Some(Access::Write),
+            _ => Some(Access::Read),
+        };
+        self.state.read().areas.within(range.clone()).map(|(part, area)| (part, access(area))).collect()
     }
 }

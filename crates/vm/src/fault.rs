@@ -435,7 +435,7 @@ mod tests {
         let mut byte = [0];
         object.backing.page(0).unwrap().read(0, &mut byte);
         assert_eq!((byte[0], peek(&space, AT), peek(&space, AT + 1)), (b'f', b'X', b'i'));
-        space.madvise(AT, PAGE_SIZE, Advice::Drop(false)).unwrap();
+        space.madvise(AT, PAGE_SIZE, Advice::Drop(crate::Drops::Unlocked)).unwrap();
         assert_eq!(peek(&space, AT), b'f');
     }
 

@@ -219,7 +219,7 @@ mod tests {
         space.write(AT + LARGE, &[3]).unwrap();
         assert_eq!(sizes(&space), (2 * PAGE_SIZE + LARGE, LARGE), "what is read first is not");
         assert_eq!([at, AT + 5, AT + LARGE].map(|addr| peek(&space, addr)), [1, 2, 3]);
-        space.madvise(AT, LARGE, Advice::Drop(false)).unwrap();
+        space.madvise(AT, LARGE, Advice::Drop(crate::Drops::Unlocked)).unwrap();
         space.forbid_large_pages(true);
         space.write(AT, &[4]).unwrap();
         assert_eq!(sizes(&space), (3 * PAGE_SIZE, 0));

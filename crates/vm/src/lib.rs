@@ -55,7 +55,7 @@ pub(crate) use guard::paging::{Insert, MapError, PageTable, Perm, Unmapped};
 #[cfg(not(target_os = "none"))]
 pub(crate) use host::{Frame, Insert, LargePage, MapError, PageTable, Perm, Unmapped};
 
-pub use advice::Advice;
+pub use advice::{Advice, Drops};
 pub use area::{AreaFlags, Prot};
 pub use fault::{Access, FaultError};
 pub use large::{LargePages, counts as large_page_counts, set_setting as set_large_pages, setting as large_pages};

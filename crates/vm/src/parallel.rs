@@ -66,7 +66,7 @@ fn step(space: &AddressSpace, base: usize, flags: AreaFlags, model: &mut Model, 
             model[at..at + before_hole].iter_mut().flatten().for_each(|page| page.0 = prot);
         }
         Op::Drop { at, pages } => {
-            let done = space.madvise(va(at), pages * PAGE_SIZE, Advice::Drop(false)).is_ok();
+            let done = space.madvise(va(at), pages * PAGE_SIZE, Advice::Drop(crate::Drops::Unlocked)).is_ok();
             assert_eq!(done, model[at..at + pages].iter().all(Option::is_some));
             model[at..at + pages].iter_mut().flatten().for_each(|page| page.1 = 0);
         }
@@ -217,7 +217,7 @@ fn a_replaced_mapping_is_always_there() {
         while !reader.is_finished() {
             replace();
             space.mprotect(at + PAGE_SIZE, PAGE_SIZE, RW).unwrap();
-            space.madvise(at, 2 * PAGE_SIZE, Advice::Drop(false)).unwrap();
+            space.madvise(at, 2 * PAGE_SIZE, Advice::Drop(crate::Drops::Unlocked)).unwrap();
         }
     });
 }

@@ -224,7 +224,7 @@ mod tests {
         let child = space.fork().unwrap();
         child.read(AT, &mut byte).unwrap();
         assert_eq!(pages(&child)[0], 2);
-        space.madvise(AT, 8 * PAGE_SIZE, Advice::Drop(false)).unwrap();
+        space.madvise(AT, 8 * PAGE_SIZE, Advice::Drop(crate::Drops::Unlocked)).unwrap();
         space.munmap(3 * AT, PAGE_SIZE).unwrap();
         assert_eq!(pages(&space), [1, 3, 0]);
     }

@@ -82,7 +82,7 @@ mod tests {
         space.munmap(AT, PAGE_SIZE).unwrap();
         space.munmap(AT + 2 * PAGE_SIZE, 2 * PAGE_SIZE).unwrap();
         // Contents that the program could write, it may drop.
-        space.madvise(AT + PAGE_SIZE, PAGE_SIZE, Advice::Drop(false)).unwrap();
+        space.madvise(AT + PAGE_SIZE, PAGE_SIZE, Advice::Drop(crate::Drops::Unlocked)).unwrap();
         let mut byte = [1];
         space.read(AT + PAGE_SIZE, &mut byte).unwrap();
         assert_eq!(byte, [0]);

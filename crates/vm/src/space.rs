@@ -287,15 +287,43 @@ impl AddressSpace {
 
     /// A page-aligned range from a call's arguments: `EINVAL` if there is none, `ENOMEM` if nothing can be mapped there. Nothing is so anywhere.
     pub(crate) fn range(addr: usize, len: usize) -> Result<Range<usize>, Errno> {
+        let range = Self::wide_range(addr, len)?;
+        if range.is_empty() || range.end <= USER_END { Ok(range) } else { Err(Errno::ENOMEM) }
+    }
+
+    /// The same, but the range may go on where nothing can be mapped: for calls that go through what is there first.
+    pub(crate) fn wide_range(addr: usize, len: usize) -> Result<Range<usize>, Errno> {
         let len = page_up(len).ok_or(Errno::EINVAL)?;
         if !addr.is_multiple_of(PAGE_SIZE) {
             return Err(Errno::EINVAL);
         }
-        if len == 0 {
-            return Ok(addr..addr);
+        Ok(addr..addr.checked_add(len).ok_or(Errno::EINVAL)?)
+    }
+
+    /// Where the stack begins that is at `addr`, or is the first thing above it and below `end`.
+    ///
+    /// # Errors
+    /// `ENOMEM` if there is nothing, `EINVAL` if it is no stack.
+    pub fn stack_start(&self, addr: usize, end: usize) -> Result<usize, Errno> {
+        let state = self.state.read();
+        let above = || state.areas.above(addr).filter(|(start, _)| *start < end);
+        let (start, area) = state.areas.find(addr).or_else(above).ok_or(Errno::ENOMEM)?;
+        if area.flags.contains(AreaFlags::GROWSDOWN) { Ok(start) } else { Err(Errno::EINVAL) }
+    }
+
+    /// Whether something of `len` bytes could be mapped there, as far as that depends on the place.
+    ///
+    /// # Errors
+    /// `ENOMEM` if the place is too small or no program's, `EINVAL` if it does not begin with a page, `EEXIST` if it has to be free and is not.
+    pub fn check_place(&self, place: Placement, len: usize) -> Result<(), Errno> {
+        let len = page_up(len).filter(|&len| len < USER_END).ok_or(Errno::ENOMEM)?;
+        let (Placement::Fixed(addr) | Placement::FixedIfFree(addr)) = place else { return Ok(()) };
+        let end = addr.checked_add(len).filter(|&end| end <= USER_END).ok_or(Errno::ENOMEM)?;
+        if !addr.is_multiple_of(PAGE_SIZE) {
+            return Err(Errno::EINVAL);
         }
-        let end = addr.checked_add(len).ok_or(Errno::EINVAL)?;
-        if end <= USER_END { Ok(addr..end) } else { Err(Errno::ENOMEM) }
+        let free = matches!(place, Placement::Fixed(_)) || self.state.read().areas.is_free(addr..end);
+        if free { Ok(()) } else { Err(Errno::EEXIST) }
     }
 
     /// Maps something and returns where.
@@ -327,9 +355,7 @@ impl AddressSpace {
             Placement::Fixed(addr) => (addr, true),
             Placement::FixedIfFree(addr) => (addr, false),
         };
-        if !start.is_multiple_of(PAGE_SIZE) {
-            return Err(Errno::EINVAL);
-        }
+        self.check_place(Placement::Fixed(start), len)?;
         let range = Self::user_range(start, len)?;
         let mut state = self.change(&range);
         if state.areas.is_free(range.clone()) {

@@ -6,6 +6,7 @@ mod machine;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -202,7 +203,8 @@ impl Pair {
             if over {
                 break;
             }
-            for index in self.batch(area, options.seed, first, &mut found, tell)? {
+            let count = options.programs.map_or(BATCH, |programs| BATCH.min(programs - first));
+            for index in self.batch(area, options.seed, first..first + count, &mut found, tell)? {
                 self.examine(area, index, options, &mut found, tell)?;
             }
         }
@@ -211,8 +213,16 @@ impl Pair {
     }
 
     /// Runs a batch; returns the programs that differ.
-    fn batch(&mut self, area: &str, seed: u64, first: u64, found: &mut Found, tell: &mut dyn FnMut(String)) -> Result<Vec<u64>> {
-        let command = format!("range {area} {seed} {first} {BATCH}");
+    fn batch(
+        &mut self,
+        area: &str,
+        seed: u64,
+        range: Range<u64>,
+        found: &mut Found,
+        tell: &mut dyn FnMut(String),
+    ) -> Result<Vec<u64>> {
+        let first = range.start;
+        let command = format!("range {area} {seed} {first} {}", range.end - first);
         self.linux.send(&command)?;
         let ours = self.skerry.send(&command).map(|()| Vec::new());
         let mut theirs = Vec::new();

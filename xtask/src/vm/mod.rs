@@ -216,8 +216,9 @@ impl Machine {
                 if !image.is_file() {
                     bail!("no Linux kernel at {} (package linux-image-amd64 has one in /boot)", image.display());
                 }
-                // Without a mouse and keyboard controller, looking for one takes Linux a second.
-                (image.clone(), Protocol::Linux, "console=ttyS0 panic=-1 rdinit=/init i8042.noaux i8042.nokbd")
+                // Without a mouse and keyboard controller, looking for one takes Linux a second. On a busy host it would take
+                // the emulated timer for a broken one.
+                (image.clone(), Protocol::Linux, "console=ttyS0 panic=-1 rdinit=/init i8042.noaux i8042.nokbd no_timer_check")
             }
         };
         let command_line = format!("{fixed} {}", self.append).trim().to_owned();

@@ -117,9 +117,6 @@ impl Inbox {
 
     /// The next datagram, and how many of its bytes are left out.
     fn next(&self, flags: Flags, wait: Wait) -> Result<Option<(Datagram, usize)>> {
-        if flags.contains(Flags::OOB) {
-            return Err(Errno::EAGAIN);
-        }
         let attempt = || {
             if let Some(error) = self.port.take_error() {
                 return Some(Err(error));
@@ -234,6 +231,11 @@ pub(super) trait Transport: Send + Sync + 'static {
     /// What `Protocol::send` promises.
     fn send(&self, message: Outgoing<'_>, flags: Flags) -> Result<usize>;
 
+    /// What `Protocol::check_level` promises.
+    fn check_level(&self, level: u32, sets: bool) -> Result<()> {
+        super::options::check_level(self.common(), level, false, sets)
+    }
+
     /// What `Protocol::option` promises.
     fn option(&self, level: u32, option: u32) -> Result<Vec<u8>> {
         super::options::get(self.common(), None, level, option)
@@ -338,6 +340,10 @@ impl<T: Transport> Protocol for Endpoint<T> {
     }
 
     fn receive_owned(&self, limit: usize, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
+        // UDP knows nothing urgent and does not look for it.
+        if flags.contains(Flags::OOB) && !self.0.is_udp() {
+            return Err(Errno::EOPNOTSUPP);
+        }
         self.0.inbox().receive_owned(self.0.common(), limit, flags, wait)
     }
 
@@ -373,6 +379,10 @@ impl<T: Transport> Protocol for Endpoint<T> {
 
     fn opened(&self, file: &Arc<File>) {
         self.0.common().opened(file);
+    }
+
+    fn check_level(&self, level: u32, sets: bool) -> Result<()> {
+        self.0.check_level(level, sets)
     }
 
     fn option(&self, level: u32, option: u32) -> Result<Vec<u8>> {

@@ -115,8 +115,14 @@ fn has_level(common: &Common, level: u32, tcp: bool) -> bool {
     }
 }
 
-fn missing(level: u32) -> Errno {
-    if level == IPV6 { Errno::ENOPROTOOPT } else { Errno::EOPNOTSUPP }
+/// What `Protocol::check_level` promises.
+pub(super) fn check_level(common: &Common, level: u32, tcp: bool, sets: bool) -> Result<()> {
+    match level {
+        level if has_level(common, level, tcp) => Ok(()),
+        _ if sets => Err(Errno::ENOPROTOOPT),
+        IPV6 => Err(Errno::ENOPROTOOPT),
+        _ => Err(Errno::EOPNOTSUPP),
+    }
 }
 
 /// An option's value. `tcp` is the socket if it is one of that transport.
@@ -124,9 +130,7 @@ fn missing(level: u32) -> Errno {
 /// # Errors
 /// `ENOPROTOOPT`, `EOPNOTSUPP`.
 pub(super) fn get(common: &Common, tcp: Option<&Tcp>, level: u32, option: u32) -> Result<Vec<u8>> {
-    if !has_level(common, level, tcp.is_some()) {
-        return Err(missing(level));
-    }
+    check_level(common, level, tcp.is_some(), false)?;
     let value = match (level, option) {
         (TCP, net::TCP_INFO) => return Ok(tcp.map_or_else(Vec::new, info)),
         (TCP, net::TCP_CONGESTION) => {
@@ -159,9 +163,7 @@ pub(super) fn get(common: &Common, tcp: Option<&Tcp>, level: u32, option: u32) -
 /// # Errors
 /// Those of `setsockopt(2)`.
 pub(super) fn set(common: &Common, tcp: Option<&Tcp>, bound: bool, level: u32, option: u32, value: &[u8]) -> Result<()> {
-    if !has_level(common, level, tcp.is_some()) {
-        return Err(Errno::ENOPROTOOPT);
-    }
+    check_level(common, level, tcp.is_some(), true)?;
     match (level, option) {
         (TCP, net::TCP_CONGESTION) => {
             let name = value.split(|&b| b == 0).next().unwrap_or_default();
@@ -174,6 +176,9 @@ pub(super) fn set(common: &Common, tcp: Option<&Tcp>, bound: bool, level: u32, o
         (IP, net::IP_OPTIONS) => return if value.is_empty() { Ok(()) } else { Err(Errno::EINVAL) },
         (IP | IPV6, option) if groups::is_about(level, option) => return groups::set(common, level, option, value),
         _ => {}
+    }
+    if matches!(level, TCP | UDP | UDP_LITE) && value.len() < size_of::<i32>() {
+        return Err(Errno::EINVAL);
     }
     let (_, _, first, least, most) = known(level, option)?;
     let number = match (value.first_chunk::<4>(), value.first(), level) {

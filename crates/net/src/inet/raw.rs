@@ -324,6 +324,10 @@ impl Transport for Raw {
         Ok(len)
     }
 
+    fn check_level(&self, _level: u32, _sets: bool) -> Result<()> {
+        Ok(())
+    }
+
     fn option(&self, level: u32, option: u32) -> Result<Vec<u8>> {
         match (level, option) {
             (SOL_RAW, KINDS_FILTER) if self.protocol == ICMP && !self.asks => Ok(self.blocked.lock()[0].to_ne_bytes().to_vec()),

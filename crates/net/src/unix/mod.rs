@@ -393,6 +393,10 @@ impl Protocol for Unix {
         true
     }
 
+    fn check_level(&self, _level: u32, _sets: bool) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
     fn at_mark(&self) -> Result<bool> {
         if self.kind == Kind::Stream { Ok(self.port.queue.lock().at_mark()) } else { Err(Errno::EOPNOTSUPP) }
     }

@@ -57,6 +57,7 @@ pub fn tests() -> Vec<Test> {
         Test { name: "machine/four", place: SkerryMachine, run: partitions::four },
         Test { name: "machine/iso", place: SkerryMachine, run: boot::iso },
         Test { name: "machine/64-processors", place: SkerryMachine, run: boot::large },
+        Test { name: "long/diff", place: SkerryMachine, run: diff::long },
         Test { name: "long/manage", place: SkerryMachine, run: fuzz::manage },
         Test { name: "long/programs", place: AnyMachine, run: programs::long },
         Test { name: "long/perturbed", place: SkerryMachine, run: perturbed::run },

@@ -17,6 +17,7 @@ impl FileOps for Tcp {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
         let wait = self.pause(file, false);
         if self.port.options.receive_least() <= 1
+            && self.connection.get().is_some()
             && let Some(n) = self.pair(self.connected(wait)?).receive_plain(buf, wait)?
         {
             return Ok(n);
@@ -45,7 +46,7 @@ impl FileOps for Tcp {
             let any = self.backlog().is_some_and(|(waiting, _)| waiting > 0);
             return if any { Events::READABLE } else { Events::empty() };
         }
-        let writable = Events::WRITABLE | Events::WRBAND;
+        let writable = Events::WRITABLE;
         let failed = self.port.failed();
         let told = self.port.options.notices.any();
         let mut events = if failed || told { Events::ERR } else { Events::empty() };
@@ -137,14 +138,21 @@ impl Protocol for Tcp {
             }
             return Ok(());
         }
-        let connection = self.connection.get().ok_or(Errno::ENOTCONN)?;
+        let halves = (u8::from(receiving) * RECEIVING) | (u8::from(sending) * SENDING);
+        let Some(connection) = self.connection.get() else {
+            // Linux does it, and says so all the same.
+            if self.state.lock().connecting.is_none() {
+                self.port.shut(halves);
+            }
+            return Err(Errno::ENOTCONN);
+        };
         if self.port.is_shut(SENDING | ENDED) {
             return Err(Errno::ENOTCONN);
         }
         if sending {
             self.hear_end(connection, false);
         }
-        self.port.shut((u8::from(receiving) * RECEIVING) | (u8::from(sending) * SENDING));
+        self.port.shut(halves);
         if sending {
             connection.peer.shut(RECEIVING | ENDED);
         }
@@ -172,6 +180,9 @@ impl Protocol for Tcp {
     }
 
     fn receive_owned(&self, limit: usize, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
+        if self.is_deaf(flags) {
+            return Ok((Vec::new(), Incoming::default()));
+        }
         let pair = self.pair(self.receiving(flags, wait)?);
         let (data, mut got) = after_end(pair.receive_owned(limit, flags, false, wait), (Vec::new(), Incoming::default()))?;
         self.tell_rest(&mut got);
@@ -217,6 +228,10 @@ impl Protocol for Tcp {
     fn opened(&self, file: &Arc<File>) {
         self.common.opened(file);
         self.port.opened(file);
+    }
+
+    fn check_level(&self, level: u32, sets: bool) -> Result<()> {
+        options::check_level(&self.common, level, true, sets)
     }
 
     fn option(&self, level: u32, option: u32) -> Result<Vec<u8>> {

@@ -171,6 +171,11 @@ impl Tcp {
         self.connection.get().ok_or_else(|| self.port.take_error().unwrap_or(Errno::ENOTCONN))
     }
 
+    /// Whether nothing will ever be received, since that was ended before there was a connection.
+    fn is_deaf(&self, flags: Flags) -> bool {
+        self.connection.get().is_none() && self.port.is_shut(RECEIVING) && !self.listens() && !flags.contains(Flags::OOB)
+    }
+
     /// The connection of a call that receives. Where there is none there is no urgent byte, either.
     fn receiving(&self, flags: Flags, wait: Wait) -> Result<&Connection> {
         let urgent = flags.contains(Flags::OOB) && !self.listens();
@@ -219,6 +224,9 @@ impl Tcp {
     }
 
     fn take_in(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
+        if self.is_deaf(flags) {
+            return Ok(Incoming::default());
+        }
         let connection = self.receiving(flags, wait)?;
         let mut got = after_end(self.pair(connection).receive(buf, flags, false, wait), Incoming::default())?;
         self.tell_rest(&mut got);
