@@ -391,10 +391,16 @@ fn give_few(file: &File, buf: usize, bytes: &[u8; TINY], n: usize) -> SysResult 
     if n > 0 && uaccess::write_few(buf, bytes, n).is_ok() { Ok(n) } else { not_delivered(file, buf, &bytes[..n]) }
 }
 
+/// Refuses what is never read or written, before anything of the caller's memory is looked at.
+fn check_transfers(file: &File) -> Result<(), Errno> {
+    if file.ops().least_transfer() == usize::MAX { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
 fn read_one(task: &Task, file: &File, buf: usize, len: usize, offset: Option<u64>) -> SysResult {
     if !file.flags().readable() {
         return Err(Errno::EBADF);
     }
+    check_transfers(file)?;
     read_into(task, file, &Buffers::one(buf, len, offset)?, offset)
 }
 
@@ -426,6 +432,7 @@ fn write_one(task: &Task, file: &File, buf: usize, len: usize, offset: Option<u6
     if !file.flags().writable() {
         return Err(Errno::EBADF);
     }
+    check_transfers(file)?;
     write_from(task, file, &Buffers::one(buf, len, offset)?, offset)
 }
 

@@ -206,12 +206,13 @@ pub fn sys_mprotect(task: &Task, addr: usize, len: usize, prot: u32) -> SysResul
 }
 
 /// `mremap(2)`
-pub fn sys_mremap(task: &Task, old: usize, old_len: usize, new_len: usize, flags: u32, new: usize) -> SysResult {
-    let has = |flag: u32| flags & flag != 0;
+pub fn sys_mremap(task: &Task, old: usize, old_len: usize, new_len: usize, flags: u64, new: usize) -> SysResult {
+    let has = |flag: u32| flags & u64::from(flag) != 0;
     let known = sys::MREMAP_MAYMOVE | sys::MREMAP_FIXED | sys::MREMAP_DONTUNMAP;
     let moves = has(sys::MREMAP_FIXED) || has(sys::MREMAP_DONTUNMAP);
     let keep = has(sys::MREMAP_DONTUNMAP);
-    if flags & !known != 0 || (moves && !has(sys::MREMAP_MAYMOVE)) || (keep && old_len != new_len) {
+    let nothing = !old.is_multiple_of(PAGE_SIZE) || page_up(new_len).is_none_or(|len| len == 0);
+    if flags & !u64::from(known) != 0 || (moves && !has(sys::MREMAP_MAYMOVE)) || (keep && old_len != new_len) || nothing {
         return Err(Errno::EINVAL);
     }
     if new_len > old_len {

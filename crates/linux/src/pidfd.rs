@@ -76,9 +76,7 @@ pub fn sys_pidfd_getfd(task: &Task, fd: i32, theirs: i32, flags: u32) -> SysResu
         return Err(Errno::EINVAL);
     }
     let (process, _) = process_of(task, fd)?;
-    if !task.cred().may_trace(&process.credentials(), process.is_dumpable()) {
-        return Err(Errno::EPERM);
-    }
+    crate::peer::check(task, &process)?;
     let of = process.tasks().into_iter().next().ok_or(Errno::ESRCH)?;
     let file = of.file(theirs)?;
     task.files().install(file, true)

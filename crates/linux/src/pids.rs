@@ -68,7 +68,9 @@ pub fn sys_setpgid(task: &Task, pid: i32, group: i32) -> SysResult {
     }
     let mut table = TABLE.lock();
     let session = table.node(own).map(|node| node.session).ok_or(Errno::ESRCH)?;
-    let node = table.node(pid).ok_or(Errno::ESRCH)?;
+    // Only whole processes have a group.
+    let missing = || if table.node_of_any(pid).is_some() { Errno::EINVAL } else { Errno::ESRCH };
+    let node = table.node(pid).ok_or_else(missing)?;
     if pid != own {
         if node.parent() != own {
             return Err(Errno::ESRCH);

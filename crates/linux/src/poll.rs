@@ -100,9 +100,11 @@ pub fn sys_ppoll(
     size: usize,
 ) -> SysResult {
     let deadline = user_deadline(timeout, 1_000_000_000)?;
-    let result = task.with_signal_mask(mask, size, || restartable(do_poll(task, fds, count, deadline)));
-    store_rest(task, timeout, deadline, 1_000_000_000);
-    result
+    task.with_signal_mask(mask, size, || {
+        let result = restartable(do_poll(task, fds, count, deadline));
+        store_rest(task, timeout, deadline, 1_000_000_000);
+        result
+    })
 }
 
 /// The sets of `select(2)`, as words of user memory.
@@ -177,10 +179,11 @@ pub fn sys_pselect6(
     let deadline = user_deadline(timeout, 1_000_000_000)?;
     let [mask, size] = if mask.is_null() { [0, 8] } else { mask.read()? };
     let mask = UserPtr::<u64>::new(mask as usize);
-    let result =
-        task.with_signal_mask(mask, size as usize, || restartable(do_select(task, count, [read, write, except], deadline)));
-    store_rest(task, timeout, deadline, 1_000_000_000);
-    result
+    task.with_signal_mask(mask, size as usize, || {
+        let result = restartable(do_select(task, count, [read, write, except], deadline));
+        store_rest(task, timeout, deadline, 1_000_000_000);
+        result
+    })
 }
 
 /// `epoll_create1(2)`

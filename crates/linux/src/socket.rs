@@ -87,7 +87,7 @@ pub(crate) fn write_address(bytes: &[u8], addr: usize, len: UserPtr<i32>) -> Res
 }
 
 /// The kind of socket and the flags that a type argument holds.
-fn decode_type(domain: u32, kind: u32) -> Result<(Kind, OpenFlags), Errno> {
+fn decode_type(domain: u32, kind: u32, protocol: i32) -> Result<(Kind, OpenFlags), Errno> {
     const STREAM: u32 = 1;
     const DATAGRAM: u32 = 2;
     const RAW: u32 = 3;
@@ -109,6 +109,8 @@ fn decode_type(domain: u32, kind: u32) -> Result<(Kind, OpenFlags), Errno> {
         RAW if matches!(domain, consts::AF_UNIX | consts::AF_NETLINK) => Ok((Kind::Datagram, flags)),
         RAW => Ok((Kind::Raw, flags)),
         SEQPACKET => Ok((Kind::Seqpacket, flags)),
+        // Here the protocol comes before the kind.
+        _ if domain == consts::AF_UNIX => net::unix::check_protocol(protocol).and(Err(Errno::ESOCKTNOSUPPORT)),
         _ => Err(Errno::ESOCKTNOSUPPORT),
     }
 }
@@ -119,7 +121,7 @@ fn install(task: &Task, socket: Socket, flags: OpenFlags) -> SysResult {
 
 /// `socket(2)`
 pub fn sys_socket(task: &Task, domain: u32, kind: u32, protocol: i32) -> SysResult {
-    let (kind, flags) = decode_type(domain, kind)?;
+    let (kind, flags) = decode_type(domain, kind, protocol)?;
     install(task, make(task, domain, kind, protocol)?, flags)
 }
 
@@ -142,7 +144,7 @@ pub fn sys_socketpair(task: &Task, domain: u32, kind: u32, protocol: i32, fds: U
     }
     // As Linux: the numbers are chosen and told before the family is looked at.
     fds.write(&task.files().next_two()?)?;
-    let (kind, flags) = decode_type(domain, kind)?;
+    let (kind, flags) = decode_type(domain, kind, protocol)?;
     if domain != consts::AF_UNIX {
         // What is wrong with one such socket comes before that there are no pairs.
         return make(task, domain, kind, protocol).and(Err(Errno::EOPNOTSUPP));

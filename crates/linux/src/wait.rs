@@ -51,6 +51,12 @@ const fn stopped_status(signal: i32) -> i32 {
 /// The wait status of a child that goes on.
 const CONTINUED: i32 = 0xffff;
 
+/// Whether a call with these options waits for such a child: mostly for those whose end is told by `SIGCHLD`.
+fn of_kind(child: &Process, options: u32) -> bool {
+    let usual = child.exit_signal() == sys::SIGCHLD as i32;
+    options & sys::__WALL != 0 || usual == (options & sys::__WCLONE == 0)
+}
+
 impl Table {
     /// Finds news of a child. `Err`: there is no such child. `Ok(None)`: there is no news.
     fn news(&mut self, parent: i32, which: Which, options: u32) -> Result<Option<Report>, Errno> {
@@ -58,7 +64,8 @@ impl Table {
         let keep = options & sys::WNOWAIT != 0;
         let mut any = false;
         for pid in children {
-            let Some(node) = self.node_mut(pid).filter(|node| which.matches(pid, node)) else { continue };
+            let wanted = |node: &Node| which.matches(pid, node) && of_kind(&node.process, options);
+            let Some(node) = self.node_mut(pid).filter(|node| wanted(node)) else { continue };
             any = true;
             let process = node.process.clone();
             if let Some(status) = node.ended {

@@ -27,6 +27,12 @@ pub fn is_steady(target: &Target) -> bool {
 /// The token of a process that nobody of the program is.
 pub const STRANGER: i64 = 999;
 
+/// The token of what a call returned that tells of somebody: whom Linux started before all numbers is 0 there, and has one on Skerry. (Of
+/// `wait4(2)` 0 is nobody: a number that nobody knows cannot come from it.)
+pub fn someone(people: &impl People, number: i64) -> i64 {
+    if number == 0 { STRANGER } else { pid(people, number) }
+}
+
 /// The token of `pid`: 0 and negative numbers mean what they mean everywhere.
 pub fn pid(people: &impl People, pid: i64) -> i64 {
     if pid <= 0 { pid } else { people.token(pid).unwrap_or(STRANGER) }

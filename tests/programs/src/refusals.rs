@@ -136,7 +136,21 @@ fn memory() -> Result<()> {
     fails(map(0, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1), libc::EINVAL, "mmap of nothing")?;
     let validate = libc::MAP_SHARED_VALIDATE;
     ensure!(map(PAGE, validate | libc::MAP_POPULATE, file.0) > 0, "a flag that all mappings know");
-    fails(map(PAGE, validate | 1 << 24, file.0), libc::EOPNOTSUPP, "mmap with a flag there is not")
+    fails(map(PAGE, validate | 1 << 24, file.0), libc::EOPNOTSUPP, "mmap with a flag there is not")?;
+
+    // The file comes before the length, and that something is in the way before what the file allows.
+    fails(map(usize::MAX, libc::MAP_PRIVATE, -1), libc::EBADF, "mmap of more than there is of no file")?;
+    let over = call!(SYS_mmap, anonymous, PAGE, 1, libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE, open("/tmp", 0)?.0, 0);
+    fails(over, libc::EEXIST, "mmap of a directory over memory")?;
+    // Pages that only their mapping holds may be lost, those of a file not.
+    is(call!(SYS_madvise, anonymous, PAGE, libc::MADV_FREE), 0, "MADV_FREE")?;
+    fails(call!(SYS_madvise, map(PAGE, libc::MAP_PRIVATE, file.0), PAGE, libc::MADV_FREE), libc::EINVAL, "MADV_FREE of a file")?;
+    // What cannot be there is locked, and that is said.
+    is(call!(SYS_mprotect, anonymous, PAGE, 0), 0, "mprotect")?;
+    fails(call!(SYS_mlock, anonymous, PAGE), libc::ENOMEM, "mlock of what may not be touched")?;
+    is(call!(SYS_munlock, anonymous, PAGE), 0, "munlock")?;
+    fails(call!(SYS_mprotect, anonymous, usize::MAX - PAGE, 1), libc::ENOMEM, "mprotect beyond all memory")?;
+    fails(call!(SYS_mprotect, anonymous, PAGE, 0x100), libc::EINVAL, "mprotect with a bit there is not")
 }
 
 fn sockets() -> Result<()> {
@@ -153,7 +167,13 @@ fn sockets() -> Result<()> {
     let mut fds = [0i32; 2];
     let mut of = |kind: i32, protocol: i32| call!(SYS_socketpair, libc::AF_INET, kind, protocol, fds.as_mut_ptr());
     fails(of(libc::SOCK_DGRAM, libc::IPPROTO_TCP), libc::EPROTONOSUPPORT, "a pair of datagrams over TCP")?;
-    fails(of(libc::SOCK_STREAM, libc::IPPROTO_TCP), libc::EOPNOTSUPP, "a pair of TCP sockets")
+    fails(of(libc::SOCK_STREAM, libc::IPPROTO_TCP), libc::EOPNOTSUPP, "a pair of TCP sockets")?;
+
+    // What was shut without a connection is shut.
+    fails(call!(SYS_shutdown, tcp.0, libc::SHUT_RD), libc::ENOTCONN, "shutdown without a connection")?;
+    is(call!(SYS_recvfrom, tcp.0, &raw mut one, 4, 0, 0, 0), 0, "recvfrom after that")?;
+    let [local, _peer] = pair(libc::SOCK_STREAM)?;
+    fails(call!(SYS_getsockopt, local.0, 6, 1, 1, 1), libc::EOPNOTSUPP, "getsockopt of a level there is not, into no memory")
 }
 
 /// Two connected TCP sockets.
@@ -198,6 +218,14 @@ fn clocks() -> Result<()> {
     fails(sleep(libc::CLOCK_MONOTONIC_COARSE, at), libc::EOPNOTSUPP, "sleeping by the coarse clock")?;
     fails(sleep(99, at), libc::EINVAL, "sleeping by a clock there is not")?;
     fails(sleep(libc::CLOCK_MONOTONIC, 1), libc::EFAULT, "sleeping for an unreadable time")?;
+    fails(sleep(-2, at), libc::EINVAL, "sleeping by the thread's own time, by number")?;
+    let mut id = -1i32;
+    let timer = |clock: i32, id: *mut i32| call!(SYS_timer_create, clock, 0, id);
+    fails(timer(libc::CLOCK_MONOTONIC_RAW, &raw mut id), libc::EOPNOTSUPP, "a timer by the raw clock")?;
+    is(timer(libc::CLOCK_BOOTTIME_ALARM, &raw mut id), 0, "a timer that wakes the machine up")?;
+    is(call!(SYS_timer_delete, id), 0, "timer_delete")?;
+    let counter = Fd::new(call!(SYS_eventfd2, 0, 0), "eventfd2")?;
+    is(call!(SYS_lseek, counter.0, 5, libc::SEEK_SET), 0, "lseek of an event descriptor")?;
     is(call!(SYS_arch_prctl, ARCH_GET_CPUID, 0), 1, "ARCH_GET_CPUID")
 }
 

@@ -62,7 +62,10 @@ fn caller() -> (Ucred, Option<Groups>) {
 }
 
 /// The number of a family's protocol: none, or the family again.
-fn check_protocol(protocol: i32) -> Result<()> {
+///
+/// # Errors
+/// `EPROTONOSUPPORT`.
+pub fn check_protocol(protocol: i32) -> Result<()> {
     if protocol == 0 || protocol.cast_unsigned() == net::AF_UNIX { Ok(()) } else { Err(Errno::EPROTONOSUPPORT) }
 }
 

@@ -364,7 +364,8 @@ impl Run {
             _ if (-4095..0).contains(&result) => errno::name(-result as i32).to_owned(),
             Answer::Ignored => "success".to_owned(),
             Answer::Truth => if result == 0 { "0" } else { "not 0" }.to_owned(),
-            Answer::Pid | Answer::Someone => normalise::pid(&Cast(self.stage), result).to_string(),
+            Answer::Someone => normalise::someone(&Cast(self.stage), result).to_string(),
+            Answer::Pid => normalise::pid(&Cast(self.stage), result).to_string(),
             Answer::Address if !(PLAYGROUND..PLAYGROUND + (1 << 32)).contains(&(result as u64)) => "address".to_owned(),
             Answer::Address => format!("{result:#x}"),
             Answer::Descriptors(_) => {
