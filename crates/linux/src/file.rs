@@ -4,7 +4,7 @@
 //! that file, is touched.
 
 use crate::process::signal_broken_pipe;
-use crate::sockmsg::signals_broken_pipe;
+use crate::sockmsg::{signals_broken_pipe, write_message};
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task, dispatch, limits, usage};
 use abi::errno::Errno;
@@ -47,7 +47,7 @@ fn check_end(offset: Option<u64>, len: usize) -> Result<(), Errno> {
 }
 
 /// Whether memory of a program can be there at all.
-fn in_user_space(addr: usize, len: usize) -> bool {
+pub(crate) fn in_user_space(addr: usize, len: usize) -> bool {
     addr.checked_add(len).is_some_and(|end| end <= USER_END)
 }
 
@@ -245,6 +245,12 @@ fn write_from(task: &Task, file: &File, buffers: &[(usize, usize)], offset: Opti
         return Err(Errno::EINVAL);
     }
     let wanted = limits::allowed_of_write(task, file, offset, total(buffers).min(file.ops().most_written()))?;
+    if wanted > CHUNK
+        && let Some(result) = write_message(task, file, buffers)
+    {
+        task.transferred.count(usage::WRITTEN, &result, 1);
+        return result;
+    }
     let result = transfer_from(task, file, buffers, wanted, |buf, done| match offset {
         Some(offset) => file.write_at(offset + done as u64, buf),
         None => file.write(buf),
@@ -464,14 +470,20 @@ pub fn sys_pwrite64(task: &Task, fd: i32, buf: usize, len: usize, at: i64) -> Sy
 fn read_listed(task: &Task, file: &File, iov: UserPtr<IoVec>, count: usize, offset: Option<u64>) -> SysResult {
     let buffers = Buffers::read(iov, count)?;
     let len = total(buffers.as_slice());
+    if !file.flags().readable() {
+        return Err(Errno::EBADF);
+    }
     check_end(offset, len)?;
     // Even of a directory nothing can be read.
-    if len == 0 && file.flags().readable() { Ok(0) } else { read_into(task, file, buffers.as_slice(), offset) }
+    if len == 0 { Ok(0) } else { read_into(task, file, buffers.as_slice(), offset) }
 }
 
 /// Writes buffers that the caller lists.
 fn write_listed(task: &Task, file: &File, iov: UserPtr<IoVec>, count: usize, offset: Option<u64>) -> SysResult {
     let buffers = Buffers::read(iov, count)?;
+    if !file.flags().writable() {
+        return Err(Errno::EBADF);
+    }
     check_end(offset, total(buffers.as_slice()))?;
     write_from(task, file, buffers.as_slice(), offset)
 }

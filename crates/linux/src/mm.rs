@@ -306,8 +306,14 @@ pub fn sys_mincore(task: &Task, addr: usize, len: usize, to: usize) -> SysResult
 /// `msync(2)`: what a mapping of a file shows is the file itself.
 pub fn sys_msync(task: &Task, addr: usize, len: usize, flags: u32) -> SysResult {
     let known = sys::MS_ASYNC | sys::MS_INVALIDATE | sys::MS_SYNC;
-    if flags & !known != 0 || flags & (sys::MS_ASYNC | sys::MS_SYNC) == sys::MS_ASYNC | sys::MS_SYNC {
+    let both = flags & (sys::MS_ASYNC | sys::MS_SYNC) == sys::MS_ASYNC | sys::MS_SYNC;
+    if flags & !known != 0 || !addr.is_multiple_of(PAGE_SIZE) || both {
         return Err(Errno::EINVAL);
+    }
+    // What is rounded up beyond the last address is nothing, as on Linux.
+    let len = page_up(len).unwrap_or(0);
+    if addr.checked_add(len).is_none() {
+        return Err(Errno::ENOMEM);
     }
     let space = space(task)?;
     if flags & sys::MS_INVALIDATE != 0 && space.has_locked(addr, len) {

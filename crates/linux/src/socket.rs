@@ -80,8 +80,9 @@ pub(crate) fn copy_address(addr: usize, len: u32) -> Result<([u8; MAX_ADDRESS], 
 /// `EFAULT`, `EINVAL` for a negative length.
 pub(crate) fn write_address(bytes: &[u8], addr: usize, len: UserPtr<i32>) -> Result<(), Errno> {
     let room = usize::try_from(len.read()?).map_err(|_| Errno::EINVAL)?;
-    if !bytes.is_empty() {
-        uaccess::write_bytes(addr, &bytes[..bytes.len().min(room)])?;
+    let shown = &bytes[..bytes.len().min(room)];
+    if !shown.is_empty() {
+        uaccess::write_bytes(addr, shown)?;
     }
     len.write(&(bytes.len() as i32))
 }

@@ -10,7 +10,7 @@ use net::unix::Rights;
 use net::{Flags, Incoming, Kind, Outgoing, Socket, Ucred, Wait};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::file::{Buffers, IoVec, MAX_TRANSFER, SMALL, pieces, total, writable};
+use crate::file::{Buffers, IoVec, MAX_TRANSFER, SMALL, in_user_space, pieces, total, writable};
 use crate::process::signal_broken_pipe;
 use crate::socket::{MAX_ADDRESS, copy_address, of_file, read_address, with_caller, write_address};
 use crate::uaccess::{self, UserPtr};
@@ -169,8 +169,14 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
             None => protocol.send(plain, message_flags, wait),
         }
     };
+    // Where it goes comes before how long it is, and whether it can be read.
+    let goes_somewhere = || match &address {
+        _ if protocol.family() == consts::AF_UNIX && !stream && message_flags.contains(Flags::OOB) => Err(Errno::EOPNOTSUPP),
+        None if protocol.family() == consts::AF_UNIX => protocol.peer().map(drop),
+        _ => Ok(()),
+    };
     if !stream && wanted > socket.options().send_buffer() {
-        return Err(Errno::EMSGSIZE);
+        return goes_somewhere().and(Err(Errno::EMSGSIZE));
     }
     let mut small = [0; SMALL];
     let mut large = Vec::new();
@@ -188,7 +194,7 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
             Ok(()) => once(&buf[..len], done + len == wanted),
             // Whether bytes can be sent at all comes before whether they can be read.
             Err(e) if stream && done == 0 => once(&[], false).and(Err(e)),
-            Err(e) => Err(e),
+            Err(e) => goes_somewhere().and(Err(e)),
         };
         match sent {
             Ok(n) => {
@@ -213,10 +219,23 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
     sent
 }
 
+/// The buffer of a call that has but one. Whether it can be a program's comes before what it is sent from or received into.
+fn one_buffer(addr: usize, len: usize) -> Result<(usize, usize), Errno> {
+    let len = len.min(MAX_TRANSFER);
+    if in_user_space(addr, len) { Ok((addr, len)) } else { Err(Errno::EFAULT) }
+}
+
 /// `sendto(2)`
 pub fn sys_sendto(task: &Task, fd: i32, buf: usize, len: usize, flags: u32, addr: usize, addr_len: u32) -> SysResult {
+    let buffer = one_buffer(buf, len)?;
     let file = task.file_io(fd)?;
-    send(task, &file, &[(buf, len.min(MAX_TRANSFER))], &To { addr, len: addr_len }, Beside::default(), flags)
+    send(task, &file, &[buffer], &To { addr, len: addr_len }, Beside::default(), flags)
+}
+
+/// What is written to a socket that keeps messages apart, as one message however long it is. `None`: to others.
+pub(crate) fn write_message(task: &Task, file: &File, buffers: &[(usize, usize)]) -> Option<SysResult> {
+    let apart = of_file(file).is_ok_and(|socket| socket.protocol().kind() != Kind::Stream);
+    apart.then(|| send(task, file, buffers, &To { addr: 0, len: 0 }, Beside::default(), 0))
 }
 
 /// A message's head. An address that cannot be one is refused, or cut to the longest there is.
@@ -342,9 +361,10 @@ fn sender_address(socket: &Socket, got: &Incoming) -> Vec<u8> {
 
 /// `recvfrom(2)`
 pub fn sys_recvfrom(task: &Task, fd: i32, buf: usize, len: usize, flags: u32, addr: usize, addr_len: UserPtr<i32>) -> SysResult {
+    let buffer = one_buffer(buf, len)?;
     let file = task.file_io(fd)?;
     let socket = of_file(&file)?;
-    let (n, _, got) = receive(socket, &file, &[(buf, len.min(MAX_TRANSFER))], flags)?;
+    let (n, _, got) = receive(socket, &file, &[buffer], flags)?;
     if addr != 0 {
         write_address(&sender_address(socket, &got), addr, addr_len)?;
     }

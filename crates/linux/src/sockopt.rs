@@ -38,7 +38,11 @@ pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
             // One option says something of a number that stands where its value goes.
             let given = if level == SOL_PACKET && room >= size_of::<u32>() { UserPtr::<u32>::new(value).read()? } else { 0 };
             let bytes = protocol.option_of(level, option, given)?;
-            let n = bytes.len().min(room);
+            let mut n = bytes.len().min(room);
+            // IP gives small numbers as a byte to who has no room for more.
+            if level == consts::IPPROTO_IP as u32 && (1..4).contains(&room) && bytes.len() == 4 && bytes[1..] == [0; 3] {
+                n = 1;
+            }
             uaccess::write_bytes(value, &bytes[..n])?;
             len.write(&(n as i32))?;
             return Ok(0);
@@ -113,7 +117,9 @@ pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
         if level != consts::SOL_SOCKET {
             socket.protocol().check_level(level, true)?;
             let mut bytes = vec![0; len.min(MAX_OPTION)];
-            uaccess::read_bytes(value, &mut bytes)?;
+            if len > 0 {
+                uaccess::read_bytes(value, &mut bytes)?;
+            }
             return socket.protocol().set_option(level, option, &bytes).map(|()| 0);
         }
         let (protocol, options) = (socket.protocol(), socket.options());

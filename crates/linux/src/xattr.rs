@@ -17,7 +17,7 @@ fn read_name(addr: usize) -> Result<Vec<u8>, Errno> {
 
 /// Gives the caller bytes; with no room at all only how many they are.
 fn give(bytes: &[u8], to: usize, size: usize) -> SysResult {
-    if size != 0 {
+    if size != 0 && !bytes.is_empty() {
         if bytes.len() > size {
             return Err(Errno::ERANGE);
         }
