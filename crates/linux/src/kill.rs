@@ -72,7 +72,12 @@ fn to_thread(task: &Task, process: Option<i32>, tid: i32, info: SigInfo) -> SysR
     if tid <= 0 || process.is_some_and(|pid| pid <= 0) {
         return Err(Errno::EINVAL);
     }
-    let other = if tid == task.tid() { None } else { Some(processes::find_task(tid).ok_or(Errno::ESRCH)?) };
+    let other = if tid == task.tid() { None } else { processes::find_task(tid) };
+    if other.is_none() && tid != task.tid() {
+        // One that has ended and was not waited for can be sent to, and does not hear it.
+        let ended = processes::find(tid).filter(|_| process.is_none_or(|pid| pid == tid)).ok_or(Errno::ESRCH)?;
+        return send_from(task, &ended, None, &info).map(|()| 0);
+    }
     let target = other.as_deref().unwrap_or(task);
     if process.is_some_and(|pid| pid != target.pid()) {
         return Err(Errno::ESRCH);

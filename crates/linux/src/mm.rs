@@ -8,6 +8,7 @@ use fs::{File, FileType};
 use linux_raw_sys::general as sys;
 use vm::{Access, AddressSpace, Advice, AreaFlags, Drops, Mapping, Object, PAGE_SIZE, Placement, Prot, Remap, page_up};
 
+use crate::file::in_user_space;
 use crate::sys::{READ_IMPLIES_EXEC, persona_has};
 use crate::{SysResult, Task, uaccess};
 
@@ -297,6 +298,9 @@ pub fn sys_remap_file_pages(task: &Task, start: usize, len: usize, prot: u32, fi
 
 /// `mincore(2)`
 pub fn sys_mincore(task: &Task, addr: usize, len: usize, to: usize) -> SysResult {
+    if addr.is_multiple_of(PAGE_SIZE) && !in_user_space(addr, len) {
+        return Err(Errno::ENOMEM);
+    }
     let pages = space(task)?.present_pages(addr, len)?;
     uaccess::write_bytes(to, &pages)?;
     // What comes before a hole is told.

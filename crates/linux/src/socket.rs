@@ -167,7 +167,12 @@ pub fn sys_socketpair(task: &Task, domain: u32, kind: u32, protocol: i32, fds: U
 /// `bind(2)`
 pub fn sys_bind(task: &Task, fd: i32, addr: usize, len: u32) -> SysResult {
     with_socket(task, fd, |socket, _| {
-        let address = read_address(addr, len)?;
+        let (mut bytes, len) = copy_address(addr, len)?;
+        // Programs that leave out the family mean the socket's, if they want no address in particular.
+        if socket.protocol().family() == consts::AF_INET && len >= 8 && bytes[..2] == [0; 2] && bytes[4..8] == [0; 4] {
+            bytes[..2].copy_from_slice(&(consts::AF_INET as u16).to_ne_bytes());
+        }
+        let address = Address::decode(&bytes[..len])?;
         with_caller(task, |caller| socket.protocol().bind(caller, &address)).map(|()| 0)
     })
 }

@@ -171,7 +171,7 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
     };
     // Where it goes comes before how long it is, and whether it can be read.
     let goes_somewhere = || match &address {
-        _ if protocol.family() == consts::AF_UNIX && !stream && message_flags.contains(Flags::OOB) => Err(Errno::EOPNOTSUPP),
+        _ if !stream && message_flags.contains(Flags::OOB) => Err(Errno::EOPNOTSUPP),
         None if protocol.family() == consts::AF_UNIX => protocol.peer().map(drop),
         _ => Ok(()),
     };
