@@ -26,6 +26,7 @@ pub(crate) fn add(dir: &Arc<StaticDir>, dev: u64) {
     dir.add("locks", pseudo::file(Attr::new(dev, 0o444), || Ok(locks())));
     dir.add("calls", pseudo::file(Attr::new(dev, 0o444), || Ok(calls())));
     dir.add("trace", trace::file(dev));
+    dir.add("objects", pseudo::file(Attr::new(dev, 0o444), || Ok(objects())));
     dir.add("memory", pseudo::file(Attr::new(dev, 0o444), || Ok(memory())));
     if !guard::role::is_supervisor() {
         let write = |text: &[u8]| {
@@ -98,6 +99,25 @@ fn locks() -> Vec<u8> {
 fn calls() -> Vec<u8> {
     let lines = linux::trace::names().map(|(number, name)| format!("{number} {name}\n"));
     lines.collect::<String>().into_bytes()
+}
+
+/// How many there are of what programs can leave behind: objects by class, entries of tables, small objects of the heap by size,
+/// frames by kind.
+fn objects() -> Vec<u8> {
+    let mut text = String::new();
+    let mut line = |name: &str, count: u64| {
+        let _ = writeln!(text, "{name} {count}");
+    };
+    census::counts().for_each(|(name, count)| line(name, count));
+    linux::census(&mut line);
+    guard::mem::objects().for_each(|(size, count)| line(&format!("heap_{size}"), count as u64));
+    let m = guard::mem::stats();
+    line("frames_user", m.user);
+    line("frames_heap", m.heap);
+    line("frames_kernel", m.kernel - m.heap);
+    line("frames_leaked", m.leaked);
+    line("large_pages", guard::paging::large_pages());
+    text.into_bytes()
 }
 
 fn memory() -> Vec<u8> {

@@ -49,6 +49,7 @@ pub(crate) struct Place {
 
 /// One name in use.
 pub struct Dentry {
+    _counted: census::Name,
     inode: Arc<dyn Inode>,
     /// The file's, which never changes.
     kind: FileType,
@@ -70,6 +71,7 @@ impl Dentry {
 
     fn new(inode: Arc<dyn Inode>, parent: Option<Arc<Self>>, name: &[u8]) -> Arc<Self> {
         Arc::new(Self {
+            _counted: census::Name::default(),
             kind: inode.kind(),
             inode,
             origin: dcache::Origin::new(parent.as_ref(), name),

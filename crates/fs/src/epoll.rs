@@ -41,6 +41,7 @@ pub struct Ready {
 }
 
 struct Entry {
+    _counted: census::EpollEntry,
     file: Weak<File>,
     set: Weak<Epoll>,
     /// `None` once removed from the set. Without event bits while a one-shot entry waits to be armed again.
@@ -92,6 +93,7 @@ type Key = (i32, usize);
 
 /// An epoll set.
 pub struct Epoll {
+    _counted: census::Epoll,
     entries: Mutex<BTreeMap<Key, Arc<Entry>>>,
     ready: Mutex<VecDeque<Arc<Entry>>>,
     waiters: Source,
@@ -102,6 +104,7 @@ pub struct Epoll {
 #[must_use]
 pub fn epoll(flags: OpenFlags) -> Arc<File> {
     let set = Arc::new_cyclic(|this| Epoll {
+        _counted: census::Epoll::default(),
         entries: Mutex::new(BTreeMap::new()),
         ready: Mutex::new(VecDeque::new()),
         waiters: Source::new(),
@@ -158,6 +161,7 @@ impl Epoll {
             return Err(Errno::ELOOP);
         }
         let entry = Arc::new(Entry {
+            _counted: census::EpollEntry::default(),
             file: Arc::downgrade(file),
             set: self.this.clone(),
             interest: Mutex::new(Some(interest)),

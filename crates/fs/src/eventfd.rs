@@ -11,6 +11,7 @@ use task::Mutex;
 const MAX: u64 = u64::MAX - 1;
 
 struct EventFd {
+    _counted: census::EventFd,
     count: Mutex<u64>,
     semaphore: bool,
     readable: Source,
@@ -20,7 +21,13 @@ struct EventFd {
 /// A new counter. With `semaphore` a read takes one, otherwise all.
 #[must_use]
 pub fn eventfd(initial: u32, semaphore: bool, flags: OpenFlags) -> Arc<File> {
-    let counter = EventFd { count: Mutex::new(u64::from(initial)), semaphore, readable: Source::new(), writable: Source::new() };
+    let counter = EventFd {
+        _counted: census::EventFd::default(),
+        count: Mutex::new(u64::from(initial)),
+        semaphore,
+        readable: Source::new(),
+        writable: Source::new(),
+    };
     File::anonymous("anon_inode:[eventfd]", Arc::new(counter), flags | OpenFlags::RDWR)
 }
 

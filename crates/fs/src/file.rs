@@ -168,6 +168,7 @@ struct Signals {
 
 /// An open file: what descriptors refer to, shared by `dup(2)` and `fork(2)`.
 pub struct File {
+    _counted: census::File,
     path: Path,
     ops: Arc<dyn FileOps>,
     /// The operations' answer, which never changes.
@@ -200,6 +201,7 @@ impl File {
     fn with(path: Path, ops: Arc<dyn FileOps>, fills_buffers: bool, flags: OpenFlags, writing: Option<Writing>) -> Arc<Self> {
         let flags = flags.difference(OpenFlags::TRANSIENT).bits();
         Arc::new(Self {
+            _counted: census::File::default(),
             path,
             ops,
             fills_buffers,

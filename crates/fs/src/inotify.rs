@@ -30,6 +30,7 @@ const HEADER: usize = 16;
 const ALWAYS: u32 = sys::IN_UNMOUNT | sys::IN_IGNORED | sys::IN_Q_OVERFLOW;
 
 struct Mark {
+    _counted: census::Watch,
     group: Weak<Inotify>,
     wd: i32,
     inode: Arc<dyn Inode>,
@@ -47,6 +48,11 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 #[inline]
 pub(crate) fn anybody() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
+}
+
+/// How many files have marks.
+pub(crate) fn watched_files() -> u64 {
+    MARKS.lock().len() as u64
 }
 
 fn key(inode: &Arc<dyn Inode>) -> usize {
@@ -82,6 +88,7 @@ struct State {
 
 /// A group of marks and the events they gave.
 pub struct Inotify {
+    _counted: census::Inotify,
     state: Mutex<State>,
     readable: Source,
     this: Weak<Inotify>,
@@ -101,7 +108,12 @@ impl InotifyFile {
 /// A new group without marks. `flags` may hold `O_NONBLOCK`.
 #[must_use]
 pub fn inotify(flags: OpenFlags) -> Arc<File> {
-    let group = Arc::new_cyclic(|this| Inotify { state: Mutex::default(), readable: Source::new(), this: this.clone() });
+    let group = Arc::new_cyclic(|this| Inotify {
+        _counted: census::Inotify::default(),
+        state: Mutex::default(),
+        readable: Source::new(),
+        this: this.clone(),
+    });
     File::anonymous("anon_inode:inotify", Arc::new(InotifyFile(group)), flags | OpenFlags::RDONLY)
 }
 
@@ -152,6 +164,7 @@ impl Inotify {
         let mut state = self.state.lock();
         state.last_wd += 1;
         let mark = Arc::new(Mark {
+            _counted: census::Watch::default(),
             group: self.this.clone(),
             wd: state.last_wd,
             inode: inode.clone(),

@@ -49,6 +49,11 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Told when a lease ends or becomes less.
 static CHANGED: WaitQueue = WaitQueue::new();
 
+/// How many leases there are.
+pub(crate) fn count() -> u64 {
+    COUNT.load(Ordering::Relaxed) as u64
+}
+
 fn key(inode: &Arc<dyn Inode>) -> usize {
     Arc::as_ptr(inode).cast::<()>().addr()
 }

@@ -38,6 +38,7 @@ pub mod poll;
 pub mod pseudo;
 pub mod ramfs;
 pub mod sigio;
+mod tables;
 pub mod tty;
 mod types;
 mod writers;
@@ -50,6 +51,7 @@ pub use flags::OpenFlags;
 pub use inode::{DirEntry, Inode, Link, NewInode, NewKind, RenameFlags};
 pub use opening::seek_position;
 pub use path::FsContext;
+pub use tables::census;
 pub use types::{
     Access, Cred, DeviceId, FileType, Metadata, NAME_MAX, PATH_MAX, Permissions, Result, SetAttr, StatFs, Timestamp,
 };

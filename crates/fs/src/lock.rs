@@ -74,6 +74,16 @@ struct Entry {
 /// Every file that somebody locks, or waits to lock, by (device, inode).
 static TABLE: Mutex<BTreeMap<(u64, u64), Arc<Entry>>> = Mutex::new(BTreeMap::new());
 
+/// How many files are in the table, how many locks they have, and how many calls wait for a lock of another process.
+pub(crate) fn counts() -> [u64; 3] {
+    let entries: Vec<_> = TABLE.lock().values().cloned().collect();
+    let locks = |entry: &Arc<Entry>| {
+        let locks = entry.locks.lock();
+        (locks.openings.len() + locks.records.len()) as u64
+    };
+    [entries.len() as u64, entries.iter().map(locks).sum(), WAITS.lock().len() as u64]
+}
+
 fn key(file: &File) -> (u64, u64) {
     let meta = file.metadata();
     (meta.dev, meta.ino)

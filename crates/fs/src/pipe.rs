@@ -49,6 +49,7 @@ impl State {
 
 /// A pipe, without its ends.
 pub struct Pipe {
+    _counted: census::Pipe,
     state: Mutex<State>,
     /// Notified when there is more to read, or no writer any more.
     readable: Source,
@@ -61,6 +62,7 @@ impl Pipe {
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
+            _counted: census::Pipe::default(),
             state: Mutex::new(State {
                 data: VecDeque::new(),
                 capacity: CAPACITY,

@@ -34,6 +34,13 @@ fn count_out(addr: usize) {
     WAITING[addr / 4 % PLACES].fetch_sub(1, Ordering::Relaxed);
 }
 
+/// How many waits there are, and how many threads are in the table.
+#[must_use]
+pub fn waiting() -> [u64; 2] {
+    let counted: u32 = WAITING.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+    [u64::from(counted), TABLE.iter().map(|bucket| bucket.lock().len() as u64).sum()]
+}
+
 /// Whether nobody waits for a word at this place of its page. The caller has changed the word.
 #[inline]
 #[must_use]

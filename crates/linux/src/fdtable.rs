@@ -191,6 +191,7 @@ impl Drop for Share {
 
 /// A table of descriptors.
 pub struct FdTable {
+    _counted: census::FdTable,
     /// The owner of POSIX record locks; never reused.
     id: u64,
     files: Files,
@@ -213,6 +214,7 @@ impl FdTable {
     fn with(numbers: Numbers, limit: usize) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
+            _counted: census::FdTable::default(),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             files: Files::new(),
             numbers: Mutex::new(numbers),

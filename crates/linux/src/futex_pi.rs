@@ -80,6 +80,12 @@ static TABLE: Mutex<Table> = Mutex::new(Table { locks: Vec::new(), moving: Vec::
 /// How many locks are in it, for threads that end.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
+/// How many locks somebody waits for, and how many threads wait to be moved to one.
+pub(crate) fn counts() -> [u64; 2] {
+    let table = TABLE.lock();
+    [table.locks.len() as u64, table.moving.len() as u64]
+}
+
 /// Who goes first: the greater.
 fn rank(policy: Policy) -> i32 {
     match policy {

@@ -97,6 +97,11 @@ struct Setting {
 /// The timers whose deadlines are times of the wall clock, by their addresses.
 static BY_WALL_CLOCK: Mutex<BTreeMap<usize, Weak<Timer>>> = Mutex::new(BTreeMap::new());
 
+/// How many there are of those.
+pub(crate) fn by_wall_clock() -> u64 {
+    BY_WALL_CLOCK.lock().len() as u64
+}
+
 /// The wall clock was set this much forward: what was to be at one of its times is still at that.
 pub(crate) fn wall_clock_was_set(forward_ns: i64) {
     let timers: Vec<_> = BY_WALL_CLOCK.lock().values().filter_map(Weak::upgrade).collect();
@@ -111,6 +116,7 @@ const LATEST_NS: u64 = 100_000_000;
 
 /// A timer. Its alarm holds it while it is set; the process holds it until it is deleted.
 pub(crate) struct Timer {
+    _counted: census::Timer,
     me: Weak<Self>,
     process: Weak<Process>,
     notify: Notify,
@@ -132,6 +138,7 @@ impl Timer {
 
     fn new(process: Weak<Process>, notify: Notify, clock: Clock, realtime: bool) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
+            _counted: census::Timer::default(),
             me: me.clone(),
             process,
             notify,

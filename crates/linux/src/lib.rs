@@ -178,6 +178,8 @@ pub mod sysfs;
 #[cfg(target_os = "none")]
 pub mod table;
 #[cfg(target_os = "none")]
+mod tables;
+#[cfg(target_os = "none")]
 pub mod task;
 #[cfg(target_os = "none")]
 pub mod time;
@@ -208,6 +210,8 @@ pub mod xattr;
 pub use crate::task::{Task, current_task};
 #[cfg(target_os = "none")]
 pub use start::{Hooks, Program, init, signal_init, spawn_init};
+#[cfg(target_os = "none")]
+pub use tables::census;
 
 /// What a system call returns: the value for the program, or the error whose negative number it sees.
 pub type SysResult = Result<usize, abi::errno::Errno>;

@@ -65,6 +65,7 @@ struct State {
 
 /// A queue.
 pub(crate) struct Queue {
+    _counted: census::Mqueue,
     most: usize,
     size: usize,
     /// What `fstat(2)` shows.
@@ -79,6 +80,11 @@ pub(crate) struct Queue {
 
 /// Bytes that each user's queues can hold (`RLIMIT_MSGQUEUE`).
 static CHARGED: Mutex<BTreeMap<u32, u64>> = Mutex::new(BTreeMap::new());
+
+/// How many bytes all users are charged for.
+pub(crate) fn charged() -> u64 {
+    CHARGED.lock().values().sum()
+}
 
 impl Drop for Queue {
     fn drop(&mut self) {
@@ -220,6 +226,7 @@ fn make(task: &Task, mode: u32, attributes: Option<Attributes>) -> Result<Arc<Qu
     let bytes = most as u64 * (size as u64 + MESSAGE_OVERHEAD);
     charge(task, cred.user.fs, bytes)?;
     Ok(Arc::new(Queue {
+        _counted: census::Mqueue::default(),
         most: most as usize,
         size: size as usize,
         metadata: Mutex::new(metadata),

@@ -63,6 +63,7 @@ struct State {
 
 /// A queue.
 pub(crate) struct Queue {
+    _counted: census::Messages,
     state: Mutex<State>,
     /// Told when a message came, or the queue is removed.
     filled: WaitQueue,
@@ -95,7 +96,12 @@ pub fn sys_msgget(task: &Task, key: i32, flags: u32) -> SysResult {
             unused: [0; 2],
         };
         let state = State { info, messages: VecDeque::new(), removed: false };
-        Ok(Queue { state: Mutex::new(state), filled: WaitQueue::new(), drained: WaitQueue::new() })
+        Ok(Queue {
+            _counted: census::Messages::default(),
+            state: Mutex::new(state),
+            filled: WaitQueue::new(),
+            drained: WaitQueue::new(),
+        })
     };
     task.ipc().messages.get(key, flags, &task.cred(), |_| Ok(()), make)
 }

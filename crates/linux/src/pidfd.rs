@@ -14,6 +14,7 @@ use crate::{SysResult, Task, kill, proc, process_table};
 
 /// A descriptor of a process, which stays that process's even when the number is given to another.
 pub(crate) struct PidFd {
+    _counted: census::PidFd,
     process: Arc<Process>,
 }
 
@@ -29,7 +30,7 @@ impl FileOps for PidFd {
 /// A new descriptor of `process`.
 pub(crate) fn open(process: Arc<Process>, nonblocking: bool) -> Arc<File> {
     let flags = if nonblocking { OpenFlags::RDWR | OpenFlags::NONBLOCK } else { OpenFlags::RDWR };
-    File::anonymous("anon_inode:[pidfd]", Arc::new(PidFd { process }), flags)
+    File::anonymous("anon_inode:[pidfd]", Arc::new(PidFd { _counted: census::PidFd::default(), process }), flags)
 }
 
 /// The process that a descriptor means, and whether waiting for it must not block.

@@ -56,6 +56,7 @@ pub(crate) struct Image {
 
 /// A process.
 pub struct Process {
+    _counted: census::Process,
     pid: i32,
     pub(crate) start_ns: u64,
     /// The signal its parent gets at its end; 0 for none.
@@ -142,6 +143,7 @@ pub(crate) struct NewProcess {
 impl Process {
     pub(crate) fn new(new: NewProcess) -> Arc<Self> {
         Arc::new(Self {
+            _counted: census::Process::default(),
             pid: new.pid,
             start_ns: ::task::now_ns(),
             exit_signal: AtomicI32::new(new.exit_signal),

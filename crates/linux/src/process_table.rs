@@ -196,6 +196,12 @@ pub(crate) fn rename_task(task: &Task, pid: i32) {
     task.thread().set_numbers(pid.cast_unsigned(), pid.cast_unsigned());
 }
 
+/// How many processes and how many threads there are.
+pub(crate) fn counts() -> [u64; 2] {
+    let table = TABLE.lock();
+    [table.nodes.len() as u64, table.tasks.len() as u64]
+}
+
 /// The process with this number, living or not waited for yet.
 #[must_use]
 pub fn find(pid: i32) -> Option<Arc<Process>> {

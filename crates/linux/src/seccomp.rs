@@ -67,6 +67,7 @@ impl bpf::Data for Data {
 
 /// A filter, and those that were there before: all of them decide.
 pub(crate) struct Filter {
+    _counted: census::Filter,
     program: Program,
     /// Whom it has decide.
     listener: Option<Arc<Listener>>,
@@ -247,7 +248,7 @@ fn add_filter(task: &Task, flags: u32, addr: usize) -> SysResult {
         return if has(FLAG_TSYNC_ESRCH) { Err(Errno::ESRCH) } else { Ok(strange.tid() as usize) };
     }
     let descriptor = listener.as_ref().map_or(Ok(0), |listener| task.install(listener.file(), true))?;
-    let new = Seccomp::Filtered(Arc::new(Filter { program, listener, before }));
+    let new = Seccomp::Filtered(Arc::new(Filter { _counted: census::Filter::default(), program, listener, before }));
     for other in others {
         if cred.no_new_privileges && !other.cred().no_new_privileges {
             let theirs = crate::credentials::Credentials { no_new_privileges: true, ..(*other.cred()).clone() };

@@ -120,6 +120,7 @@ impl State {
 
 /// A set of semaphores.
 pub(crate) struct Set {
+    _counted: census::Semaphores,
     state: Mutex<State>,
     changed: WaitQueue,
 }
@@ -157,7 +158,7 @@ pub fn sys_semget(task: &Task, key: i32, count: i32, flags: u32) -> SysResult {
             waiting: BTreeMap::new(),
             removed: false,
         };
-        Ok(Set { state: Mutex::new(state), changed: WaitQueue::new() })
+        Ok(Set { _counted: census::Semaphores::default(), state: Mutex::new(state), changed: WaitQueue::new() })
     };
     task.ipc().semaphores.get(key, flags, &task.cred(), fits, make)
 }

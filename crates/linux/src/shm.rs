@@ -55,6 +55,7 @@ pub struct SegmentInfo {
 }
 
 struct Segment {
+    _counted: census::Segment,
     key: i32,
     size: usize,
     memory: SharedMemory,
@@ -180,7 +181,8 @@ pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
         unused: [0; 2],
     };
     let (memory, mappings, info) = (SharedMemory::default(), Mappings::default(), Mutex::new(info));
-    Ok(table.insert(Entry::There(Arc::new(Segment { key, size, memory, mappings, info }))) as usize)
+    Ok(table.insert(Entry::There(Arc::new(Segment { _counted: census::Segment::default(), key, size, memory, mappings, info })))
+        as usize)
 }
 
 /// `shmat(2)`

@@ -16,6 +16,7 @@ use crate::{SysResult, Task, current_task};
 const RECORD: usize = 128;
 
 struct SignalFd {
+    _counted: census::SignalFd,
     wanted: AtomicU64,
 }
 
@@ -110,7 +111,11 @@ pub fn sys_signalfd4(task: &Task, fd: i32, mask: UserPtr<SigSet>, size: usize, f
         return Ok(fd as usize);
     }
     let open = OpenFlags::RDWR | OpenFlags::from_bits_retain(flags & sys::O_NONBLOCK);
-    let file = File::anonymous("anon_inode:[signalfd]", Arc::new(SignalFd { wanted: AtomicU64::new(wanted) }), open);
+    let file = File::anonymous(
+        "anon_inode:[signalfd]",
+        Arc::new(SignalFd { _counted: census::SignalFd::default(), wanted: AtomicU64::new(wanted) }),
+        open,
+    );
     task.files().install(file, flags & sys::O_CLOEXEC != 0)
 }
 

@@ -85,6 +85,7 @@ impl Completion {
 
 /// A thread of a program.
 pub struct Task {
+    _counted: census::Task,
     tid: AtomicI32,
     process: Arc<Process>,
     thread: Once<Arc<Thread>>,
@@ -174,6 +175,7 @@ impl Task {
             fault: LastFault::default(),
         };
         Arc::new(Self {
+            _counted: census::Task::default(),
             tid: AtomicI32::new(tid),
             process,
             thread: Once::new(),

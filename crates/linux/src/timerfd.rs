@@ -47,6 +47,7 @@ impl Expirations {
 
 /// A descriptor of a timer.
 struct TimerFd {
+    _counted: census::TimerFd,
     timer: Arc<Timer>,
     expirations: Arc<Expirations>,
 }
@@ -106,7 +107,11 @@ pub fn sys_timerfd_create(task: &Task, clock: i32, flags: u32) -> SysResult {
     let expirations = Arc::<Expirations>::default();
     let timer = Timer::counting(expirations.clone(), realtime);
     let open = OpenFlags::RDWR | OpenFlags::from_bits_retain(flags & sys::TFD_NONBLOCK);
-    let file = File::anonymous("anon_inode:[timerfd]", Arc::new(TimerFd { timer, expirations }), open);
+    let file = File::anonymous(
+        "anon_inode:[timerfd]",
+        Arc::new(TimerFd { _counted: census::TimerFd::default(), timer, expirations }),
+        open,
+    );
     task.files().install(file, flags & sys::TFD_CLOEXEC != 0)
 }
 

@@ -27,6 +27,11 @@ impl Ticket {
     }
 }
 
+/// How many alarms are set.
+pub(crate) fn count() -> u64 {
+    ALARMS.lock().len() as u64
+}
+
 /// Sets an alarm.
 pub(crate) fn set(deadline_ns: u64, alarm: Arc<dyn Alarm>) -> Ticket {
     static NEXT: AtomicU64 = AtomicU64::new(1);

@@ -22,9 +22,11 @@ mod rare;
 pub mod settings;
 mod socket;
 mod stream;
+mod tables;
 pub mod unix;
 
 pub use address::{Address, LinkAddress, UnixName};
 pub use alarms::{Alarm, set_alarms};
 pub use options::{Linger, Options};
 pub use socket::{Caller, Flags, Groups, Incoming, Kind, Memory, Outgoing, Protocol, Socket, Ucred, Wait, set_identity};
+pub use tables::census;

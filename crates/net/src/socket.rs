@@ -359,6 +359,7 @@ pub trait Protocol: FileOps {
 
 /// An open socket.
 pub struct Socket {
+    _counted: census::Socket,
     protocol: Arc<dyn Protocol>,
     options: Arc<Options>,
 }
@@ -366,8 +367,8 @@ pub struct Socket {
 impl Socket {
     /// A socket of `protocol`, which shares `options` with it.
     #[must_use]
-    pub const fn new(protocol: Arc<dyn Protocol>, options: Arc<Options>) -> Self {
-        Self { protocol, options }
+    pub fn new(protocol: Arc<dyn Protocol>, options: Arc<Options>) -> Self {
+        Self { _counted: census::Socket::default(), protocol, options }
     }
 
     /// What its family does.

@@ -56,6 +56,10 @@ impl Magazines {
         small.chain(large).zip(SIZES).map(|(count, size)| count * size).sum()
     }
 
+    fn len(&self, class: usize) -> usize {
+        if class < SMALL { self.small[class].len() } else { self.large[class - SMALL].len() }
+    }
+
     #[inline]
     fn pop(&self, class: usize) -> Option<usize> {
         if class < SMALL { self.small[class].pop() } else { self.large[class - SMALL].pop() }
@@ -88,6 +92,8 @@ struct Class {
     partial: *mut Slab,
     /// How many of them have all their objects.
     spare: usize,
+    /// Objects that are not in slabs.
+    out: usize,
 }
 
 // SAFETY: the pointers lead to slabs, which only the holder of the lock around this looks at.
@@ -113,7 +119,7 @@ impl<P: Pages> Slabs<P> {
     /// Without any slab.
     #[must_use]
     pub const fn new(pages: P) -> Self {
-        Self { pages, classes: [const { Mutex::new(Class { partial: ptr::null_mut(), spare: 0 }) }; CLASSES] }
+        Self { pages, classes: [const { Mutex::new(Class { partial: ptr::null_mut(), spare: 0, out: 0 }) }; CLASSES] }
     }
 
     /// An object of a class, its content undefined; `None` if memory is short.
@@ -138,6 +144,15 @@ impl<P: Pages> Slabs<P> {
         if !magazines.push(class, object) {
             self.flush(magazines, class, object);
         }
+    }
+
+    /// The sizes, and how many objects of each are in use: neither in slabs nor in these magazines, which are all that there are. While
+    /// others take and give, about as many.
+    pub fn in_use<'a>(&self, magazines: impl Iterator<Item = &'a Magazines> + Clone) -> impl Iterator<Item = (usize, usize)> {
+        SIZES.iter().enumerate().map(move |(class, size)| {
+            let kept: usize = magazines.clone().map(|magazines| magazines.len(class)).sum();
+            (*size, self.classes[class].lock().out.saturating_sub(kept))
+        })
     }
 
     /// Gives back what a CPU keeps of all sizes. Returns how many objects it was.
@@ -270,6 +285,7 @@ impl Class {
                     };
                     batch.count += 1;
                     (*slab).out += 1;
+                    self.out += 1;
                 }
                 if (*slab).out == per_slab(class) {
                     self.unlink(slab);
@@ -294,6 +310,7 @@ impl Class {
             object.write(Free { next: (*slab).free });
             (*slab).free = object;
             (*slab).out -= 1;
+            self.out -= 1;
             if (*slab).out > 0 {
                 return None;
             }

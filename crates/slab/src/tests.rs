@@ -78,6 +78,9 @@ proptest! {
                 unsafe { slabs.free(&magazines[cpu], gone.object, gone.class) };
             }
         }
+        for (class, (size, count)) in slabs.in_use(magazines.iter()).enumerate() {
+            prop_assert_eq!((size, count), (SIZES[class], held.iter().filter(|held| held.class == class).count()));
+        }
         for gone in held {
             gone.check();
             // SAFETY: as above.

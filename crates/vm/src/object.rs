@@ -47,6 +47,7 @@ pub trait Backing: Send + Sync {
 
 /// A backing as mappings refer to it, with what `/proc/<pid>/maps` shows.
 pub struct Object {
+    _counted: census::Object,
     pub(crate) backing: Arc<dyn Backing>,
     /// Whether a shared mapping of it may be written to.
     pub(crate) writable: bool,
@@ -59,7 +60,7 @@ impl Object {
     /// A file's contents. `writable`: a shared mapping may be written to. `name`, `dev` and `ino` are for listings.
     #[must_use]
     pub fn file(backing: Arc<dyn Backing>, writable: bool, name: Vec<u8>, dev: u64, ino: u64) -> Arc<Self> {
-        Arc::new(Self { backing, writable, name, dev, ino })
+        Arc::new(Self { _counted: census::Object::default(), backing, writable, name, dev, ino })
     }
 
     /// Whether it is a file with a name, and not shared memory.
@@ -77,6 +78,7 @@ impl Object {
 /// Pages that exist as soon as somebody looks at them, and until nobody maps them.
 #[derive(Default)]
 pub struct SharedMemory {
+    _counted: census::SharedMemory,
     pages: Mutex<BTreeMap<u64, Page>>,
     mappings: Mappings,
 }

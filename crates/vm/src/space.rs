@@ -208,6 +208,7 @@ impl Parked {
 
 /// A program's memory.
 pub struct AddressSpace {
+    _counted: census::Space,
     id: u64,
     me: Weak<Self>,
     pub(crate) state: RwLock<State>,
@@ -241,6 +242,7 @@ impl AddressSpace {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let table = PageTable::new()?;
         Some(Arc::new_cyclic(|me| Self {
+            _counted: census::Space::default(),
             me: me.clone(),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             state: RwLock::default(),

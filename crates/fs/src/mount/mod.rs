@@ -108,6 +108,7 @@ pub fn new_anonymous_device() -> u64 {
 
 /// A file system with one tree of names, which all mounts of it show (Linux' super block).
 pub struct Super {
+    _counted: census::Super,
     fs: Arc<dyn FileSystem>,
     root: Arc<Dentry>,
     /// [`OF_SUPER`].
@@ -131,7 +132,7 @@ impl Super {
             return known;
         }
         let (flags, mounts) = (AtomicU32::new(flags & OF_SUPER), Mutex::default());
-        let new = Arc::new(Self { fs, root: Dentry::root(inode), flags, mounts });
+        let new = Arc::new(Self { _counted: census::Super::default(), fs, root: Dentry::root(inode), flags, mounts });
         supers.retain(|known| known.strong_count() > 0);
         supers.push(Arc::downgrade(&new));
         new
@@ -181,6 +182,7 @@ impl Drop for Super {
 
 /// One mount.
 pub struct Mount {
+    _counted: census::Mount,
     id: u64,
     shown: Arc<Super>,
     root: Arc<Dentry>,
@@ -225,6 +227,7 @@ impl Mount {
     fn new(shown: Arc<Super>, root: Arc<Dentry>, source: &str, flags: u32) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let new = Arc::new(Self {
+            _counted: census::Mount::default(),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             root,
             source: source.into(),

@@ -229,6 +229,7 @@ enum Body {
 
 /// A file of a [`RamFs`].
 pub struct RamInode {
+    _counted: census::Inode,
     ino: u64,
     shared: Arc<Super>,
     /// The permission bits of `attr`, to be read without its lock.
@@ -267,6 +268,7 @@ impl RamInode {
             xattrs: BTreeMap::new(),
         };
         Arc::new(Self {
+            _counted: census::Inode::default(),
             ino: shared.next_ino.fetch_add(1, Ordering::Relaxed),
             shared: shared.clone(),
             mode: AtomicU32::new(attr.mode),

@@ -74,6 +74,11 @@ pub(super) fn owner() -> (u32, u32) {
 /// The controlling terminal of each session that has one.
 static CONTROLLING: Mutex<BTreeMap<u32, Arc<Tty>>> = Mutex::new(BTreeMap::new());
 
+/// How many sessions have one.
+pub(crate) fn controlling_count() -> u64 {
+    CONTROLLING.lock().len() as u64
+}
+
 /// The controlling terminal of a session.
 #[must_use]
 pub fn controlling(session: u32) -> Option<Arc<Tty>> {

@@ -11,6 +11,7 @@ mod output;
 pub mod pty;
 mod termios;
 
+pub(crate) use job::controlling_count;
 pub use job::{JobControl, Process, controlling, leader_exits, set_job_control};
 pub use output::Line;
 pub use termios::{Termios, Termios2, WinSize};
@@ -63,6 +64,7 @@ impl State {
 
 /// A terminal.
 pub struct Tty {
+    _counted: census::Terminal,
     name: String,
     id: DeviceId,
     line: Arc<dyn Line>,
@@ -80,6 +82,7 @@ impl Tty {
     #[must_use]
     pub fn new(name: &str, id: DeviceId, line: Arc<dyn Line>, termios: Termios) -> Arc<Self> {
         Arc::new(Self {
+            _counted: census::Terminal::default(),
             name: name.into(),
             id,
             line,

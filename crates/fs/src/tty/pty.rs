@@ -184,6 +184,11 @@ fn pairs() -> &'static Pairs {
     })
 }
 
+/// How many pairs there are.
+pub(crate) fn count() -> u64 {
+    pairs().slaves.lock().len() as u64
+}
+
 /// The file system of `/dev/pts`, the same wherever it is mounted.
 #[must_use]
 pub fn filesystem() -> Arc<DevPts> {

@@ -35,6 +35,11 @@ pub(super) fn kept() -> u64 {
     local::all().iter().map(|local| local.magazines.bytes() as u64).sum()
 }
 
+/// The sizes of small objects, and how many of each are in use.
+pub fn objects() -> impl Iterator<Item = (usize, usize)> {
+    HEAP.small.in_use(local::all().iter().map(|local| &local.magazines))
+}
+
 /// The allocator behind `alloc::alloc`.
 pub(crate) struct Heap {
     small: Slabs<Blocks>,

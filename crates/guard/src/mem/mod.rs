@@ -44,6 +44,7 @@ use phys::PhysAddr;
 pub use alloc::idle_step;
 pub use frame::Frame;
 pub use grant::{Scrub, Scrubbing};
+pub use heap::objects;
 pub use large::LargePage;
 pub use page::Page;
 pub use reclaim::{calls as reclaim_calls, pressure, set_others_run, shrinkers};

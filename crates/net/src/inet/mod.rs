@@ -21,6 +21,7 @@ pub(crate) mod wire;
 pub use datagrams::Datagram;
 pub use network::{Interface, Network, Route};
 pub use packets::arrive as packet_arrives;
+pub(crate) use tcp::connections_begun;
 pub use tcp::{Initiator, Opening, arrive};
 
 use crate::{Address, Caller, Incoming, Kind, Options, Socket, settings};
@@ -78,6 +79,11 @@ pub fn socket(family: u32, kind: Kind, protocol: i32) -> Result<Socket> {
         (Kind::Seqpacket, _) => Err(Errno::ESOCKTNOSUPPORT),
         _ => Err(Errno::EPROTONOSUPPORT),
     }
+}
+
+/// How many ports sockets have.
+pub(crate) fn ports_in_use() -> u64 {
+    (tcp::ports_in_use() + udp::ports_in_use()) as u64
 }
 
 /// What sockets of both transports have.

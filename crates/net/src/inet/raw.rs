@@ -48,6 +48,7 @@ struct State {
 
 /// A socket.
 pub struct Raw {
+    _counted: census::Raw,
     pub(super) common: Common,
     pub(super) protocol: u8,
     /// It sends nothing but echo requests, and receives nothing but replies to them.
@@ -95,6 +96,7 @@ impl Raw {
         let common = Common::new(family);
         let id = common.id;
         let socket = Arc::new_cyclic(|this| Self {
+            _counted: census::Raw::default(),
             common,
             protocol,
             asks,

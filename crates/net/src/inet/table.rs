@@ -133,6 +133,11 @@ impl<S: Bound> Table<S> {
         !self.ports.lock().get(&place.address.port()).is_some_and(|e| e.iter().any(|e| others(e) && conflict(e)))
     }
 
+    /// How many sockets are in it.
+    pub(super) fn len(&self) -> usize {
+        self.ports.lock().values().map(Vec::len).sum()
+    }
+
     fn free_port(&self, ports: &BTreeMap<u16, Vec<Entry<S>>>) -> Option<u16> {
         let range = ephemeral();
         let (first, last) = (u32::from(*range.start()), u32::from(*range.end()));

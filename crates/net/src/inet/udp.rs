@@ -29,6 +29,10 @@ fn ports(protocol: u8) -> &'static Table<Udp> {
 /// Every socket, for listings.
 pub(super) static ALL: Mutex<BTreeMap<u64, Weak<Udp>>> = Mutex::new(BTreeMap::new());
 
+pub(super) fn ports_in_use() -> usize {
+    PORTS.len() + LITE_PORTS.len()
+}
+
 /// Puts a datagram that has arrived at this host into the queue of whom it is for; of a group, of all who are in it.
 ///
 /// # Errors
@@ -70,6 +74,7 @@ struct State {
 
 /// A socket.
 pub struct Udp {
+    _counted: census::Udp,
     pub(super) common: Common,
     protocol: u8,
     pub(super) inbox: Inbox,
@@ -94,6 +99,7 @@ impl Udp {
         let common = Common::new(family);
         let id = common.id;
         let socket = Arc::new_cyclic(|this| Self {
+            _counted: census::Udp::default(),
             common,
             protocol,
             inbox: Inbox::new(),

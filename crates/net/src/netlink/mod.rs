@@ -121,6 +121,7 @@ struct Queue {
 
 /// A socket.
 struct Netlink {
+    _counted: census::Netlink,
     protocol: i32,
     port: Port<Queue>,
     /// The number it is addressed by; 0: none yet.
@@ -139,7 +140,8 @@ pub fn socket(kind: Kind, protocol: i32) -> Result<Socket> {
         return Err(Errno::EPROTONOSUPPORT);
     }
     let options: Arc<Options> = Arc::default();
-    let socket = Netlink { protocol, port: Port::new(options.clone()), id: AtomicU32::new(0) };
+    let socket =
+        Netlink { _counted: census::Netlink::default(), protocol, port: Port::new(options.clone()), id: AtomicU32::new(0) };
     Ok(Socket::new(Arc::new(socket), options))
 }
 

@@ -95,6 +95,7 @@ struct Bound {
 
 /// A socket.
 pub(crate) struct Packets {
+    _counted: census::Packets,
     kind: Kind,
     port: Port<Queue>,
     bound: Mutex<Bound>,
@@ -149,6 +150,7 @@ pub fn socket(kind: Kind, protocol: i32) -> Result<Socket> {
     }
     let options: Arc<Options> = Arc::default();
     let socket = Arc::new_cyclic(|this: &Weak<Packets>| Packets {
+        _counted: census::Packets::default(),
         kind,
         port: Port::new(options.clone()),
         bound: Mutex::new(Bound { protocol: u16::from_be(protocol as u16), interface: 0 }),

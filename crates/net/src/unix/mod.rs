@@ -12,7 +12,10 @@ mod transfer;
 
 pub use listing::listing;
 pub(crate) use listing::{Shown, shown};
+pub(crate) use names::names_in_use;
+pub(crate) use port::unreturned;
 pub use rights::Rights;
+pub(crate) use rights::under_way;
 
 use crate::port::{RECEIVING, SENDING};
 use crate::socket::{groups, identity};

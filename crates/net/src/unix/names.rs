@@ -55,6 +55,11 @@ pub(super) fn bind(caller: &Caller<'_>, kind: Kind, name: &UnixName, socket: &We
     }
 }
 
+/// How many names are bound.
+pub(crate) fn names_in_use() -> u64 {
+    (PATHS.lock().len() + ABSTRACT.lock().len()) as u64
+}
+
 fn enter_abstract(key: Key, socket: &Weak<Unix>) -> Option<Binding> {
     let mut table = ABSTRACT.lock();
     if table.contains_key(&key) {

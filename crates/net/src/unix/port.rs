@@ -8,6 +8,7 @@ use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
+use core::sync::atomic::AtomicU64;
 use task::Mutex;
 use task::sync::{AtomicUsize, Ordering};
 
@@ -70,6 +71,7 @@ impl DerefMut for Queue {
 
 /// One socket's receiving side.
 pub(super) struct Port {
+    _counted: census::UnixPort,
     kind: Kind,
     port: port::Port<Queue>,
     name: Mutex<UnixName>,
@@ -78,6 +80,21 @@ pub(super) struct Port {
     sent: AtomicUsize,
     /// Whom datagrams go to that name nobody.
     target: Mutex<Option<Arc<Port>>>,
+}
+
+/// What was still counted against senders when they were gone, though nothing of theirs was in a queue any more.
+static UNRETURNED: AtomicU64 = AtomicU64::new(0);
+
+/// See [`UNRETURNED`]: anything but 0 is a mistake of ours.
+pub(crate) fn unreturned() -> u64 {
+    UNRETURNED.load(Ordering::Relaxed)
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        // What is in a queue holds the sender's port.
+        UNRETURNED.fetch_add(self.sent() as u64, Ordering::Relaxed);
+    }
 }
 
 impl Deref for Port {
@@ -91,6 +108,7 @@ impl Deref for Port {
 impl Port {
     pub(super) fn new(kind: Kind, options: Arc<Options>) -> Arc<Self> {
         Arc::new(Self {
+            _counted: census::UnixPort::default(),
             kind,
             port: port::Port::new(options),
             name: Mutex::new(UnixName::Unnamed),

@@ -32,6 +32,12 @@ static FLIGHT: Mutex<BTreeMap<Key, Flying>> = Mutex::new(BTreeMap::new());
 /// At this many a send starts a collection.
 static DUE_AT: AtomicUsize = AtomicUsize::new(FIRST_COLLECTION);
 
+/// How many sockets are under way, and how many references to them.
+pub(crate) fn under_way() -> [u64; 2] {
+    let flight = FLIGHT.lock();
+    [flight.len() as u64, flight.values().map(|flying| flying.references as u64).sum()]
+}
+
 fn key(file: &Arc<File>) -> Key {
     Arc::as_ptr(file).addr()
 }

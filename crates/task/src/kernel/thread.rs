@@ -50,6 +50,7 @@ fn add(counter: &AtomicU64, amount: u64) {
 
 /// A kernel thread. It ends when its closure returns.
 pub struct Thread {
+    _counted: census::KernelThread,
     id: u64,
     name: Mutex<String>,
     slot: &'static Slot,
@@ -79,6 +80,7 @@ impl Thread {
     fn new(name: &str, slot: &'static Slot) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
+            _counted: census::KernelThread::default(),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             name: Mutex::new(name.into()),
             slot,

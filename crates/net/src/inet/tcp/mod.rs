@@ -40,6 +40,15 @@ static BEGUN: Mutex<BTreeSet<(SocketAddr, SocketAddr)>> = Mutex::new(BTreeSet::n
 /// Every socket, for listings.
 pub(super) static ALL: Mutex<BTreeMap<u64, Weak<Tcp>>> = Mutex::new(BTreeMap::new());
 
+pub(super) fn ports_in_use() -> usize {
+    PORTS.len()
+}
+
+/// How many connections are being made.
+pub(crate) fn connections_begun() -> u64 {
+    BEGUN.lock().len() as u64
+}
+
 #[derive(Default)]
 struct State {
     place: Option<Place<Tcp>>,
@@ -62,6 +71,7 @@ struct Connection {
 
 /// A socket.
 pub struct Tcp {
+    _counted: census::Tcp,
     pub(super) common: Common,
     pub(super) port: Arc<Port>,
     connection: Once<Connection>,
@@ -92,6 +102,7 @@ impl Tcp {
     fn with(common: Common, port: Arc<Port>) -> Arc<Self> {
         let id = common.id;
         let socket = Arc::new_cyclic(|this| Self {
+            _counted: census::Tcp::default(),
             common,
             port,
             connection: Once::new(),

@@ -1,0 +1,16 @@
+//! How much there is in the tables of this crate that stand beside the files.
+
+use crate::{inotify, lease, lock, ramfs, tty};
+
+/// Calls `each` with the name and the number of what each table holds.
+pub fn census(each: &mut dyn FnMut(&'static str, u64)) {
+    let [files, locks, waits] = lock::counts();
+    each("locked_files", files);
+    each("file_locks", locks);
+    each("file_lock_waits", waits);
+    each("leases", lease::count());
+    each("watched_files", inotify::watched_files());
+    each("controlling_terminals", tty::controlling_count());
+    each("terminal_pairs", tty::pty::count());
+    each("file_pages", ramfs::pages_in_files());
+}

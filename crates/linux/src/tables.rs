@@ -1,0 +1,21 @@
+//! How much there is in the tables of this crate, and of those below, that stand beside processes and files.
+
+use crate::{futex_pi, itimer, mqueue, process_table, timers};
+
+/// Calls `each` with the name and the number of what each table holds.
+pub fn census(each: &mut dyn FnMut(&'static str, u64)) {
+    let [processes, threads] = process_table::counts();
+    each("process_numbers", processes);
+    each("thread_numbers", threads);
+    let [waits, waiters] = futex::waiting();
+    each("futex_waits", waits);
+    each("futex_waiters", waiters);
+    let [locks, moving] = futex_pi::counts();
+    each("inheriting_locks", locks);
+    each("inheriting_moves", moving);
+    each("alarms", timers::count());
+    each("wall_clock_timers", itimer::by_wall_clock());
+    each("posix_queue_bytes", mqueue::charged());
+    fs::census(each);
+    net::census(each);
+}

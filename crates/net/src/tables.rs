@@ -1,0 +1,14 @@
+//! How much there is in the tables of this crate that stand beside the sockets.
+
+use crate::{inet, unix};
+
+/// Calls `each` with the name and the number of what each table holds.
+pub fn census(each: &mut dyn FnMut(&'static str, u64)) {
+    let [sockets, references] = unix::under_way();
+    each("sockets_under_way", sockets);
+    each("references_under_way", references);
+    each("unix_names", unix::names_in_use());
+    each("unix_bytes_unreturned", unix::unreturned());
+    each("inet_ports", inet::ports_in_use());
+    each("connections_begun", inet::connections_begun());
+}
