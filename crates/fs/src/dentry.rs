@@ -53,6 +53,9 @@ pub struct Dentry {
     inode: Arc<dyn Inode>,
     /// The file's, which never changes.
     kind: FileType,
+    /// Whether names below it are kept: what they mean does not change by itself, and this one is found again by the next walk. One below a
+    /// generated directory is made anew by each walk.
+    keeps_names: bool,
     origin: dcache::Origin,
     place: Mutex<Place>,
     children: Mutex<Children>,
@@ -73,6 +76,7 @@ impl Dentry {
         Arc::new(Self {
             _counted: census::Name::default(),
             kind: inode.kind(),
+            keeps_names: inode.names_are_stable() && parent.as_ref().is_none_or(|parent| parent.keeps_names),
             inode,
             origin: dcache::Origin::new(parent.as_ref(), name),
             place: Mutex::new(Place { parent, name: name.into(), removed: false }),
@@ -156,7 +160,7 @@ impl Dentry {
     /// A dentry for an entry that was just looked up or made, with the directory locked.
     pub(crate) fn adopt(self: &Arc<Self>, children: &mut Children, name: &[u8], inode: Arc<dyn Inode>) -> Arc<Self> {
         let child = Self::new(inode, Some(self.clone()), name);
-        if self.inode.names_are_stable() {
+        if self.keeps_names {
             let name = child.place.lock().name.clone();
             children.insert(name, &child);
         }
@@ -197,7 +201,7 @@ impl Dentry {
     /// result, which gave way, after the guard.
     #[must_use]
     pub(crate) fn remember(self: &Arc<Self>, _: &Children, name: &[u8], child: &Arc<Self>) -> Option<Arc<Self>> {
-        if self.inode.names_are_stable() { dcache::remember(self, name, child) } else { None }
+        if self.keeps_names { dcache::remember(self, name, child) } else { None }
     }
 
     /// Whether this is the entry `name` of `parent` at the moment.
