@@ -9,6 +9,7 @@ use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, Ordering};
 use task::Mutex;
 
@@ -89,24 +90,60 @@ fn key(file: &File) -> (u64, u64) {
     (meta.dev, meta.ino)
 }
 
-fn entry(file: &File) -> Arc<Entry> {
-    TABLE.lock().entry(key(file)).or_default().clone()
+/// A file's entry while a call is at it. Whoever is at it last takes it out of the table if nothing is locked, however his call ends.
+struct Used {
+    key: (u64, u64),
+    /// `None` while it is dropped.
+    entry: Option<Arc<Entry>>,
 }
 
-/// After locks were released: tells waiters, and forgets the file if nothing is left.
-fn released(key: (u64, u64), entry: &Arc<Entry>) {
-    let file = Arc::as_ptr(entry).addr();
-    WAITS.lock().retain(|wait| wait.file != file);
-    entry.changed.notify();
-    let removed;
-    {
-        let mut table = TABLE.lock();
-        let locks = entry.locks.lock();
-        // Two references: the table's and this one. A third is a waiter's.
-        let unused = locks.openings.is_empty() && locks.records.is_empty() && Arc::strong_count(entry) == 2;
-        removed = unused.then(|| table.remove(&key));
+impl Used {
+    /// The entry of a file, made if there is none.
+    fn of(file: &File) -> Self {
+        let key = key(file);
+        Self { key, entry: Some(TABLE.lock().entry(key).or_default().clone()) }
     }
-    drop(removed);
+
+    /// The entry of a file, if it has one.
+    fn existing(file: &File) -> Option<Self> {
+        let key = key(file);
+        TABLE.lock().get(&key).cloned().map(|entry| Self { key, entry: Some(entry) })
+    }
+
+    /// After locks were released: tells waiters.
+    fn released(&self) {
+        let file = self.address();
+        WAITS.lock().retain(|wait| wait.file != file);
+        self.changed.notify();
+    }
+
+    /// What the entry is known by.
+    fn address(&self) -> usize {
+        core::ptr::from_ref::<Entry>(self).addr()
+    }
+}
+
+impl Deref for Used {
+    type Target = Entry;
+
+    fn deref(&self) -> &Entry {
+        self.entry.as_ref().expect("there until it is dropped")
+    }
+}
+
+impl Drop for Used {
+    fn drop(&mut self) {
+        let mut table = TABLE.lock();
+        // References are taken and given back under the table's lock, so the last but the table's own is seen to be.
+        self.entry = None;
+        let unused = |entry: &Arc<Entry>| {
+            let locks = entry.locks.lock();
+            Arc::strong_count(entry) == 1 && locks.openings.is_empty() && locks.records.is_empty()
+        };
+        let removed = if table.get(&self.key).is_some_and(unused) { table.remove(&self.key) } else { None };
+        drop(table);
+        drop(removed);
+    }
 }
 
 /// Takes or changes an opening's whole-file lock.
@@ -115,7 +152,7 @@ fn released(key: (u64, u64), entry: &Arc<Entry>) {
 /// `EAGAIN` instead of waiting, `ERESTARTSYS` when interrupted.
 pub fn flock(file: &File, exclusive: bool, nonblocking: bool) -> Result<()> {
     let me = core::ptr::from_ref(file).addr();
-    let entry = entry(file);
+    let entry = Used::of(file);
     let attempt = || {
         let mut locks = entry.locks.lock();
         let others = locks.openings.iter().any(|&o| o != me);
@@ -146,10 +183,9 @@ pub fn flock(file: &File, exclusive: bool, nonblocking: bool) -> Result<()> {
 /// Gives an opening's whole-file lock back.
 pub fn unflock(file: &File) {
     let me = core::ptr::from_ref(file).addr();
-    let key = key(file);
-    let Some(entry) = TABLE.lock().get(&key).cloned() else { return };
+    let Some(entry) = Used::existing(file) else { return };
     entry.locks.lock().openings.retain(|&o| o != me);
-    released(key, &entry);
+    entry.released();
 }
 
 /// At the end of an opening.
@@ -239,14 +275,14 @@ fn begin_wait(wait: Wait) -> Result<()> {
 /// `EAGAIN` instead of waiting, `ERESTARTSYS` when interrupted, `EDEADLK`.
 pub fn set_record(file: &File, owner: Owner, range: Range, lock: Option<bool>, wait: bool) -> Result<()> {
     static CALLS: AtomicU64 = AtomicU64::new(0);
-    let entry = entry(file);
+    let entry = Used::of(file);
     let call = CALLS.fetch_add(1, Ordering::Relaxed);
     let attempt = || {
         let mut locks = entry.locks.lock();
         if let Some(exclusive) = lock {
             if let Some(found) = locks.conflict(owner, range, exclusive) {
                 let processes = matches!((owner, found.owner), (Owner::Process { .. }, Owner::Process { .. }));
-                let wait_for = Wait { call, file: Arc::as_ptr(&entry).addr(), waiter: owner, holder: found.owner };
+                let wait_for = Wait { call, file: entry.address(), waiter: owner, holder: found.owner };
                 return if wait && processes { begin_wait(wait_for).err().map(Err) } else { None };
             }
             file.note_lock();
@@ -263,14 +299,14 @@ pub fn set_record(file: &File, owner: Owner, range: Range, lock: Option<bool>, w
             result
         }
     };
-    released(key(file), &entry);
+    entry.released();
     result
 }
 
 /// What stands in the way of a record lock: whose it is (a process id, or -1 for an opening's), its range, and whether it is exclusive.
 #[must_use]
 pub fn conflicting(file: &File, owner: Owner, range: Range, exclusive: bool) -> Option<(i32, Range, bool)> {
-    let entry = TABLE.lock().get(&key(file)).cloned()?;
+    let entry = Used::existing(file)?;
     let locks = entry.locks.lock();
     locks.conflict(owner, range, exclusive).map(|r| {
         let pid = match r.owner {
@@ -283,10 +319,9 @@ pub fn conflicting(file: &File, owner: Owner, range: Range, exclusive: bool) -> 
 
 /// Releases every record lock of an owner on a file: when a process closes any of its descriptors for it.
 pub fn release(file: &File, owner: Owner) {
-    let key = key(file);
-    let Some(entry) = TABLE.lock().get(&key).cloned() else { return };
+    let Some(entry) = Used::existing(file) else { return };
     entry.locks.lock().records.retain(|r| !r.owner.same(owner));
-    released(key, &entry);
+    entry.released();
 }
 
 #[cfg(test)]
@@ -328,6 +363,19 @@ mod tests {
         assert_eq!(wait(3, 103, 101), Err(Errno::EDEADLK));
         assert!(wait(2, 102, 104).is_ok() && wait(3, 103, 101).is_ok());
         WAITS.lock().clear();
+    }
+
+    #[test]
+    fn whoever_is_at_a_file_last_takes_it_out_of_the_table() {
+        let file = File::of_inode(crate::ramfs::RamFs::memfd("locks", 0o600, 0), crate::OpenFlags::RDWR, None);
+        let known = || TABLE.lock().contains_key(&key(&file));
+        // Another call begins before the lock is given back, and ends after.
+        flock(&file, true, true).unwrap();
+        let other = Used::of(&file);
+        unflock(&file);
+        assert!(known());
+        drop(other);
+        assert!(!known());
     }
 
     #[test]
