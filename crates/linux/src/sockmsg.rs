@@ -381,40 +381,52 @@ struct Control {
 }
 
 impl Control {
-    fn put(&mut self, level: u32, kind: u32, data: &[u8]) -> Result<(), Errno> {
+    /// Adds one, cut if there is no room for all of it. Where the caller's memory is not there it is left out: the message has been received.
+    fn put(&mut self, level: u32, kind: u32, data: &[u8]) {
         if self.room < CMSG_HEADER {
             self.cut = true;
-            return Ok(());
+            return;
         }
         let whole = CMSG_HEADER + data.len();
         let len = whole.min(self.room);
         self.cut |= len < whole;
-        let header = CmsgHdr { len: len as u64, level, kind };
-        uaccess::write_bytes(self.at, header.as_bytes())?;
-        uaccess::write_bytes(self.at + CMSG_HEADER, &data[..len - CMSG_HEADER])?;
-        let step = len.next_multiple_of(8).min(self.room);
-        self.at += step;
-        self.room -= step;
-        self.used += step;
-        Ok(())
+        if uaccess::write_bytes(self.at + CMSG_HEADER, &data[..len - CMSG_HEADER]).is_ok() {
+            self.put_header(level, kind, len);
+        }
     }
 
-    /// Gives the caller descriptors of what arrived: as many as there is room for.
-    fn put_rights(&mut self, task: &Task, rights: Rights, cloexec: bool) -> Result<(), Errno> {
+    /// The head of one whose data is there already.
+    fn put_header(&mut self, level: u32, kind: u32, len: usize) {
+        let header = CmsgHdr { len: len as u64, level, kind };
+        if uaccess::write_bytes(self.at, header.as_bytes()).is_ok() {
+            let step = len.next_multiple_of(8).min(self.room);
+            self.at += step;
+            self.room -= step;
+            self.used += step;
+        }
+    }
+
+    /// Gives the caller descriptors of what arrived: as many as there is room for, and none whose number he cannot be told.
+    fn put_rights(&mut self, task: &Task, rights: Rights, cloexec: bool) {
         let files = rights.into_files();
+        let count = files.len();
         let room = self.room.saturating_sub(CMSG_HEADER) / size_of::<i32>();
         let table = task.files();
-        let mut fds = Vec::new();
-        let mut left = files.len();
+        let mut len = CMSG_HEADER;
         for file in files.into_iter().take(room) {
-            match table.install(file, cloexec) {
-                Ok(fd) => fds.extend_from_slice(&(fd as i32).to_ne_bytes()),
-                Err(_) => break,
+            let Ok(fd) = table.install(file, cloexec) else { break };
+            let fd = fd as i32;
+            if uaccess::write_bytes(self.at + len, &fd.to_ne_bytes()).is_err() {
+                // Another thread may have closed it already.
+                let _ = table.close(fd);
+                break;
             }
-            left -= 1;
+            len += size_of::<i32>();
         }
-        self.cut |= left > 0;
-        if fds.is_empty() { Ok(()) } else { self.put(consts::SOL_SOCKET, consts::SCM_RIGHTS, &fds) }
+        self.cut |= len < CMSG_HEADER + count * size_of::<i32>();
+        if len > CMSG_HEADER {
+            self.put_header(consts::SOL_SOCKET, consts::SCM_RIGHTS, len);
+        }
     }
 }
 
@@ -433,13 +445,13 @@ fn receive_message(task: &Task, file: &File, message: UserPtr<MsgHdr>, flags: u3
     let mut control = Control { at: header.control as usize, room, used: 0, cut: false };
     if let Some(Ucred { pid, uid, gid }) = got.credentials {
         let bytes = [pid.to_ne_bytes(), uid.to_ne_bytes(), gid.to_ne_bytes()].concat();
-        control.put(consts::SOL_SOCKET, consts::SCM_CREDENTIALS, &bytes)?;
+        control.put(consts::SOL_SOCKET, consts::SCM_CREDENTIALS, &bytes);
     }
     for (level, kind, bytes) in &got.beside {
-        control.put(*level, *kind, bytes)?;
+        control.put(*level, *kind, bytes);
     }
     if let Some(rights) = got.rights.take() {
-        control.put_rights(task, rights, flags & consts::MSG_CMSG_CLOEXEC != 0)?;
+        control.put_rights(task, rights, flags & consts::MSG_CMSG_CLOEXEC != 0);
     }
     if control.cut {
         shown |= consts::MSG_CTRUNC;
