@@ -7,6 +7,7 @@ const ALONE: &[(&str, &str)] = &[
     ("go-timers", "how late a timer is"),
     ("klog-", "there is one kernel log"),
     ("large-pages-", "settings of the whole machine, and whether there is a large page"),
+    ("leaks-", "counts of all there is in the machine"),
     ("listening-", "whatever passes the loop"),
     ("packets-", "whatever passes the loop"),
     ("mounts-", "changes of the tree that all see"),

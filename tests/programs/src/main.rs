@@ -27,6 +27,7 @@ mod jobs;
 mod klog;
 mod large_pages;
 mod layout;
+mod leaks;
 mod leases;
 mod listeners;
 mod listening;
@@ -151,6 +152,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         wakings::CHECKS,
         transfers::CHECKS,
         numbers::CHECKS,
+        leaks::CHECKS,
     ]
     .concat()
 }
