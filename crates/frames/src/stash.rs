@@ -94,6 +94,11 @@ impl<const N: usize> Stash<N> {
         at.is_some()
     }
 
+    /// From now on there is neither anything in it nor room. Only before it is used.
+    pub fn close(&self) {
+        self.top.store(usize::MAX, Ordering::Relaxed);
+    }
+
     /// Whether the hint says that there is no room.
     #[inline]
     #[must_use]

@@ -5,10 +5,11 @@
 //! take from and put into it without a lock, wherever the thread happens to run. Only an empty or full magazine goes to the
 //! slabs, for many objects at once.
 //!
-//! A free object's first word links it to the next one of its slab; nothing else of it is written.
+//! A free object's first word links it to the next one of its slab; nothing else of it is written, but with [`poison`].
 #![cfg_attr(not(test), no_std)]
 
 mod class;
+pub mod poison;
 
 use core::ptr::{self, NonNull};
 
@@ -54,6 +55,12 @@ impl Magazines {
     pub fn bytes(&self) -> usize {
         let (small, large) = (self.small.iter().map(Stash::len), self.large.iter().map(Stash::len));
         small.chain(large).zip(SIZES).map(|(count, size)| count * size).sum()
+    }
+
+    /// From now on it keeps nothing: each object comes from the slabs and goes there. Only before it is used.
+    pub fn close(&self) {
+        self.small.iter().for_each(Stash::close);
+        self.large.iter().for_each(Stash::close);
     }
 
     fn len(&self, class: usize) -> usize {
@@ -188,7 +195,11 @@ impl<P: Pages> Slabs<P> {
     #[inline(never)]
     fn refill(&self, magazines: &Magazines, class: usize) -> Option<NonNull<u8>> {
         let mut batch = Batch { objects: [0; BATCH], count: 0 };
-        let wanted = if class < SMALL { BATCH } else { LARGE_ROUNDS / 2 };
+        let wanted = match class {
+            _ if poison::on() => 1,
+            0..SMALL => BATCH,
+            _ => LARGE_ROUNDS / 2,
+        };
         self.classes[class].lock().take(class, &mut batch, wanted);
         if batch.count == 0 {
             // Not under the lock: making room may need to put objects back.
@@ -196,6 +207,7 @@ impl<P: Pages> Slabs<P> {
             let slab = block.as_ptr().cast::<Slab>();
             // SAFETY: a block of pages, ours, aligned far beyond what a slab needs.
             unsafe {
+                poison::fill(block.as_ptr(), PAGE << order(class));
                 slab.write(Slab {
                     next: ptr::null_mut(),
                     prev: ptr::null_mut(),
@@ -283,6 +295,8 @@ impl Class {
                         (*slab).free = (*object).next;
                         object.expose_provenance()
                     };
+                    let object: *const u8 = ptr::with_exposed_provenance(batch.objects[batch.count]);
+                    poison::check(object.add(size_of::<Free>()), SIZES[class] - size_of::<Free>(), "the rest of a free object");
                     batch.count += 1;
                     (*slab).out += 1;
                     self.out += 1;
@@ -307,6 +321,7 @@ impl Class {
             if (*slab).out == per_slab(class) {
                 self.link(slab);
             }
+            poison::fill(object.cast(), SIZES[class]);
             object.write(Free { next: (*slab).free });
             (*slab).free = object;
             (*slab).out -= 1;

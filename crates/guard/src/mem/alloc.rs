@@ -13,6 +13,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use abi::layout::{GRANULE_FRAMES, PAGE_SIZE};
 use frames::Frames;
 use lfmutex::Once;
+use slab::poison;
 
 use super::frame::Frame;
 use super::{TOTAL, direct, local, reclaim};
@@ -47,7 +48,7 @@ fn take(order: u8, take: impl Fn(&Frames<'static>) -> Option<u64>) -> Option<Blo
         reclaim::reclaim((PAGE_SIZE as u64) << order);
         take(allocator)
     })?;
-    Some(Block { first: Frame(first), order })
+    Some(Block { first: Frame(first), order }.checked())
 }
 
 /// Frames that pages of programs and files leave to the kernel: an 1/64 of memory, 512 KiB to 8 MiB. Without it a program could
@@ -86,7 +87,8 @@ fn new_budget(budget: &AtomicU64) -> bool {
 pub(super) fn give_back_zeroed() -> u64 {
     let mut count = 0;
     for name in local::all().iter().flat_map(|local| local.zeroed.drain()) {
-        allocator().free(local::cpu(), name as u64 - 1, 0);
+        // SAFETY: `idle_step` took the block apart.
+        drop(unsafe { Block::from_raw(Frame(name as u64 - 1), 0) });
         count += 1;
     }
     count
@@ -128,7 +130,7 @@ impl Block {
         if order == 0
             && let Some(first) = allocator().alloc_one(local::cpu())
         {
-            return Some(Self { first: Frame(first), order });
+            return Some(Self { first: Frame(first), order }.checked());
         }
         take(order, |frames| frames.alloc(local::cpu(), order))
     }
@@ -140,7 +142,7 @@ impl Block {
         let rest = kernels_share() + TOTAL.load(Ordering::Relaxed) / SCARCE_PART;
         let plenty = frames.free_frames() >= rest + GRANULE_FRAMES;
         let first = plenty.then(|| frames.alloc_area(local::cpu())).flatten()?;
-        Some(Self { first: Frame(first), order: GRANULE_ORDER })
+        Some(Self { first: Frame(first), order: GRANULE_ORDER }.checked())
     }
 
     /// Allocates a block of whole granules that is meant for another instance: it does not count as used yet. Its content
@@ -160,6 +162,14 @@ impl Block {
         // SAFETY: the block is ours, and free frames are in the direct map.
         unsafe { direct::zero(block.ptr(), 1 << order) };
         Some(block)
+    }
+
+    /// It comes from the allocator: nobody has written to it since it was freed.
+    #[inline]
+    fn checked(self) -> Self {
+        // SAFETY: the block is ours, free frames are in the direct map, and all that frees one fills it.
+        unsafe { poison::check(self.ptr(), self.bytes(), "a free block of frames") };
+        self
     }
 
     /// Its first frame.
@@ -195,6 +205,8 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
+        // SAFETY: the block is ours, in the direct map, and goes.
+        unsafe { poison::fill(self.ptr(), self.bytes()) };
         allocator().free(local::cpu(), self.first.0, self.order);
     }
 }
@@ -236,6 +248,8 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
+        // SAFETY: the frames are ours, in the direct map, and go.
+        unsafe { poison::fill(direct::ptr(self.first), self.count as usize * PAGE_SIZE) };
         allocator().free_run(local::cpu(), self.first.0, self.count);
     }
 }
@@ -248,6 +262,8 @@ pub(super) unsafe fn donate(frames: core::ops::Range<u64>) {
     for first in (frames.start / GRANULE_FRAMES * GRANULE_FRAMES..frames.end).step_by(GRANULE_FRAMES as usize) {
         allocator().set_touched(first, GRANULE_ORDER, true);
     }
+    // SAFETY: by the caller's promise.
+    unsafe { poison::fill(direct::ptr(Frame(frames.start)), (frames.end - frames.start) as usize * PAGE_SIZE) };
     allocator().add(frames.start, frames.end - frames.start, 0);
 }
 

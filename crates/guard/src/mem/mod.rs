@@ -153,9 +153,15 @@ pub(crate) unsafe fn init(descriptor: &Descriptor, start: Start, image: &ImageLa
         local::init(direct::ptr(locals), cpus);
         core::slice::from_raw_parts(direct::ptr(words).cast::<Word>(), word_bytes / size_of::<u64>())
     };
+    if descriptor.cmdline().split_whitespace().any(|word| word == "debug=poison") {
+        slab::poison::enable();
+        local::all().iter().for_each(|local| local.magazines.close());
+    }
     let frames = Frames::new(end, cpus, words);
     for range in map.ranges() {
         holes.between(range.first_frame..range.first_frame + range.count, |run| {
+            // SAFETY: nobody has these frames yet.
+            unsafe { slab::poison::fill(direct::ptr(Frame(run.start)), (run.end - run.start) as usize * PAGE_SIZE) };
             frames.add(run.start, run.end - run.start, 0);
         });
     }

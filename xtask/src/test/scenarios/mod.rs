@@ -11,6 +11,7 @@ mod mounts;
 mod observe;
 mod partitions;
 mod perturbed;
+mod poison;
 mod programs;
 mod python;
 mod runtimes;
@@ -61,6 +62,7 @@ pub fn tests() -> Vec<Test> {
         Test { name: "long/manage", place: SkerryMachine, run: fuzz::manage },
         Test { name: "long/programs", place: AnyMachine, run: programs::long },
         Test { name: "long/perturbed", place: SkerryMachine, run: perturbed::run },
+        Test { name: "long/poison", place: SkerryMachine, run: poison::run },
         Test { name: "long/sqlite", place: SkerryMachine, run: shell::sqlite },
         Test { name: "long/python", place: SkerryMachine, run: python::long },
         Test { name: "long/stress-ng", place: SkerryMachine, run: stress::long },
