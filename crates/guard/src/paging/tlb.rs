@@ -88,6 +88,7 @@ mod cpu {
     use crate::mem::phys::PhysAddr;
 
     pub(super) use crate::cpu::{current, without_irqs};
+    pub(super) use crate::ipi::tlb as interrupt;
 
     use crate::arch::features::{self, Features};
 
@@ -143,26 +144,11 @@ mod cpu {
     }
 }
 
-/// Unit tests have one CPU, which no page table reaches.
+/// The processors of the unit tests.
 #[cfg(not(target_os = "none"))]
-mod cpu {
-    use crate::cpu::CpuId;
-    use crate::mem::phys::PhysAddr;
-
-    pub(super) fn current() -> CpuId {
-        CpuId(0)
-    }
-    pub(super) fn without_irqs<R>(f: impl FnOnce() -> R) -> R {
-        f()
-    }
-    pub(super) fn has_asids() -> bool {
-        true
-    }
-    pub(super) unsafe fn load(_: PhysAddr, _: u64, _: bool) {}
-    pub(super) fn flush_user() {}
-    pub(super) fn flush_page(_: usize) {}
-    pub(super) fn flush_everything() {}
-}
+mod tests;
+#[cfg(not(target_os = "none"))]
+use tests::cpu;
 
 /// The user page table that each CPU has loaded; null: the kernel's own.
 static CURRENT: [AtomicPtr<Active>; MAX_CPUS] = [const { AtomicPtr::new(null_mut()) }; MAX_CPUS];
@@ -365,7 +351,7 @@ fn shoot(kind: u32, range: &Range<usize>, table: *const Active, change: u64, cpu
             if cpu == me {
                 interrupt();
             } else {
-                crate::ipi::tlb(cpu);
+                cpu::interrupt(cpu);
             }
         });
     });
@@ -393,23 +379,5 @@ pub(crate) fn interrupt() {
     let waiter = REQUEST.waiter.load(Ordering::Relaxed);
     if REQUEST.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
         lfmutex::scheduler().unpark(lfmutex::Token::from_raw(waiter));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn masks_hold_every_cpu() {
-        let mask = CpuMask::new();
-        for cpu in [0, 63, 64, 255] {
-            mask.insert(CpuId(cpu));
-        }
-        assert!(mask.remove(CpuId(64)));
-        assert!(!mask.remove(CpuId(64)));
-        let mut seen = Vec::new();
-        mask.for_each(|cpu| seen.push(cpu.0));
-        assert_eq!(seen, [0, 63, 255]);
     }
 }
