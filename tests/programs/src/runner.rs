@@ -15,7 +15,7 @@ use std::{io, thread};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{alone, checked};
+use crate::{alone, checked, leaks};
 
 /// How long a killed process may take to end, on a machine that is emulated and busy.
 const DEATH: Duration = Duration::from_secs(60);
@@ -63,6 +63,10 @@ fn start([jobs, seconds, list]: [&str; 3]) -> Result<()> {
     let (jobs, limit) = (jobs.parse()?, Duration::from_secs(seconds.parse()?));
     let text = fs::read_to_string(list).with_context(|| format!("cannot read {list}"))?;
     let all = text.lines().map(parse).collect::<Result<Vec<_>>>()?;
+    // What the first look itself leaves behind, it leaves before the second one.
+    leaks::look();
+    let before = leaks::look();
+    tell("before", list, &before);
     let (alone, mut others): (Vec<_>, Vec<_>) = all.into_iter().partition(|job| alone::is_alone(&job.name));
     others.reverse();
     let others = Mutex::new(others);
@@ -76,7 +80,16 @@ fn start([jobs, seconds, list]: [&str; 3]) -> Result<()> {
         }
     });
     alone.iter().for_each(|job| report(job, limit));
+    tell("after", list, &leaks::look_until_as(&before));
     Ok(())
+}
+
+/// Prints what there is in the machine, if it says so.
+fn tell(when: &str, list: &str, objects: &Option<String>) {
+    let place = list.rsplit('/').next().unwrap_or_default();
+    if let Some(objects) = objects {
+        say(&format!("\n{MARK} objects {when} {place}\n{objects}\n{MARK} objects end\n"));
+    }
 }
 
 fn parse(line: &str) -> Result<Job> {

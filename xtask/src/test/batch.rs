@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::Check;
+use super::{Check, left};
 use crate::cleanup::Directory;
 use crate::mutants::trial;
 use crate::paths;
@@ -54,6 +54,14 @@ const MARK: &str = "@@skerry-check@@";
 
 /// Runs the scripts, one after the other. It is given the scripts' directory.
 const DRIVER: &str = r#"
+look() { grep -v -f /left.ignored /proc/skerry/objects; skerry resources --json; }
+tell() { [ -r /proc/skerry/objects ] && echo "@@skerry-check@@ objects $1
+$2
+@@skerry-check@@ objects end"; }
+# What the first look itself leaves behind, it leaves before the second one.
+look > /dev/null 2>&1
+before=$(look 2>&1)
+tell 'before machine' "$before"
 for script in $1/*.sh; do
     name=${script##*/}
     rm -rf /tmp/work; mkdir -p /tmp/work; cd /tmp/work
@@ -62,6 +70,11 @@ for script in $1/*.sh; do
     echo "
 @@skerry-check@@ end $?"
 done
+cd /; rm -rf /tmp/work
+# What ends by itself may take its time.
+end=$(($(date +%s) + 20))
+while after=$(look 2>&1); [ "$after" != "$before" ] && [ $(date +%s) -lt $end ]; do :; done
+tell 'after machine' "$after"
 "#;
 
 /// Runs `steps` in `machine`; each becomes a check.
@@ -70,6 +83,7 @@ pub fn run(mut machine: Machine, steps: &[Step]) -> Result<Vec<Check>> {
     let scripts = directory.join("check");
     fs::create_dir(&scripts)?;
     fs::write(directory.join("driver.sh"), DRIVER)?;
+    fs::write(directory.join("left.ignored"), left::ignored())?;
     let trial = machine.kernel.trial();
     let patience = trial.map_or(1, |_| trial::PATIENCE);
     let mut wanted = 0;
@@ -87,7 +101,9 @@ pub fn run(mut machine: Machine, steps: &[Step]) -> Result<Vec<Check>> {
         }
     }
     machine.additions.push(Addition { host: scripts, guest: "/check".into() });
-    machine.additions.push(Addition { host: directory.join("driver.sh"), guest: "/driver.sh".into() });
+    for name in ["driver.sh", "left.ignored"] {
+        machine.additions.push(Addition { host: directory.join(name), guest: format!("/{name}") });
+    }
     machine.command = ["/bin/sh", "/driver.sh", "/check"].map(OsString::from).to_vec();
 
     finish(&machine, steps, wanted)
@@ -99,13 +115,15 @@ pub fn finish(machine: &Machine, steps: &[Step], wanted: usize) -> Result<Vec<Ch
     let (mut output, mut complaints) = (Vec::new(), Vec::new());
     let streams = Streams { input: Box::new(std::io::empty()), output: &mut output, error: &mut complaints };
     let outcome = machine.run(streams)?;
-    let results = parse(&String::from_utf8_lossy(&output));
+    let output = String::from_utf8_lossy(&output);
+    let results = parse(&output);
     let mut checks: Vec<_> = steps
         .iter()
         .enumerate()
         .filter_map(|(index, step)| Some(Check::new(&step.what, judge(step, results.get(&index)?))))
         .collect();
     let missing = wanted - checks.len();
+    checks.extend(left::behind(&output, MARK));
     let end = match outcome.ending {
         Ending::Exited(0) if missing == 0 && outcome.powered_off => Ok(String::new()),
         Ending::Exited(0) if missing == 0 => Err("it did not power off by itself".to_owned()),

@@ -3,6 +3,7 @@
 mod batch;
 mod cases;
 mod host;
+mod left;
 pub mod scenarios;
 
 use std::collections::VecDeque;

@@ -1,0 +1,102 @@
+//! What a scenario leaves behind in its machine: objects, descriptors, frames (`/proc/skerry/objects`), processors and memory of instances
+//! (`skerry resources`), before its first step and after its last one.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+
+use super::Check;
+
+/// Classes of which there may be more or fewer afterwards, by how their names begin, and why.
+const IGNORED: &[(&str, &str)] = &[
+    ("names ", "names used lately are remembered, until memory is short"),
+    ("heap_", "tables and caches that grew keep their room"),
+    ("frames_user ", "page tables' and programs' pages that a shell keeps; what files have is counted by itself"),
+    ("frames_heap ", "as with small objects"),
+    ("frames_kernel ", "stacks of threads that ended are kept for the next ones"),
+    ("large_pages ", "memory that a shell has is collected into large pages when it likes"),
+    ("kernel_threads ", "one that looks after pressure, or erases memory, begins when it is needed and stays"),
+];
+
+/// The beginnings of lines that are not compared, for `grep -f`.
+pub fn ignored() -> String {
+    IGNORED.iter().map(|(beginning, _)| format!("^{beginning}\n")).collect()
+}
+
+/// Compares what the output says of each place (a kernel) before and after; a check for each of which both are there.
+pub fn behind(output: &str, mark: &str) -> Vec<Check> {
+    let mut before = BTreeMap::new();
+    let mut checks = Vec::new();
+    for part in output.split(&format!("{mark} objects ")).skip(1) {
+        let (head, rest) = part.split_once('\n').unwrap_or((part, ""));
+        let text = rest.split(mark).next().unwrap_or_default();
+        match head.trim().split_once(' ') {
+            Some(("before", place)) => _ = before.insert(place, text),
+            Some(("after", place)) => {
+                let what = if place == "machine" { String::new() } else { format!(", {place}") };
+                let result = before.get(place).context("there was no look before").and_then(|before| compare(before, text));
+                checks.push(Check::new(format!("nothing is left behind{what}"), result));
+            }
+            _ => {}
+        }
+    }
+    checks
+}
+
+fn compare(before: &str, after: &str) -> Result<String> {
+    let (before, after) = (counts(before)?, counts(after)?);
+    let of = |counts: &BTreeMap<String, i64>, name: &str| counts.get(name).map_or("none".to_owned(), i64::to_string);
+    let names: std::collections::BTreeSet<_> = before.keys().chain(after.keys()).collect();
+    let differ = names.into_iter().filter(|name| before.get(*name) != after.get(*name));
+    let differ: Vec<_> = differ.map(|name| format!("{name} {} → {}", of(&before, name), of(&after, name))).collect();
+    ensure!(differ.is_empty(), "{}", differ.join(", "));
+    Ok(format!("{} classes", before.len()))
+}
+
+/// Lines of a name and a number each; what `skerry resources --json` says becomes several.
+fn counts(text: &str) -> Result<BTreeMap<String, i64>> {
+    let mut counts = BTreeMap::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        if line.starts_with('{') {
+            flatten("resources", &serde_json::from_str(line).with_context(|| format!("{line:?}"))?, &mut counts);
+        } else if !IGNORED.iter().any(|(beginning, _)| line.starts_with(beginning)) {
+            let (name, count) = line.split_once(' ').with_context(|| format!("{line:?} is no class and its count"))?;
+            counts.insert(name.to_owned(), count.parse().with_context(|| format!("{line:?}"))?);
+        }
+    }
+    Ok(counts)
+}
+
+fn flatten(name: &str, value: &serde_json::Value, counts: &mut BTreeMap<String, i64>) {
+    match value {
+        serde_json::Value::Object(members) => {
+            for (member, value) in members {
+                flatten(&format!("{name}.{member}"), value, counts);
+            }
+        }
+        serde_json::Value::Array(all) => _ = counts.insert(name.to_owned(), all.len() as i64),
+        value => _ = value.as_i64().map(|number| counts.insert(name.to_owned(), number)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(after: &str) -> Vec<(String, Result<String, String>)> {
+        let json = "{\"cpus\":{\"free\":2},\"instances\":[]}";
+        let output = format!(
+            "@@ objects before machine\npipes 1\nnames 7\n{json}\n@@ objects end\n@@ begin 0\nx\n@@ end 0\n@@ objects after machine\n{after}\n@@ objects end\n"
+        );
+        behind(&output, "@@").into_iter().map(|check| (check.what, check.result)).collect()
+    }
+
+    #[test]
+    fn a_difference_names_the_class_and_both_counts() {
+        let same = said("pipes 1\nnames 9\n{\"cpus\":{\"free\":2},\"instances\":[]}");
+        assert_eq!(same, [("nothing is left behind".to_owned(), Ok("3 classes".to_owned()))]);
+        let other = said("pipes 3\n{\"cpus\":{\"free\":1},\"instances\":[]}");
+        let why = other[0].1.as_ref().unwrap_err();
+        assert!(why.contains("pipes 1 → 3") && why.contains("resources.cpus.free 2 → 1") && !why.contains("names"), "{why}");
+    }
+}
