@@ -12,7 +12,15 @@ const PROGRAMS: u64 = 64;
 const SEED: u64 = 9;
 
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
-    let options = Options { seconds: 0, programs: Some(PROGRAMS), seed: SEED, areas: Vec::new(), cpus: 2, minimised: false };
+    let options = Options {
+        seconds: 0,
+        programs: Some(PROGRAMS),
+        seed: SEED,
+        areas: Vec::new(),
+        cpus: 2,
+        minimised: false,
+        directed: false,
+    };
     let mut differences = String::new();
     let found = Pair::new(&options, &|name| setting.machine(name))?.explore(&options, &mut |line| differences.push_str(&line));
     let judge = found.and_then(|found| if found.is_clean() { Ok(found.summary()) } else { bail!("{differences}") });
