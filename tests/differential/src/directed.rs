@@ -1,10 +1,10 @@
 //! Programs that are made to show what the specification lists, not drawn at random: those of its lines `good` and `case`, and of each call
 //! one for each member of its sets, each bad pointer, each name, each edge of a length, and each kind of caller.
 //!
-//! A program of these is a `good` one (of a call that has none, the first that its types allow) with one thing changed in its last step. So
-//! a result says something of this one thing.
+//! A program of these is a `good` one (of a call that has none, the first that its types allow) with one thing changed in its last step, so
+//! that a result says something of this one thing; changes that make the call fail share programs.
 
-use crate::layout::LARGE;
+use crate::layout::{LARGE, STEPS};
 use crate::program::{Actor, Bad, Fill, Memory, Place, Program, Step, Value};
 use crate::spec::{Answer, Area, Call, Pointer, Set, Spec, Target, Type};
 
@@ -41,6 +41,10 @@ const COUNTS: [i64; 6] = [0, 2, 1024, 1025, 0x7fff_ffff, -1];
 const DESCRIPTORS: [i64; 4] = [-1, 1000, -100, 2];
 /// Processes that are not there, and the caller.
 const PROCESSES: [i64; 3] = [0, 0x3fff_ffff, 0x7fff_ffff];
+/// Names that an ordinary user may be refused.
+const OF_OTHERS: [&str; 8] = ["b", "d/f", "q/f", "n", "m", "d/new", "q/new", "/dev/null"];
+/// Steps that most likely fail and share a program.
+const TOGETHER: usize = 10;
 /// How many steps a good program may have so that others fit before it.
 const DEPTH: usize = 4;
 
@@ -227,33 +231,56 @@ fn callers(good: &Program) -> Vec<Program> {
     programs
 }
 
-/// Programs with one thing changed in the last step.
+/// Programs with one thing changed in the last step. What most likely succeeds has a program of its own; what most likely fails shares one
+/// with others of its kind.
 fn variations(spec: &Spec, area: &Area, good: &Program) -> Vec<Program> {
-    let Some(last) = good.steps.last() else { return Vec::new() };
+    let Some((last, before)) = good.steps.split_last() else { return Vec::new() };
     let Some(call) = spec.call(&last.call) else { return Vec::new() };
-    let mut programs = Vec::new();
+    let (mut programs, mut tries, mut ordinary) = (Vec::new(), Vec::new(), Vec::new());
     for (at, (_, kind)) in call.arguments.iter().enumerate() {
         let next = call.arguments.get(at + 1).map(|(_, kind)| kind);
         let Some(value) = last.arguments.get(at) else { continue };
         for (value, told) in changed(spec, kind, next, value) {
-            let mut program = good.clone();
-            let step = program.steps.len() - 1;
-            program.steps[step].arguments[at] = value;
-            if let (Some(told), Some(argument)) = (told, program.steps[step].arguments.get_mut(at + 1)) {
+            let mut step = last.clone();
+            let alone = may_succeed(&last.arguments[at], &value);
+            let of_others = matches!(&value, Value::Path(name) if OF_OTHERS.contains(&name.as_str()));
+            step.arguments[at] = value;
+            if let (Some(told), Some(argument)) = (told, step.arguments.get_mut(at + 1)) {
                 *argument = Value::Number(told);
             }
-            if matches!(kind, Type::Path(_)) && good.actors.len() == 1 {
-                let mut ordinary = program.clone();
-                ordinary.actors[0].nobody = true;
-                programs.push(ordinary);
+            ordinary.extend(of_others.then(|| step.clone()));
+            if alone {
+                programs.push(Program { steps: [before, &[step]].concat(), ..good.clone() });
+            } else {
+                tries.push(step);
             }
-            programs.push(program);
         }
         if matches!(kind, Type::Descriptor(_)) {
-            programs.extend(others(spec, area).iter().map(|other| with_descriptor(good, other, at)));
+            programs.extend(with_descriptors(good, &others(spec, area), at));
+        }
+    }
+    let room = (STEPS - before.len()).min(TOGETHER);
+    programs.extend(tries.chunks(room).map(|steps| Program { steps: [before, steps].concat(), ..good.clone() }));
+    if good.actors.len() == 1 {
+        for steps in ordinary.chunks(room) {
+            let mut program = Program { steps: [before, steps].concat(), ..good.clone() };
+            program.actors[0].nobody = true;
+            programs.push(program);
         }
     }
     programs
+}
+
+/// Whether a change is one of a flag or a field, and not one to what cannot be used.
+fn may_succeed(before: &Value, after: &Value) -> bool {
+    match (before, after) {
+        (Value::Number(_), Value::Number(number)) => *number >= 0,
+        (Value::Memory(before), Value::Memory(after)) => {
+            let mut fields = before.fields.iter().zip(&after.fields).filter(|(one, other)| one != other);
+            before.place == after.place && fields.all(|((_, _, one), (_, _, other))| may_succeed(one, other))
+        }
+        _ => false,
+    }
 }
 
 /// Programs that end with a descriptor of another sort each.
@@ -281,16 +308,27 @@ fn others(spec: &Spec, area: &Area) -> Vec<(Program, usize)> {
     programs
 }
 
-/// The good program with argument `at` of its last step from the end of `other`.
-fn with_descriptor(good: &Program, other: &(Program, usize), at: usize) -> Program {
-    let mut program = other.0.clone();
-    program.actors.clone_from(&good.actors);
-    let made = Value::Result(program.steps.len() - 1, other.1);
-    append(&mut program, good);
-    if let Some(step) = program.steps.last_mut() {
-        step.arguments[at] = made;
+/// The good program with argument `at` of its last step from the end of another, several of them in one.
+fn with_descriptors(good: &Program, others: &[(Program, usize)], at: usize) -> Vec<Program> {
+    let mut programs = Vec::new();
+    for others in others.chunks(3) {
+        let mut program = Program { steps: Vec::new(), ..good.clone() };
+        let mut made = Vec::new();
+        for (other, part) in others {
+            append(&mut program, other);
+            made.push(Value::Result(program.steps.len() - 1, *part));
+        }
+        append(&mut program, good);
+        if let Some(last) = program.steps.pop() {
+            program.steps.extend(made.into_iter().map(|made| {
+                let mut step = last.clone();
+                step.arguments[at] = made;
+                step
+            }));
+        }
+        programs.extend((program.steps.len() <= STEPS).then_some(program));
     }
-    program
+    programs
 }
 
 /// What else an argument or field can be, and what the one behind it then is.
@@ -431,7 +469,7 @@ fn sleeps(spec: &Spec, kind: &Type, value: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::{ACTORS, STEPS};
+    use crate::layout::ACTORS;
 
     #[test]
     fn each_program_can_be_run_and_its_text_says_all() {
@@ -452,11 +490,10 @@ mod tests {
         )]);
         let spec = spec.expect("it is right");
         let made = programs(&spec, &spec.areas[0]);
-        for number in [4, 5, 6, 7, 8] {
-            assert!(made.iter().any(|program| program.steps[0].arguments[0] == Value::Number(number)), "{number}");
-        }
-        let bad = |(bad, _): &(Bad, &str)| made.iter().any(|program| program.steps[0].arguments[1] == Value::Bad(*bad));
-        assert!(Bad::ALL.iter().all(bad));
-        assert!(made.iter().any(|program| program.steps[0].arguments[0] == Value::Path("q/f".into())));
+        let has =
+            |at: usize, value: &Value| made.iter().flat_map(|program| &program.steps).any(|step| &step.arguments[at] == value);
+        assert!([4, 5, 6, 7, 8].iter().all(|&number| has(0, &Value::Number(number))));
+        assert!(Bad::ALL.iter().all(|&(bad, _)| has(1, &Value::Bad(bad))));
+        assert!(has(0, &Value::Path("q/f".into())));
     }
 }
