@@ -9,7 +9,7 @@ use crate::program::{Actor, Bad, Fill, Memory, Place, Program, Step, Value};
 use crate::spec::{Answer, Area, Call, Pointer, Set, Spec, Target, Type};
 
 /// Names that a path is replaced by for whom the name is the matter.
-const NAMES: [&str; 22] = [
+const NAMES: [&str; 23] = [
     "a",
     "b",
     "d",
@@ -20,6 +20,7 @@ const NAMES: [&str; 22] = [
     "p",
     "s",
     "n",
+    "q",
     "w/f",
     "q/f",
     "new",
@@ -42,7 +43,7 @@ const DESCRIPTORS: [i64; 4] = [-1, 1000, -100, 2];
 /// Processes that are not there, and the caller.
 const PROCESSES: [i64; 3] = [0, 0x3fff_ffff, 0x7fff_ffff];
 /// Names that an ordinary user may be refused.
-const OF_OTHERS: [&str; 8] = ["b", "d/f", "q/f", "n", "m", "d/new", "q/new", "/dev/null"];
+const OF_OTHERS: [&str; 9] = ["b", "q", "d/f", "q/f", "n", "m", "d/new", "q/new", "/dev/null"];
 /// Steps that most likely fail and share a program.
 const TOGETHER: usize = 10;
 /// How many steps a good program may have so that others fit before it.

@@ -310,7 +310,8 @@ impl Spec {
                     let calls: Vec<String> = words.map(str::to_owned).collect();
                     if let Some(name) = calls.iter().find(|name| self.call(name).is_none_or(|call| call.errors.contains(&error)))
                     {
-                        return Err(format!("`{name}` is no call, or has the error as one that can be seen, in `{line}`"));
+                        let error = errno::name(error);
+                        return Err(format!("{error} is unreachable for {name}, which is no call or has it among those that can be seen"));
                     }
                     self.unreachable.push(Unreachable { error, calls, reason: reason.to_owned() });
                 }
