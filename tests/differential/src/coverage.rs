@@ -34,8 +34,8 @@ pub struct Member {
     pub label: String,
     /// Its value.
     pub number: i64,
-    /// Whether it may be combined with others.
-    pub combined: bool,
+    /// The bits that say whether it is this one.
+    pub mask: i64,
     /// Whether it is there to be refused, so that any result counts and not only success.
     pub refused: bool,
 }
@@ -87,6 +87,9 @@ impl Edge {
     }
 }
 
+/// What a call returns that a signal interrupted.
+const INTERRUPTED: i64 = -4;
+
 /// Everything that should be seen, in an order that depends on the specification only. Steps of the executor are no system calls.
 pub fn items(spec: &Spec) -> Vec<Item> {
     let mut items = Vec::new();
@@ -108,10 +111,16 @@ fn members(spec: &Spec, call: &Call, kind: &Type, path: &str, add: &mut impl FnM
     match kind {
         Type::Sets(names) => {
             for set in names.iter().map(|name| spec.set(name)) {
+                let all = set.members.iter().fold(0, |all, (_, number)| all | number);
                 for (label, number) in &set.members {
                     let refused = !label.starts_with(|c: char| c.is_ascii_uppercase()) || call.refused.contains(label);
                     let (path, label) = (path.to_owned(), label.clone());
-                    add(Member { path, label, number: *number, combined: set.combined, refused });
+                    let mask = match (set.combined, names.len()) {
+                        (true, _) if *number != 0 => *number,
+                        (false, 2..) => all,
+                        _ => -1,
+                    };
+                    add(Member { path, label, number: *number, mask, refused });
                 }
             }
         }
@@ -150,10 +159,10 @@ fn edges(call: &Call, at: usize) -> Vec<Edge> {
 }
 
 /// Whether a step by an ordinary user or root, with this result, shows the item. A flag counts as seen when a call that has it succeeds; one
-/// that is there to be refused, and an edge, when the call was made.
+/// that is there to be refused, and an edge, when the call was made. A call that was interrupted had found nothing to refuse.
 pub fn shows(spec: &Spec, item: &Item, step: &Step, ordinary: bool, result: i64) -> bool {
     let call = &spec.calls[item.call];
-    let failed = (-4095..0).contains(&result);
+    let failed = (-4095..0).contains(&result) && result != INTERRUPTED;
     match &item.subject {
         Subject::Error(error) => result == -i64::from(*error),
         Subject::Ordinary => ordinary,
@@ -172,8 +181,7 @@ pub fn shows(spec: &Spec, item: &Item, step: &Step, ordinary: bool, result: i64)
 /// Whether a value of this kind, or what it points to along the path, has the member.
 fn has(spec: &Spec, member: &Member, kind: &Type, value: &Value, path: &[&str]) -> bool {
     match (value, path) {
-        (Value::Number(value), []) if member.combined && member.number != 0 => value & member.number == member.number,
-        (Value::Number(value), []) => same(*value, member.number),
+        (Value::Number(value), []) => same(value & member.mask, member.number),
         (Value::Memory(memory), []) => memory.fields.iter().any(|(_, _, value)| has(spec, member, kind, value, &[])),
         (Value::Memory(memory), [name, rest @ ..]) => {
             let Type::Pointer(Pointer { target: Target::Structure(structure), .. }) = kind else { return false };

@@ -9,13 +9,14 @@ use crate::program::{Actor, Bad, Fill, Memory, Place, Program, Step, Value};
 use crate::spec::{Answer, Area, Call, Pointer, Set, Spec, Target, Type};
 
 /// Names that a path is replaced by for whom the name is the matter.
-const NAMES: [&str; 23] = [
+const NAMES: [&str; 24] = [
     "a",
     "b",
     "d",
     "d/f",
     "l",
     "o",
+    "o/x",
     "x",
     "p",
     "s",
@@ -45,7 +46,7 @@ const PROCESSES: [i64; 3] = [0, 0x3fff_ffff, 0x7fff_ffff];
 /// Names that an ordinary user may be refused.
 const OF_OTHERS: [&str; 9] = ["b", "q", "d/f", "q/f", "n", "m", "d/new", "q/new", "/dev/null"];
 /// Steps that most likely fail and share a program.
-const TOGETHER: usize = 10;
+const TOGETHER: usize = 16;
 /// How many steps a good program may have so that others fit before it.
 const DEPTH: usize = 4;
 
@@ -241,9 +242,8 @@ fn variations(spec: &Spec, area: &Area, good: &Program) -> Vec<Program> {
     for (at, (_, kind)) in call.arguments.iter().enumerate() {
         let next = call.arguments.get(at + 1).map(|(_, kind)| kind);
         let Some(value) = last.arguments.get(at) else { continue };
-        for (value, told) in changed(spec, kind, next, value) {
+        for Change { value, told, alone } in changed(spec, kind, next, value) {
             let mut step = last.clone();
-            let alone = may_succeed(&last.arguments[at], &value);
             let of_others = matches!(&value, Value::Path(name) if OF_OTHERS.contains(&name.as_str()));
             step.arguments[at] = value;
             if let (Some(told), Some(argument)) = (told, step.arguments.get_mut(at + 1)) {
@@ -272,15 +272,22 @@ fn variations(spec: &Spec, area: &Area, good: &Program) -> Vec<Program> {
     programs
 }
 
-/// Whether a change is one of a flag or a field, and not one to what cannot be used.
-fn may_succeed(before: &Value, after: &Value) -> bool {
-    match (before, after) {
-        (Value::Number(_), Value::Number(number)) => *number >= 0,
-        (Value::Memory(before), Value::Memory(after)) => {
-            let mut fields = before.fields.iter().zip(&after.fields).filter(|(one, other)| one != other);
-            before.place == after.place && fields.all(|((_, _, one), (_, _, other))| may_succeed(one, other))
-        }
-        _ => false,
+/// Something else that an argument or field can be.
+struct Change {
+    value: Value,
+    /// What the argument or field behind it then is.
+    told: Option<i64>,
+    /// Whether the call most likely succeeds, and may leave nothing for another one to do.
+    alone: bool,
+}
+
+impl Change {
+    fn new(value: Value) -> Self {
+        Self { value, told: None, alone: false }
+    }
+
+    fn numbers(numbers: &[i64]) -> Vec<Self> {
+        numbers.iter().map(|&number| Self::new(Value::Number(number))).collect()
     }
 }
 
@@ -332,93 +339,93 @@ fn with_descriptors(good: &Program, others: &[(Program, usize)], at: usize) -> V
     programs
 }
 
-/// What else an argument or field can be, and what the one behind it then is.
-fn changed(spec: &Spec, kind: &Type, next: Option<&Type>, value: &Value) -> Vec<(Value, Option<i64>)> {
-    let numbers = |numbers: &[i64]| numbers.iter().map(|&number| (Value::Number(number), None)).collect();
+/// What else an argument or field can be.
+fn changed(spec: &Spec, kind: &Type, next: Option<&Type>, value: &Value) -> Vec<Change> {
     match kind {
         Type::Sets(names) => {
             let Value::Number(now) = value else { return Vec::new() };
-            of_sets(spec, names, *now).into_iter().map(|number| (Value::Number(number), None)).collect()
+            of_sets(spec, names, *now)
         }
         Type::Path(_) => {
             let names = NAMES.iter().map(|name| Value::Path((*name).into()));
             let bad = Bad::ALL.iter().map(|(bad, _)| Value::Bad(*bad));
             let values = names.chain([255, 256, 4096].map(Value::LongPath)).chain(bad);
-            values.filter(|other| other != value).map(|value| (value, None)).collect()
+            values.filter(|other| other != value).map(Change::new).collect()
         }
-        Type::Descriptor(_) => numbers(&DESCRIPTORS),
-        Type::Who => numbers(&PROCESSES),
-        Type::Size => numbers(&LENGTHS),
-        Type::Count => numbers(&COUNTS),
-        Type::Handler => numbers(&[0, 1]),
-        Type::Result(_) => numbers(&[-1, 0x7fff_ffff]),
-        Type::WaitMilliseconds => numbers(&[1, -1]),
+        Type::Descriptor(_) => Change::numbers(&DESCRIPTORS),
+        Type::Who => Change::numbers(&PROCESSES),
+        Type::Size => Change::numbers(&LENGTHS),
+        Type::Count => Change::numbers(&COUNTS),
+        Type::Handler => Change::numbers(&[0, 1]),
+        Type::Result(_) => Change::numbers(&[-1, 0x7fff_ffff]),
+        Type::WaitMilliseconds => Change::numbers(&[1, -1]),
         Type::Pointer(pointer) => pointers(spec, pointer, next, value),
         Type::Constant(_) | Type::Restorer | Type::Port => Vec::new(),
     }
 }
 
 /// The value with each member of each set, and with all that may be combined.
-fn of_sets(spec: &Spec, names: &[String], now: i64) -> Vec<i64> {
-    let mut numbers = Vec::new();
+fn of_sets(spec: &Spec, names: &[String], now: i64) -> Vec<Change> {
+    let mut changes = Vec::new();
     for set in names.iter().map(|name| spec.set(name)) {
         let all = set.members.iter().fold(0, |all, (_, number)| all | number);
-        for &(_, number) in &set.members {
-            numbers.push(match (set.combined, names.len()) {
+        for (label, number) in &set.members {
+            let value = match (set.combined, names.len()) {
                 (true, _) => now | number,
-                (false, 1) => number,
+                (false, 1) => *number,
                 (false, _) => now & !all | number,
-            });
+            };
+            let alone = label.starts_with(|c: char| c.is_ascii_uppercase());
+            changes.push(Change { alone, ..Change::new(Value::Number(value)) });
         }
-        if set.combined {
-            numbers.push(now | all);
-        }
+        changes.extend(set.combined.then(|| Change::new(Value::Number(now | all))));
     }
-    numbers
+    changes
 }
 
-fn pointers(spec: &Spec, pointer: &Pointer, next: Option<&Type>, value: &Value) -> Vec<(Value, Option<i64>)> {
-    let mut values: Vec<_> = Bad::ALL.iter().map(|(bad, _)| (Value::Bad(*bad), None)).collect();
-    let Value::Memory(memory) = value else { return values };
-    let here = |memory: Memory| Value::Memory(memory);
+fn pointers(spec: &Spec, pointer: &Pointer, next: Option<&Type>, value: &Value) -> Vec<Change> {
+    let mut changes: Vec<_> = Bad::ALL.iter().map(|(bad, _)| Change::new(Value::Bad(*bad))).collect();
+    changes.extend(pointer.optional.then(|| Change::new(Value::Number(0))));
+    let Value::Memory(memory) = value else { return changes };
+    let here = |memory: Memory| Change::new(Value::Memory(memory));
     for place in [Place::At(1), Place::Cut(0), Place::Cut(1), Place::Cut(memory.size / 2), Place::Cut(memory.size)] {
-        values.push((here(Memory { place, ..memory.clone() }), None));
+        changes.push(here(Memory { place, ..memory.clone() }));
     }
     if pointer.target == Target::Bytes && next == Some(&Type::Size) {
         for length in LENGTHS {
             let size = usize::try_from(length).map_or(1, |length| length.clamp(1, LARGE as usize / 2));
-            values.push((here(Memory { size, ..memory.clone() }), Some(length)));
+            changes.push(Change { told: Some(length), ..here(Memory { size, ..memory.clone() }) });
             if (4096..=65536).contains(&length) {
-                values.push((here(Memory { size, place: Place::Cut(1000), ..memory.clone() }), Some(length)));
+                let cut = Memory { size, place: Place::Cut(1000), ..memory.clone() };
+                changes.push(Change { told: Some(length), ..here(cut) });
             }
         }
     } else if let Some(kind @ (Type::Size | Type::Count)) = next {
-        values.extend(changed(spec, kind, None, &Value::Number(0)).into_iter().filter_map(|(told, _)| match told {
-            Value::Number(told) => Some((value.clone(), Some(told))),
+        changes.extend(changed(spec, kind, None, &Value::Number(0)).into_iter().filter_map(|change| match change.value {
+            Value::Number(told) => Some(Change { told: Some(told), ..Change::new(value.clone()) }),
             _ => None,
         }));
     }
     for (index, (offset, _, field)) in memory.fields.iter().enumerate() {
-        for (value, told) in of_field(spec, &pointer.target, *offset, field) {
+        for Change { value, told, alone } in of_field(spec, &pointer.target, *offset, field) {
             let mut memory = memory.clone();
             memory.fields[index].2 = value;
             if let (Some(told), Some(field)) = (told, memory.fields.get_mut(index + 1)) {
                 field.2 = Value::Number(told);
             }
-            values.push((here(memory), None));
+            changes.push(Change { alone, ..here(memory) });
         }
     }
-    values
+    changes
 }
 
-fn of_field(spec: &Spec, target: &Target, offset: usize, value: &Value) -> Vec<(Value, Option<i64>)> {
-    let numbers = |numbers: &[i64]| numbers.iter().map(|&number| (Value::Number(number), None)).collect();
+fn of_field(spec: &Spec, target: &Target, offset: usize, value: &Value) -> Vec<Change> {
     match target {
         Target::Bytes => Vec::new(),
         Target::Scalar(_, names) => changed(spec, &Type::Sets(names.clone()), None, value),
-        Target::Wait | Target::WaitMicroseconds if offset == 0 => numbers(&[1_000_000, -1]),
-        Target::Wait => numbers(&[1_000_000, 1_000_000_000, -1]),
-        Target::WaitMicroseconds => numbers(&[1000, 1_000_000, -1]),
+        Target::Wait | Target::WaitMicroseconds if offset == 0 => Change::numbers(&[1_000_000, -1]),
+        Target::Wait => Change::numbers(&[1_000_000, 1_000_000_000, -1]),
+        Target::WaitMicroseconds => Change::numbers(&[1000, 1_000_000, -1]),
         Target::Structure(name) => {
             let structure = spec.structure(name);
             let offset = offset % structure.size.max(1);

@@ -311,7 +311,9 @@ impl Spec {
                     if let Some(name) = calls.iter().find(|name| self.call(name).is_none_or(|call| call.errors.contains(&error)))
                     {
                         let error = errno::name(error);
-                        return Err(format!("{error} is unreachable for {name}, which is no call or has it among those that can be seen"));
+                        return Err(format!(
+                            "{error} is unreachable for {name}, which is no call or has it among those that can be seen"
+                        ));
                     }
                     self.unreachable.push(Unreachable { error, calls, reason: reason.to_owned() });
                 }

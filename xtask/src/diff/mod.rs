@@ -193,7 +193,9 @@ impl Pair {
             machine.hardware.memory = "1G".into();
             machine
         };
-        let linux = prepared("linux", Kernel::Linux(image));
+        let mut linux = prepared("linux", Kernel::Linux(image));
+        // Skerry is a kernel without protection keys (docs/linux-abi.md): so is this one, then.
+        linux.append = "nopku".into();
         let mut skerry = prepared("skerry", Kernel::Skerry);
         skerry.append = format!("supervisor_cpus={}", options.cpus);
         skerry.prepare()?;
