@@ -618,6 +618,22 @@ mod tests {
     }
 
     #[test]
+    fn programs_and_what_cannot_be_seen_are_read() {
+        let text = "1 f(a: fd) -> fd file ! EPERM ~ A\ngood f(1)\ncase root, nobody thread: 0 f(2); 1 f($0)";
+        let spec = Spec::parse(&[("area", text)]).expect("it is right");
+        assert_eq!(spec.calls[0].good.as_ref().map(|good| good.to_string()), Some("area area\nactor root\n0 f(1)\n".into()));
+        assert_eq!(spec.areas[0].cases[0].actors[1], Actor { nobody: true, thread: true });
+        assert_eq!((spec.calls[0].errors.as_slice(), spec.calls[0].refused.as_slice()), (&[1][..], &["A".to_owned()][..]));
+        let read = |line: &str| Spec::parse(&[("area", text)]).and_then(|spec| spec.with_unseen(line));
+        let unseen = read("unreachable EIO f: no disk\nexcluded g h: not there").expect("it is right");
+        assert_eq!((unseen.unreachable[0].error, unseen.excluded.len()), (5, 2));
+        for line in ["unreachable EPERM f: it can be seen", "unreachable EIO g: no call", "excluded g", "hidden g: no such word"]
+        {
+            assert!(read(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
     fn what_is_missing_is_named() {
         for (text, word) in [
             ("1 f(a: b)", "b"),
@@ -626,6 +642,8 @@ mod tests {
             ("1 f() ! EFOO", "EFOO"),
             ("flags f = ", "empty"),
             ("1 f", "NUMBER"),
+            ("1 f()\ngood f(1)", "arguments"),
+            ("case g()", "arguments"),
         ] {
             let why = Spec::parse(&[("area", text)]).map(drop).unwrap_err();
             assert!(why.contains(word), "{text}: {why}");
