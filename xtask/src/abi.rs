@@ -127,6 +127,12 @@ pub fn signatures() -> Result<String> {
     Ok(text)
 }
 
+/// The numbers and names of the calls that are full.
+pub fn full() -> Result<BTreeMap<u32, String>> {
+    let full = calls()?.into_iter().filter(|(_, call)| call.state == State::Full);
+    Ok(full.map(|(number, call)| (number, call.name)).collect())
+}
+
 /// Writes the page.
 pub fn write() -> Result<()> {
     fs::write(paths::root().join(PAGE), made()?).with_context(|| format!("cannot write {PAGE}"))?;

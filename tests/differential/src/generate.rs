@@ -50,7 +50,7 @@ const ABSURD: [i64; 5] = [-1, 0x7fff_ffff, 0x7fff_f000, 0x8000_0000, 0x100_0000_
 /// Descriptors that are not there, or stand for something else.
 const ODD_DESCRIPTORS: [i64; 6] = [-1, -100, 1000, 0, 2, 0x7fff_ffff];
 /// Processes that are not there.
-const NOBODIES: [i64; 3] = [0, 0x3fff_ffff, 0x7fff_ffff];
+pub(crate) const NOBODIES: [i64; 3] = [0, 0x3fff_ffff, 0x7fff_ffff];
 
 /// Program number `index` of `seed` in this area.
 pub fn program(spec: &Spec, area: &Area, seed: u64, index: u64) -> Program {
@@ -154,7 +154,7 @@ impl Generator<'_> {
         let random = &mut self.random;
         Value::Number(match kind {
             Type::Descriptor(sorts) => return self.descriptor(sorts),
-            Type::Path => return self.path(),
+            Type::Path(_) => return self.path(),
             Type::Handler => match random.below(10) {
                 number @ 0..2 => number as i64,
                 _ => return Value::Handler,

@@ -5,15 +5,21 @@
 //! ```text
 //! # remark
 //! use CALL …                       calls of other areas that belong here, too
-//! surroundings WORD …              what a program of the area needs, `ipc` (a namespace of its own),
+//! surroundings WORD …              what a program of the area needs, a namespace of its own (`ipc`, `uts`, `mounts`),
 //!                                  or has told of its end: `maps`, `status`, `limits`
 //! flags NAME = LABEL:NUMBER …      any of them together
 //! enum NAME = LABEL:NUMBER …       one of them
 //! values NAME = NUMBER …           one of them
 //! only NAME = LABEL:NUMBER …       one of them, and never any other number (the others are now and then replaced by an odd one)
 //! struct NAME SIZE: FIELD, …       FIELD is `OFFSET:WIDTH NAME TYPE [~COMPARE]`
-//! NUMBER CALL(NAME: TYPE, …) [-> RESULT] [! ERROR …]
+//! NUMBER CALL(NAME: TYPE, …) [-> RESULT] [! ERROR …] [~ LABEL …]
+//! good [ACTOR, …:] STEP; …         a program whose last step succeeds, which directed programs vary
+//! case [ACTOR, …:] STEP; …         a program that shows something else of the calls in it
 //! ```
+//!
+//! Behind `!` are the errors of the manual, behind `~` members of sets with which this call never succeeds. A label in small letters is
+//! none of the manual's names, and may be refused, too. Steps are as in programs ([`crate::program`]); where there is one actor, they
+//! are without its number, and where none is named, it is root. What cannot be seen is in `spec/unseen.list`, with the reasons.
 //!
 //! `*N` behind a member makes it N times as frequent.
 //! A line that begins with white space goes on with the line before. A negative number is a step that the executor takes itself.
@@ -23,9 +29,13 @@
 use std::collections::HashMap;
 
 use crate::errno;
+use crate::program::{Actor, Program};
+
+/// What cannot be seen, and why.
+const UNSEEN: &str = include_str!("../spec/unseen.list");
 
 /// The files, by area.
-const FILES: [(&str, &str); 11] = [
+const FILES: [(&str, &str); 19] = [
     ("files", include_str!("../spec/files.spec")),
     ("events", include_str!("../spec/events.spec")),
     ("ipc", include_str!("../spec/ipc.spec")),
@@ -37,6 +47,14 @@ const FILES: [(&str, &str); 11] = [
     ("sched", include_str!("../spec/sched.spec")),
     ("credentials", include_str!("../spec/credentials.spec")),
     ("limits", include_str!("../spec/limits.spec")),
+    ("names", include_str!("../spec/names.spec")),
+    ("futex", include_str!("../spec/futex.spec")),
+    ("exec", include_str!("../spec/exec.spec")),
+    ("peers", include_str!("../spec/peers.spec")),
+    ("system", include_str!("../spec/system.spec")),
+    ("mounts", include_str!("../spec/mounts.spec")),
+    ("numa", include_str!("../spec/numa.spec")),
+    ("messages", include_str!("../spec/messages.spec")),
 ];
 
 /// All calls of all areas.
@@ -46,8 +64,23 @@ pub struct Spec {
     pub calls: Vec<Call>,
     /// The areas.
     pub areas: Vec<Area>,
+    /// Errors of the manual that cannot be caused in a test machine.
+    pub unreachable: Vec<Unreachable>,
+    /// System calls that no program makes, with the reason.
+    pub excluded: Vec<(String, String)>,
     sets: HashMap<String, Set>,
     structures: HashMap<String, Structure>,
+}
+
+/// An error that cannot be caused in a test machine.
+#[derive(Debug)]
+pub struct Unreachable {
+    /// The error.
+    pub error: i32,
+    /// The system calls whose manual has it.
+    pub calls: Vec<String>,
+    /// Why it cannot be.
+    pub reason: String,
 }
 
 /// Calls that are tried together.
@@ -59,6 +92,10 @@ pub struct Area {
     pub calls: Vec<usize>,
     /// What a program needs of its surroundings.
     pub surroundings: Vec<String>,
+    /// How many of the calls are its own; those it uses follow them.
+    pub own: usize,
+    /// Its lines `case`.
+    pub cases: Vec<Program>,
     used: Vec<String>,
 }
 
@@ -75,6 +112,10 @@ pub struct Call {
     pub answer: Answer,
     /// The errors that the manual names.
     pub errors: Vec<i32>,
+    /// Labels of members with which it never succeeds.
+    pub refused: Vec<String>,
+    /// A program whose last step is this call and succeeds.
+    pub good: Option<Program>,
 }
 
 impl Call {
@@ -129,8 +170,8 @@ pub enum Compare {
 pub enum Type {
     /// `fd`, `fd(SORT SORT)`: a descriptor, of one of these sorts where there is a choice.
     Descriptor(Vec<String>),
-    /// `path`: the address of a name.
-    Path,
+    /// `path`, `path(NAME)`: the address of a name; in directed programs first of this one.
+    Path(String),
     /// Names of sets, or-ed together.
     Sets(Vec<String>),
     /// `in T`, `out T`, `inout T`; with `?` behind the first word, 0 is a good value, too.
@@ -228,7 +269,7 @@ impl Spec {
     /// # Panics
     /// When a file of `spec/` is wrong, which a test of this module would have found.
     pub fn builtin() -> Self {
-        Self::parse(&FILES).unwrap_or_else(|why| panic!("{why}"))
+        Self::parse(&FILES).and_then(|spec| spec.with_unseen(UNSEEN)).unwrap_or_else(|why| panic!("{why}"))
     }
 
     /// Reads the texts of some areas.
@@ -239,12 +280,14 @@ impl Spec {
         let mut spec = Self::default();
         for (area, text) in files {
             let calls = Vec::new();
-            spec.areas.push(Area { name: (*area).to_owned(), calls, surroundings: Vec::new(), used: Vec::new() });
+            let name = (*area).to_owned();
+            spec.areas.push(Area { name, calls, surroundings: Vec::new(), own: 0, cases: Vec::new(), used: Vec::new() });
             for line in joined(text) {
                 spec.line(&line).map_err(|why| format!("{area}: {why} in `{line}`"))?;
             }
         }
         for index in 0..spec.areas.len() {
+            spec.areas[index].own = spec.areas[index].calls.len();
             for name in spec.areas[index].used.clone() {
                 let call = spec
                     .call_index(&name)
@@ -253,6 +296,31 @@ impl Spec {
             }
         }
         spec.resolve().map(|()| spec)
+    }
+
+    /// Adds what cannot be seen, of lines `excluded CALL …: REASON` and `unreachable ERROR CALL …: REASON`.
+    fn with_unseen(mut self, text: &str) -> Result<Self, String> {
+        for line in joined(text) {
+            let (what, reason) = line.split_once(": ").ok_or_else(|| format!("no reason in `{line}`"))?;
+            let mut words = what.split_whitespace();
+            match words.next() {
+                Some("excluded") => self.excluded.extend(words.map(|call| (call.to_owned(), reason.to_owned()))),
+                Some("unreachable") => {
+                    let error = words.next().and_then(errno::number).ok_or_else(|| format!("no error in `{line}`"))?;
+                    let calls: Vec<String> = words.map(str::to_owned).collect();
+                    if let Some(name) = calls.iter().find(|name| self.call(name).is_none_or(|call| call.errors.contains(&error)))
+                    {
+                        let error = errno::name(error);
+                        return Err(format!(
+                            "{error} is unreachable for {name}, which is no call or has it among those that can be seen"
+                        ));
+                    }
+                    self.unreachable.push(Unreachable { error, calls, reason: reason.to_owned() });
+                }
+                _ => return Err(format!("a line begins with excluded or unreachable, not `{line}`")),
+            }
+        }
+        Ok(self)
     }
 
     /// The area of this name.
@@ -307,6 +375,16 @@ impl Spec {
                     return Err("there is a structure of this name already".into());
                 }
             }
+            "good" | "case" => {
+                let program = example(&self.last_area().name, rest)?;
+                if word == "case" {
+                    self.last_area().cases.push(program);
+                    return Ok(());
+                }
+                let name = program.steps.last().map_or("", |step| step.call.as_str());
+                let index = self.call_index(name).ok_or_else(|| format!("{name} is no call so far"))?;
+                self.calls[index].good = Some(program);
+            }
             _ => {
                 let call = call(line)?;
                 if self.call(&call.name).is_some() {
@@ -324,8 +402,15 @@ impl Spec {
         self.areas.last_mut().expect("lines are read after their area was added")
     }
 
-    /// Checks that every name that a type mentions is there.
+    /// Checks that every name that a type or a program mentions is there.
     fn resolve(&self) -> Result<(), String> {
+        let programs =
+            self.areas.iter().flat_map(|area| &area.cases).chain(self.calls.iter().filter_map(|call| call.good.as_ref()));
+        for step in programs.flat_map(|program| &program.steps) {
+            if self.call(&step.call).is_none_or(|call| call.arguments.len() != step.arguments.len()) {
+                return Err(format!("no call has the arguments of the step `{step}`"));
+            }
+        }
         let arguments = self.calls.iter().flat_map(|call| call.arguments.iter().map(|(_, kind)| (call.name.as_str(), kind)));
         let fields = self.structures.iter().flat_map(|(name, structure)| {
             structure.fields.iter().filter_map(|field| Some((name.as_str(), field.kind.as_ref()?)))
@@ -420,7 +505,23 @@ fn field(text: &str) -> Result<Field, String> {
     Ok(Field { offset: parse(offset)?, width: parse(width)?, name, kind, compare })
 }
 
+/// A program of a line `good` or `case`.
+fn example(area: &str, text: &str) -> Result<Program, String> {
+    let actor = |word: &str| {
+        let (user, rest) = word.trim().split_once(' ').unwrap_or((word.trim(), ""));
+        let known = matches!(user, "root" | "nobody") && matches!(rest, "" | "thread");
+        known.then(|| Actor { nobody: user == "nobody", thread: rest == "thread" })
+    };
+    let actors = |list: &str| list.split(',').map(actor).collect::<Option<Vec<_>>>();
+    let named = text.split_once(": ").and_then(|(list, steps)| Some((actors(list)?, steps)));
+    let (actors, steps) = named.unwrap_or_else(|| (vec![Actor { nobody: false, thread: false }], text));
+    let number = if actors.len() == 1 { "0 " } else { "" };
+    let steps = split(steps, ';').into_iter().map(|step| format!("{number}{step}").parse());
+    Ok(Program { area: area.to_owned(), steps: steps.collect::<Result<_, _>>()?, actors })
+}
+
 fn call(line: &str) -> Result<Call, String> {
+    let (line, refused) = line.split_once('~').unwrap_or((line, ""));
     let (line, errors) = line.split_once('!').unwrap_or((line, ""));
     let (line, answer) = line.split_once("->").map_or((line, "int"), |(line, answer)| (line, answer.trim()));
     let (head, arguments) =
@@ -449,6 +550,8 @@ fn call(line: &str) -> Result<Call, String> {
         arguments: arguments.collect::<Result<_, String>>()?,
         answer,
         errors: errors.collect::<Result<_, String>>()?,
+        refused: refused.split_whitespace().map(str::to_owned).collect(),
+        good: None,
     })
 }
 
@@ -461,9 +564,12 @@ fn kind(text: &str) -> Result<Type, String> {
     if let Some(call) = inner("result(") {
         return Ok(Type::Result(call.to_owned()));
     }
+    if let Some(name) = inner("path(") {
+        return Ok(Type::Path(name.to_owned()));
+    }
     Ok(match word.trim_end_matches('?') {
         "fd" => Type::Descriptor(Vec::new()),
-        "path" => Type::Path,
+        "path" => Type::Path("a".to_owned()),
         "size" => Type::Size,
         "count" => Type::Count,
         "who" => Type::Who,
@@ -512,6 +618,22 @@ mod tests {
     }
 
     #[test]
+    fn programs_and_what_cannot_be_seen_are_read() {
+        let text = "1 f(a: fd) -> fd file ! EPERM ~ A\ngood f(1)\ncase root, nobody thread: 0 f(2); 1 f($0)";
+        let spec = Spec::parse(&[("area", text)]).expect("it is right");
+        assert_eq!(spec.calls[0].good.as_ref().map(|good| good.to_string()), Some("area area\nactor root\n0 f(1)\n".into()));
+        assert_eq!(spec.areas[0].cases[0].actors[1], Actor { nobody: true, thread: true });
+        assert_eq!((spec.calls[0].errors.as_slice(), spec.calls[0].refused.as_slice()), (&[1][..], &["A".to_owned()][..]));
+        let read = |line: &str| Spec::parse(&[("area", text)]).and_then(|spec| spec.with_unseen(line));
+        let unseen = read("unreachable EIO f: no disk\nexcluded g h: not there").expect("it is right");
+        assert_eq!((unseen.unreachable[0].error, unseen.excluded.len()), (5, 2));
+        for line in ["unreachable EPERM f: it can be seen", "unreachable EIO g: no call", "excluded g", "hidden g: no such word"]
+        {
+            assert!(read(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
     fn what_is_missing_is_named() {
         for (text, word) in [
             ("1 f(a: b)", "b"),
@@ -520,6 +642,8 @@ mod tests {
             ("1 f() ! EFOO", "EFOO"),
             ("flags f = ", "empty"),
             ("1 f", "NUMBER"),
+            ("1 f()\ngood f(1)", "arguments"),
+            ("case g()", "arguments"),
         ] {
             let why = Spec::parse(&[("area", text)]).map(drop).unwrap_err();
             assert!(why.contains(word), "{text}: {why}");

@@ -6,13 +6,13 @@ mod machine;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use differential::directed;
 use differential::generate;
 use differential::minimise;
 use differential::program::Program;
@@ -56,7 +56,10 @@ pub struct Arguments {
     /// Do not search for the simplest form of a program that differs
     #[arg(long)]
     whole: bool,
-    /// Write what has been seen of each call into docs/coverage.md
+    /// Run the directed programs first: one for each flag, bad pointer, name and edge that the specification has
+    #[arg(long)]
+    directed: bool,
+    /// Run the directed programs, too, and write what has been seen of each call into docs/coverage.md
     #[arg(long)]
     document: bool,
     /// Print the result as JSON
@@ -111,6 +114,8 @@ pub struct Options {
     pub cpus: u32,
     /// Whether programs are simplified.
     pub minimised: bool,
+    /// Whether directed programs are run first.
+    pub directed: bool,
 }
 
 /// Carries out `cargo xtask diff`.
@@ -122,6 +127,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         areas: arguments.area.clone(),
         cpus: arguments.cpus,
         minimised: !arguments.whole,
+        directed: arguments.directed || arguments.document,
     };
     let logs = paths::target().join("diff");
     fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
@@ -132,7 +138,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let found = pair.explore(&options, &mut |line| println!("{line}"))?;
     if arguments.document {
-        document::write(&pair.spec, &pair.seen)?;
+        let both = pair.seen.0.intersection(&pair.seen.1).copied().collect();
+        println!("{}", document::write(&pair.spec, &both)?);
     }
     if arguments.json {
         println!("{}", serde_json::to_string(&found)?);
@@ -149,8 +156,31 @@ pub struct Pair {
     linux: Runner,
     skerry: Runner,
     known: Known,
-    /// Items of the coverage that both kernels have shown.
-    seen: BTreeSet<usize>,
+    /// Items of the coverage that Linux has shown, and that Skerry has shown.
+    seen: (BTreeSet<usize>, BTreeSet<usize>),
+}
+
+/// Programs of an area that are sent at once.
+struct Batch<'a> {
+    area: &'a str,
+    /// Of this seed; of the directed ones if there is none.
+    seed: Option<u64>,
+    first: u64,
+    /// How many, or as many as there are.
+    count: u64,
+}
+
+impl Batch<'_> {
+    fn command(&self) -> String {
+        let Self { area, first, count, .. } = self;
+        self.seed
+            .map_or_else(|| format!("directed {area} {first} {count}"), |seed| format!("range {area} {seed} {first} {count}"))
+    }
+
+    /// What the batch's programs are from, for people.
+    fn origin(&self) -> String {
+        self.seed.map_or_else(|| "directed".to_owned(), |seed| format!("seed {seed}"))
+    }
 }
 
 impl Pair {
@@ -165,7 +195,9 @@ impl Pair {
             machine.hardware.memory = "1G".into();
             machine
         };
-        let linux = prepared("linux", Kernel::Linux(image));
+        let mut linux = prepared("linux", Kernel::Linux(image));
+        // Skerry is a kernel without protection keys (docs/linux-abi.md): so is this one, then.
+        linux.append = "nopku".into();
         let mut skerry = prepared("skerry", Kernel::Skerry);
         skerry.append = format!("supervisor_cpus={}", options.cpus);
         skerry.prepare()?;
@@ -174,7 +206,7 @@ impl Pair {
             linux: Runner::new("Linux", linux, &executor),
             skerry: Runner::new("Skerry", skerry, &executor),
             known: Known::read()?,
-            seen: BTreeSet::new(),
+            seen: Default::default(),
         })
     }
 
@@ -193,6 +225,12 @@ impl Pair {
         self.linux.ask("coverage")?;
         while self.skerry.line()?.is_some() {}
         let start = Instant::now();
+        for area in areas.iter().filter(|_| options.directed) {
+            let count = self.directed(area)?.len() as u64;
+            for first in (0..count).step_by(BATCH as usize) {
+                self.batch(&Batch { area, seed: None, first, count: BATCH }, options, &mut found, tell)?;
+            }
+        }
         for round in 0.. {
             let area = &areas[round as usize % areas.len()];
             let first = round / areas.len() as u64 * BATCH;
@@ -204,25 +242,14 @@ impl Pair {
                 break;
             }
             let count = options.programs.map_or(BATCH, |programs| BATCH.min(programs - first));
-            for index in self.batch(area, options.seed, first..first + count, &mut found, tell)? {
-                self.examine(area, index, options, &mut found, tell)?;
-            }
+            self.batch(&Batch { area, seed: Some(options.seed), first, count }, options, &mut found, tell)?;
         }
-        self.collect_coverage()?;
         Ok(found)
     }
 
-    /// Runs a batch; returns the programs that differ.
-    fn batch(
-        &mut self,
-        area: &str,
-        seed: u64,
-        range: Range<u64>,
-        found: &mut Found,
-        tell: &mut dyn FnMut(String),
-    ) -> Result<Vec<u64>> {
-        let first = range.start;
-        let command = format!("range {area} {seed} {first} {}", range.end - first);
+    /// Runs a batch, and looks closer at the programs that differ.
+    fn batch(&mut self, batch: &Batch<'_>, options: &Options, found: &mut Found, tell: &mut dyn FnMut(String)) -> Result<()> {
+        let command = batch.command();
         self.linux.send(&command)?;
         let ours = self.skerry.send(&command).map(|()| Vec::new());
         let mut theirs = Vec::new();
@@ -235,37 +262,50 @@ impl Pair {
                 Ok(Some(line)) => ours.push(line),
                 Ok(None) => break,
                 Err(error) => {
-                    let program = self.program(area, seed, first + ours.len() as u64)?;
+                    let program = self.program(batch, ours.len() as u64)?;
                     tell(format!("DIED: {error:#}\nin this program:\n{program}"));
-                    found.differences.insert(format!("the kernel died in {area}"), program.to_string());
+                    found.differences.insert(format!("the kernel died in {}", batch.area), program.to_string());
                     break;
                 }
             }
         }
         found.programs += ours.len() as u64;
-        let differ = ours.iter().zip(&theirs).enumerate().filter(|(_, (ours, theirs))| ours != theirs);
-        Ok(differ.map(|(index, _)| first + index as u64).collect())
+        self.collect_coverage()?;
+        for (index, _) in ours.iter().zip(&theirs).enumerate().filter(|(_, (ours, theirs))| ours != theirs) {
+            self.examine(batch, index as u64, options, found, tell)?;
+        }
+        Ok(())
     }
 
-    fn program(&self, area: &str, seed: u64, index: u64) -> Result<Program> {
-        let area = self.spec.area(area).context("no such area")?;
-        Ok(generate::program(&self.spec, area, seed, index))
+    /// Program number `index` of a batch.
+    fn program(&self, batch: &Batch<'_>, index: u64) -> Result<Program> {
+        let number = batch.first + index;
+        let Some(seed) = batch.seed else {
+            return self.directed(batch.area)?.into_iter().nth(number as usize).context("no such program");
+        };
+        let area = self.spec.area(batch.area).context("no such area")?;
+        Ok(generate::program(&self.spec, area, seed, number))
+    }
+
+    fn directed(&self, area: &str) -> Result<Vec<Program>> {
+        Ok(directed::programs(&self.spec, self.spec.area(area).context("no such area")?))
     }
 
     /// Looks closer at a program that did not do the same on both kernels.
     fn examine(
         &mut self,
-        area: &str,
+        batch: &Batch<'_>,
         index: u64,
         options: &Options,
         found: &mut Found,
         tell: &mut dyn FnMut(String),
     ) -> Result<()> {
-        let program = self.program(area, options.seed, index)?;
+        let program = self.program(batch, index)?;
+        let origin = format!("area {}, {}, program {}", batch.area, batch.origin(), batch.first + index);
         let difference = match self.steady_difference(&program)? {
             Ok(difference) => difference,
             Err(unsteady) => {
-                let text = format!("area {area}, seed {}, program {index}\n{program}{}", options.seed, unsteady.1);
+                let text = format!("{origin}\n{program}{}", unsteady.1);
                 found.unsteady.entry(unsteady.0).or_insert(text);
                 return Ok(());
             }
@@ -281,7 +321,7 @@ impl Pair {
         let least = if options.minimised { self.minimise(program, &difference)? } else { program };
         let records = self.records(&least.to_string())?;
         let text = format!("{least}{}", side_by_side(&records.0, &records.1));
-        tell(format!("== {name}   (area {area}, seed {}, program {index})\n{text}", options.seed));
+        tell(format!("== {name}   ({origin})\n{text}"));
         found.differences.insert(name, text);
         Ok(())
     }
@@ -349,8 +389,8 @@ impl Pair {
 
     fn collect_coverage(&mut self) -> Result<()> {
         let numbers = |text: String| -> BTreeSet<usize> { text.lines().filter_map(|line| line.parse().ok()).collect() };
-        let (linux, skerry) = (numbers(self.linux.ask("coverage")?), numbers(self.skerry.ask("coverage")?));
-        self.seen.extend(linux.intersection(&skerry));
+        self.seen.0.extend(numbers(self.linux.ask("coverage")?));
+        self.seen.1.extend(numbers(self.skerry.ask("coverage")?));
         Ok(())
     }
 }

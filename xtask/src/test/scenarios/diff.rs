@@ -30,7 +30,7 @@ pub fn long(setting: &Setting) -> Result<Vec<Check>> {
 
 /// `programs` of each area; `None`: for as long as there is time.
 fn options(seed: u64, programs: Option<u64>) -> Options {
-    Options { seconds: LONG, programs, seed, areas: Vec::new(), cpus: 2, minimised: programs.is_none() }
+    Options { seconds: LONG, programs, seed, areas: Vec::new(), cpus: 2, minimised: programs.is_none(), directed: false }
 }
 
 fn explore(pair: &mut Pair, name: &str, options: &Options) -> Check {

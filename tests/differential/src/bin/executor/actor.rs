@@ -126,7 +126,7 @@ fn take(stage: Stage, me: usize, index: usize, step: &Step) {
     }
     let own = &stage.shared.actors[me];
     own.step.store(index as u32, SeqCst);
-    let result = if call.number < 0 {
+    let result = if crate::pseudo::is_own(call) {
         // It may sleep on its own account, for a child: that is no wait of the program's.
         crate::pseudo::call(call, arguments)
     } else {

@@ -3,6 +3,7 @@
 //! | line | answer |
 //! |---|---|
 //! | `range AREA SEED FIRST COUNT` | a hash of each record, 16 digits each, then `.` |
+//! | `directed AREA FIRST COUNT` | the same of the area's directed programs |
 //! | `show AREA SEED NUMBER` | the program, a line `--`, its record, then `.` |
 //! | `run`, a program's lines, `.` | its record, then `.` |
 //! | `coverage` | the numbers of what has been seen since the last time, then `.` |
@@ -23,7 +24,7 @@ use std::process::ExitCode;
 use differential::layout::{self, ACTORS, LARGE, LARGE_ROOMS, PAGE, ROOMS};
 use differential::program::Program;
 use differential::spec::Spec;
-use differential::{coverage, generate};
+use differential::{coverage, directed, generate};
 
 use watch::Watch;
 
@@ -102,6 +103,13 @@ impl Server {
                         output.flush()?;
                     }
                 }
+                ["directed", area, first, count] => {
+                    let programs = self.spec.area(area).map_or_else(Vec::new, |area| directed::programs(self.spec, area));
+                    for program in programs.into_iter().skip(number(first) as usize).take(number(count) as usize) {
+                        writeln!(output, "{:016x}", actor::hash(self.run(program).as_bytes()))?;
+                        output.flush()?;
+                    }
+                }
                 ["show", area, seed, index] => {
                     if let Some(program) = self.program(area, number(seed), number(index)) {
                         write!(output, "{program}--\n{}", self.run(program.clone()))?;
@@ -145,7 +153,8 @@ impl Server {
         let (record, results) = self.watch.run(program.clone());
         for (step, result) in program.steps.iter().zip(results).filter(|(_, result)| *result != i64::MIN) {
             let Some(call) = self.spec.call_index(&step.call) else { continue };
-            let shown = self.items[call].iter().filter(|(_, item)| coverage::shows(self.spec, item, step, result));
+            let ordinary = program.actors.get(step.actor).is_some_and(|actor| actor.nobody);
+            let shown = self.items[call].iter().filter(|(_, item)| coverage::shows(self.spec, item, step, ordinary, result));
             self.seen.extend(shown.map(|(index, _)| *index));
         }
         record

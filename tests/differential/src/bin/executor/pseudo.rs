@@ -1,12 +1,26 @@
-//! Steps that are no system call of their own: children that do one thing, and accesses to memory.
+//! Steps that are no system call of their own: children that do one thing, and accesses to memory. And those that are, but after which
+//! there would be one more of the caller, or another program in its place.
 
 use differential::spec::Call;
 
 use crate::{sys, watch};
 
-/// Takes a step whose number in the specification is negative.
+/// Whether [`call`] takes the step.
+pub fn is_own(call: &Call) -> bool {
+    matches!(call.number, ..0 | libc::SYS_clone | libc::SYS_fork | libc::SYS_vfork | libc::SYS_execve | libc::SYS_execveat)
+}
+
+/// Takes a step that is not just the system call.
 pub fn call(call: &Call, arguments: [u64; 6]) -> i64 {
     match call.number {
+        libc::SYS_execve | libc::SYS_execveat => sys::call_in_child(call.number, arguments),
+        libc::SYS_clone | libc::SYS_fork | libc::SYS_vfork => {
+            let child = sys::call_and_end_child(call.number, arguments);
+            if child > 0 {
+                settle(child, false);
+            }
+            child
+        }
         -1 => spawn(arguments[0]),
         -2 => sys::peek(arguments[0], 1)[0].into(),
         -3 => {

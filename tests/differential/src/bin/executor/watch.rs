@@ -72,9 +72,11 @@ impl Watch {
 
 /// The child's first steps.
 fn enter(stage: Stage, directory: &std::path::Path) {
-    let area = stage.spec.area(&stage.program.area);
-    if area.is_some_and(|area| area.surroundings.iter().any(|word| word == "ipc")) {
-        sys::simple(libc::SYS_unshare, [libc::CLONE_NEWIPC as u64, 0, 0]);
+    let surroundings = stage.spec.area(&stage.program.area).map_or(&[][..], |area| &area.surroundings);
+    for (word, namespace) in [("ipc", libc::CLONE_NEWIPC), ("uts", libc::CLONE_NEWUTS), ("mounts", libc::CLONE_NEWNS)] {
+        if surroundings.iter().any(|known| known == word) {
+            sys::simple(libc::SYS_unshare, [namespace as u64, 0, 0]);
+        }
     }
     sys::simple(libc::SYS_setpgid, [0; 3]);
     let null = sys::simple(libc::SYS_open, [sys::address(c"/dev/null"), libc::O_RDWR as u64, 0]);
