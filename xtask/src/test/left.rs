@@ -53,13 +53,15 @@ fn compare(before: &str, after: &str) -> Result<String> {
     Ok(format!("{} classes", before.len()))
 }
 
-/// Lines of a name and a number each; what `skerry resources --json` says becomes several.
+/// Lines of a name and a number each, then perhaps what `skerry resources --json` says, which becomes several.
 fn counts(text: &str) -> Result<BTreeMap<String, i64>> {
     let mut counts = BTreeMap::new();
-    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        if line.starts_with('{') {
-            flatten("resources", &serde_json::from_str(line).with_context(|| format!("{line:?}"))?, &mut counts);
-        } else if !IGNORED.iter().any(|(beginning, _)| line.starts_with(beginning)) {
+    let (lines, json) = text.split_at(text.find('{').unwrap_or(text.len()));
+    if !json.is_empty() {
+        flatten("resources", &serde_json::from_str(json).with_context(|| format!("{json:?}"))?, &mut counts);
+    }
+    for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        if !IGNORED.iter().any(|(beginning, _)| line.starts_with(beginning)) {
             let (name, count) = line.split_once(' ').with_context(|| format!("{line:?} is no class and its count"))?;
             counts.insert(name.to_owned(), count.parse().with_context(|| format!("{line:?}"))?);
         }

@@ -258,6 +258,8 @@ pub const RIGHTS: &[Deed] = &[
             Message::new(&[near.0, far.0]).send(&near)?;
             Message::new(&[far.0]).send(&far)?;
         }
+        // The end of any other socket has the kernel look for such rings.
+        drop(pair(libc::SOCK_STREAM)?);
         Ok(())
     }),
     ("who sends and who receives are killed", || {
