@@ -15,6 +15,8 @@ const IGNORED: &[(&str, &str)] = &[
     ("frames_heap ", "as with small objects"),
     ("frames_kernel ", "stacks of threads that ended are kept for the next ones"),
     ("large_pages ", "memory that a shell has is collected into large pages when it likes"),
+    ("resources.memory.free ", "what the supervisor has more or less; instances have theirs in `in_use`"),
+    ("resources.memory.supervisor ", "as with frames"),
     ("kernel_threads ", "one that looks after pressure, or erases memory, begins when it is needed and stays"),
 ];
 
@@ -61,11 +63,10 @@ fn counts(text: &str) -> Result<BTreeMap<String, i64>> {
         flatten("resources", &serde_json::from_str(json).with_context(|| format!("{json:?}"))?, &mut counts);
     }
     for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        if !IGNORED.iter().any(|(beginning, _)| line.starts_with(beginning)) {
-            let (name, count) = line.split_once(' ').with_context(|| format!("{line:?} is no class and its count"))?;
-            counts.insert(name.to_owned(), count.parse().with_context(|| format!("{line:?}"))?);
-        }
+        let (name, count) = line.split_once(' ').with_context(|| format!("{line:?} is no class and its count"))?;
+        counts.insert(name.to_owned(), count.parse().with_context(|| format!("{line:?}"))?);
     }
+    counts.retain(|name, _| !IGNORED.iter().any(|(beginning, _)| format!("{name} ").starts_with(beginning)));
     Ok(counts)
 }
 
