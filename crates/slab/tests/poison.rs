@@ -53,7 +53,12 @@ fn objects_written_to_while_free_are_found_and_others_are_not() {
             late.as_ptr().add(size - 1).write(7);
             slabs.free(&magazines, other, class);
         }
-        let said = catch_unwind(AssertUnwindSafe(|| (0..100).map(|_| take()).count())).unwrap_err();
+        let take_all = || {
+            for _ in 0..100 {
+                take();
+            }
+        };
+        let said = catch_unwind(AssertUnwindSafe(take_all)).unwrap_err();
         let said = said.downcast_ref::<String>().unwrap();
         assert!(said.contains(&format!("{:p}", late.as_ptr().wrapping_add(8))) && said.contains("a free object"), "{said}");
     }
