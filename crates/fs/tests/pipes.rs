@@ -75,10 +75,15 @@ fn the_end_of_one_side_is_seen_by_the_other() {
     assert_eq!(reader.read(&mut buf), Ok(0));
     assert!(reader.poll(None).contains(Events::HUP));
     let (reader, writer) = pipe(OpenFlags::empty());
+    let again = writer.clone();
     let blocked = thread::spawn(move || writer.write(&vec![0; CAPACITY * 2]));
-    thread::sleep(Duration::from_millis(20));
+    // As much as there is room for goes in at once.
+    while !reader.poll(None).contains(Events::READABLE) {
+        thread::yield_now();
+    }
     drop(reader);
-    assert_eq!(blocked.join().unwrap(), Err(Errno::EPIPE));
+    assert_eq!(blocked.join().unwrap(), Ok(CAPACITY));
+    assert_eq!(again.write(b"x"), Err(Errno::EPIPE));
 }
 
 #[test]

@@ -72,6 +72,8 @@ for script in $1/*.sh; do
 @@skerry-check@@ end $?"
 done
 cd /; rm -rf /tmp/work
+# Instances that ended are known until somebody says so.
+[ -r /proc/skerry/objects ] && skerry prune > /dev/null 2>&1
 # What ends by itself may take its time.
 end=$(($(date +%s) + 20))
 while after=$(look 2>&1); [ "$after" != "$before" ] && [ $(date +%s) -lt $end ]; do :; done

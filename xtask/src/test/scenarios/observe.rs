@@ -34,13 +34,13 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
         .limit(60),
         Step::new(
             "the same inside an instance with two CPUs",
-            format!("{PING_PONG} mkdir -p /game; cp ping pong game /game; skerry run --rm --cpus 2 -- sh -c 'cd /game; mkfifo there back; skerry trace -o t.json -- sh game; echo; echo == trace; cat t.json'"),
+            format!("{PING_PONG} mkdir -p /game; cp ping pong game /game; skerry run --rm --cpus 2 -- sh -c 'cd /game; mkfifo there back; skerry trace -o t.json -- sh game 2>/dev/null; echo; echo == trace; cat t.json'; rm -r /game"),
             Accepted(|printed| traced(printed, 1)),
         )
         .limit(90),
         Step::new(
             "two CPUs that wake each other send interrupts or save them, and both are counted",
-            format!("{PING_PONG} mkdir -p /game; cp ping pong game /game; skerry run --rm --cpus 2 -- sh -c 'cd /game; mkfifo there back; cat /proc/skerry/cpus; sh game; cat /proc/skerry/cpus /proc/skerry/interrupts'"),
+            format!("{PING_PONG} mkdir -p /game; cp ping pong game /game; skerry run --rm --cpus 2 -- sh -c 'cd /game; mkfifo there back; cat /proc/skerry/cpus; sh game; cat /proc/skerry/cpus /proc/skerry/interrupts'; rm -r /game"),
             Accepted(counted),
         )
         .limit(60),
