@@ -13,6 +13,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("numbers-of-connections", of_connections),
     ("numbers-of-bytes-in-pipes", of_bytes_in_pipes),
     ("numbers-of-eventfd", of_eventfd),
+    ("numbers-of-pages-of-a-file-system", of_pages_of_a_file_system),
     ("numbers-of-descriptors", of_descriptors),
     ("numbers-of-processes", of_processes),
     ("numbers-of-locked-bytes", of_locked_bytes),
@@ -90,6 +91,35 @@ fn of_bytes_in_pipes() -> Result<()> {
         become_user(USERS[0])?;
         fails(size((1 << 20) + 1), libc::EPERM, "an ordinary user's large pipe")?;
         is(size(1 << 20), 1 << 20, "the largest")
+    })
+}
+
+/// A file system takes as many pages as it was told, again and again, however they are given back.
+fn of_pages_of_a_file_system() -> Result<()> {
+    let place = Place::new("pages")?;
+    let path = CString::new(place.0.as_os_str().as_encoded_bytes())?;
+    let name = CString::new(place.0.join("file").as_os_str().as_encoded_bytes())?;
+    in_child(|| {
+        is(call!(SYS_unshare, libc::CLONE_NEWNS), 0, "unshare")?;
+        let private = libc::MS_REC | libc::MS_PRIVATE;
+        is(call!(SYS_mount, c"none".as_ptr(), c"/".as_ptr(), 0, private, 0), 0, "a tree of its own")?;
+        let (kind, size) = (c"tmpfs".as_ptr(), c"size=64k".as_ptr());
+        is(call!(SYS_mount, kind, path.as_ptr(), kind, 0, size), 0, "mount")?;
+        let data = vec![1u8; 65_536];
+        for way in ["unlink", "truncate", "a hole", "unlink"] {
+            let flags = libc::O_RDWR | libc::O_CREAT;
+            let file = Fd::new(call!(SYS_openat, libc::AT_FDCWD, name.as_ptr(), flags, 0o600), "openat")?;
+            is(call!(SYS_pwrite64, file.0, data.as_ptr(), data.len(), 0), 65_536, &format!("all of it, before {way}"))?;
+            fails(call!(SYS_pwrite64, file.0, data.as_ptr(), 1, 65_536), libc::ENOSPC, "one more page")?;
+            let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            let gone = match way {
+                "unlink" => call!(SYS_unlink, name.as_ptr()),
+                "truncate" => call!(SYS_ftruncate, file.0, 0),
+                _ => call!(SYS_fallocate, file.0, hole, 0, data.len()),
+            };
+            is(gone, 0, way)?;
+        }
+        Ok(())
     })
 }
 

@@ -17,6 +17,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("wakings-by-a-larger-pipe", by_a_larger_pipe),
     ("wakings-by-the-other-end", by_the_other_end),
     ("wakings-by-shutdown", by_shutdown),
+    ("wakings-by-a-larger-backlog", by_a_larger_backlog),
     ("wakings-of-lock-waiters", of_lock_waiters),
     ("wakings-of-ring-of-locks", of_ring_of_locks),
     ("wakings-of-locks-that-touch", of_locks_that_touch),
@@ -292,6 +293,27 @@ fn by_shutdown() -> Result<()> {
     beside([&accept], |waiting| {
         is(call!(SYS_shutdown, fd, libc::SHUT_RD), 0, "shutdown of who listens")?;
         fails(waiting[0].returned(), libc::EINVAL, "accept")
+    })
+}
+
+/// Who waits to connect is told when a listener takes more.
+fn by_a_larger_backlog() -> Result<()> {
+    let socket = || Fd::new(call!(SYS_socket, libc::AF_UNIX, libc::SOCK_STREAM, 0), "socket");
+    let listener = socket()?;
+    // A name of the kernel's choice.
+    let mut address = [0u8; 110];
+    address[0] = libc::AF_UNIX as u8;
+    is(call!(SYS_bind, listener.0, address.as_ptr(), 2), 0, "bind")?;
+    let mut len = 110u32;
+    is(call!(SYS_getsockname, listener.0, address.as_mut_ptr(), &raw mut len), 0, "getsockname")?;
+    is(call!(SYS_listen, listener.0, 0), 0, "listen")?;
+    let (first, second) = (socket()?, socket()?);
+    is(call!(SYS_connect, first.0, address.as_ptr(), len), 0, "the one connection there is room for")?;
+    let (fd, place) = (second.0, address.as_ptr() as usize);
+    let connect = || call!(SYS_connect, fd, place, len);
+    beside([&connect], |waiting| {
+        is(call!(SYS_listen, listener.0, 1), 0, "listen again")?;
+        is(waiting[0].returned(), 0, "connect")
     })
 }
 
