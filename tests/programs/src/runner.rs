@@ -63,9 +63,11 @@ fn start([jobs, seconds, list]: [&str; 3]) -> Result<()> {
     let (jobs, limit) = (jobs.parse()?, Duration::from_secs(seconds.parse()?));
     let text = fs::read_to_string(list).with_context(|| format!("cannot read {list}"))?;
     let all = text.lines().map(parse).collect::<Result<Vec<_>>>()?;
-    // What the first look itself leaves behind, it leaves before the second one; and the file system of namespaces is made by whoever looks
-    // first.
+    // What the first look itself leaves behind, it leaves before the second one; and the file systems of namespaces and of memfd_create(2)
+    // are made by who is first to need them.
     drop(File::open("/proc/self/ns/mnt"));
+    // SAFETY: the name ends with a zero byte; nothing else has the descriptor.
+    drop(unsafe { OwnedFd::from_raw_fd(checked(libc::memfd_create(c"first".as_ptr(), 0))?) });
     leaks::look();
     let before = leaks::look();
     tell("before", list, &before);

@@ -17,6 +17,7 @@ const IGNORED: &[(&str, &str)] = &[
     ("large_pages ", "memory that a shell has is collected into large pages when it likes"),
     ("resources.memory.free ", "what the supervisor has more or less; instances have theirs in `in_use`"),
     ("resources.memory.supervisor ", "as with frames"),
+    ("alarms ", "one that a closed socket had set comes for nothing when its time is over"),
     ("descriptor_tables ", "one is given back with those retired before and after it, in lots (docs/locks.md, RCU)"),
     ("kernel_threads ", "one that looks after pressure, or erases memory, begins when it is needed and stays"),
 ];
