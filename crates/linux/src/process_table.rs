@@ -328,6 +328,8 @@ pub(crate) fn end(process: &Process, status: i32, held: bool) -> Aftermath {
     for &child in &children {
         let Some(node) = table.nodes.get_mut(&child) else { continue };
         node.process.parent.store(heir, Ordering::Relaxed);
+        // Who gets it waits for ordinary children only, and would never hear of one whose end was to be told by another signal.
+        node.process.set_exit_signal(linux_raw_sys::general::SIGCHLD as i32);
         aftermath.bereaved.push(node.process.clone());
         if node.ended.is_some() && !node.held {
             aftermath.inherited_by.clone_from(&heirs_process);
