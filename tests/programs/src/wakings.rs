@@ -22,6 +22,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("wakings-of-ring-of-locks", of_ring_of_locks),
     ("wakings-of-locks-that-touch", of_locks_that_touch),
     ("wakings-of-parents", of_parents),
+    ("wakings-of-who-gets-orphans", of_who_gets_orphans),
 ];
 
 const WAIT: i32 = 0;
@@ -491,4 +492,29 @@ fn of_locks_that_touch() -> Result<()> {
     set(libc::F_WRLCK, 0, 0)?;
     shows(7, [write, 0, 0], "all of it")?;
     is(call!(SYS_unlink, path.as_ptr()), 0, "unlink")
+}
+
+/// An orphan that was made with another signal than `SIGCHLD` is an ordinary child of who gets it.
+fn of_who_gets_orphans() -> Result<()> {
+    in_child(|| {
+        is(call!(SYS_prctl, libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0, "prctl")?;
+        for signal in [0, libc::SIGUSR1] {
+            let [told, tells] = pipe(0)?;
+            let child = call!(SYS_clone, libc::SIGCHLD, 0, 0, 0, 0);
+            if child == 0 {
+                let grandchild = call!(SYS_clone, signal, 0, 0, 0, 0);
+                if grandchild == 0 {
+                    let mut byte = 0u8;
+                    call!(SYS_close, tells.0);
+                    call!(SYS_read, told.0, &raw mut byte, 1);
+                }
+                call!(SYS_exit_group, 0);
+            }
+            is(call!(SYS_wait4, child, 0, 0, 0), child, "wait4 for the child")?;
+            drop(tells);
+            let orphan = call!(SYS_wait4, -1i32, 0, 0, 0);
+            ensure!(orphan > 0 && orphan != child, "wait4 for the orphan: {orphan}");
+        }
+        Ok(())
+    })
 }
