@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(Program::new(program, Purpose::Packets).unwrap().run(&Beside), 1004);
     }
 
-    /// What is just allowed is accepted, and what is just beyond it is not.
+    /// Of lengths, jumps, memory words and shifts of a filter the last allowed value is accepted, and the next one refused.
     #[test]
     fn bounds_are_where_they_should_be() {
         let ret = op(0x06, 0, 0, 0);

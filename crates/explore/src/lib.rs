@@ -29,7 +29,7 @@ use std::sync::Arc;
 pub use model::{Model, PREEMPTIONS, RANDOM, Report, SCHEDULE, SEED};
 use run::{Run, Wait};
 
-/// What a thread keeps with it, for the layer above.
+/// Thread-local data of a model's thread, of whatever type the crate that drives the explorer wants ([`kept`]).
 pub type Kept = Arc<dyn Any + Send + Sync>;
 
 /// A place in a run: which run, and which of its threads.
@@ -150,7 +150,7 @@ pub fn found_true() {
     }
 }
 
-/// What the calling thread keeps with it; made by `make`, which is told the thread's number, the first time.
+/// The calling thread's local data. The first call in a thread makes it by `make`, which is given the thread's number.
 ///
 /// # Panics
 /// Outside of a model.

@@ -26,7 +26,7 @@ pub struct Model {
     schedule: Option<String>,
 }
 
-/// What was explored.
+/// How many schedules a check ran, how long the longest was, and how long all took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// How many schedules, random ones among them.
@@ -62,7 +62,7 @@ impl Model {
         self
     }
 
-    /// And so many random schedules.
+    /// Sets how many random schedules are run after the bounded ones.
     #[must_use]
     pub fn random(mut self, count: u64) -> Self {
         self.random = count;

@@ -5,11 +5,11 @@ use std::fmt;
 /// One thing that can happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
-    /// Who goes on.
+    /// The number of the thread that runs next.
     pub(crate) thread: usize,
     /// Before that, time passes up to its deadline.
     pub(crate) time: bool,
-    /// It takes the turn from a thread that could go on, or lets time pass although somebody could.
+    /// Whether this is a pre-emption: another thread could have gone on, or time passes although some thread could run.
     pub(crate) preempts: bool,
 }
 
@@ -84,7 +84,7 @@ impl Plan {
 
 /// Depth-first search through all schedules with at most so many pre-emptions.
 pub(crate) struct Search {
-    /// What was chosen, of how many, wherever there was a choice.
+    /// For each decision with more than one outcome: the outcome taken, and how many there are.
     path: Vec<(usize, usize)>,
     /// How far this run has come in it.
     at: usize,
