@@ -9,7 +9,7 @@ use std::vec::Vec;
 use abi::window::RingHeader;
 use fs::poll::Source;
 use ring::{Consumer, Producer};
-use task::explore::{self, Model, spawn};
+use task::explore::{Model, spawn};
 use task::sync::{AtomicBool, Ordering};
 use task::{Event, Mutex};
 
@@ -48,10 +48,8 @@ impl Stream {
         let mut ring = Producer::new(&self.header, &self.area);
         let mut done = 0;
         while done < data.len() {
-            explore::point("push");
             let sent = ring.push(&data[done..]);
             done += sent;
-            explore::point("ring if wanted");
             if sent > 0 && ring.take_wanted() {
                 self.work.signal();
             }

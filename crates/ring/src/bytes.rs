@@ -7,6 +7,8 @@
 use abi::window::RingHeader;
 use core::sync::atomic::{AtomicU8, Ordering, fence};
 
+use crate::sync::point;
+
 /// Copies into the area from position `at` on.
 pub(crate) fn store_bytes(area: &[AtomicU8], at: u64, data: &[u8]) {
     let start = (at % area.len() as u64) as usize;
@@ -64,6 +66,7 @@ impl<'a> Producer<'a> {
     /// Bytes that can be pushed now. A consumer that claims nonsense is treated as one that has read nothing.
     #[must_use]
     pub fn free(&self) -> usize {
+        point("look at what was read");
         let used = self.written.wrapping_sub(self.header.read.load(Ordering::Acquire));
         self.area.len() - usize::try_from(used).unwrap_or(usize::MAX).min(self.area.len())
     }
@@ -74,6 +77,7 @@ impl<'a> Producer<'a> {
         let data = &data[..data.len().min(free)];
         store_bytes(self.area, self.written, data);
         self.written = self.written.wrapping_add(data.len() as u64);
+        point("publish what was written");
         self.header.written.store(self.written, Ordering::Release);
         if data.len() == free {
             // Pairs with the fence in `Consumer::made_room`.
@@ -90,6 +94,7 @@ impl<'a> Producer<'a> {
     /// True if the consumer sleeps and wants a doorbell; takes the wish back.
     #[must_use]
     pub fn take_wanted(&self) -> bool {
+        point("take the wish for a doorbell");
         self.header.waiting.swap(0, Ordering::SeqCst) != 0
     }
 }
@@ -134,6 +139,7 @@ impl<'a> Consumer<'a> {
     pub fn made_room(&self, count: usize) -> bool {
         // Here: `read` is published, then `written` is looked at. The producer: `written` is published, then `read` is looked at. At least
         // one sees what the other did.
+        point("look for a full ring");
         fence(Ordering::SeqCst);
         let there = self.header.written.load(Ordering::Acquire).wrapping_sub(self.read).saturating_add(count as u64);
         count > 0 && there >= self.area.len() as u64
@@ -142,6 +148,7 @@ impl<'a> Consumer<'a> {
     /// Bytes that can be popped now: never more than the area holds, whatever the producer claims.
     #[must_use]
     pub fn len(&self) -> usize {
+        point("look at what was written");
         let there = self.header.written.load(Ordering::Acquire).wrapping_sub(self.read);
         usize::try_from(there).unwrap_or(usize::MAX).min(self.area.len())
     }
@@ -157,6 +164,7 @@ impl<'a> Consumer<'a> {
         let count = data.len().min(self.len());
         load_bytes(self.area, self.read, &mut data[..count]);
         self.read = self.read.wrapping_add(count as u64);
+        point("publish what was read");
         self.header.read.store(self.read, Ordering::Release);
         count
     }
@@ -169,6 +177,7 @@ impl<'a> Consumer<'a> {
 
     /// Asks for a doorbell at the next push. Look once more at [`Self::len`] before sleeping.
     pub fn want_doorbell(&self) {
+        point("want a doorbell");
         self.header.waiting.store(1, Ordering::SeqCst);
     }
 }
