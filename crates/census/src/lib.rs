@@ -35,7 +35,7 @@ macro_rules! classes {
             impl Drop for $class {
                 #[inline]
                 fn drop(&mut self) {
-                    COUNTERS[Place::$class as usize].0.fetch_sub(1, Ordering::Relaxed);
+                    released(COUNTERS[Place::$class as usize].0.fetch_sub(1, Ordering::Relaxed), 1);
                 }
             }
         )*
@@ -80,6 +80,15 @@ classes! {
     Object "mapped_objects" "files and memories as mappings refer to them",
 }
 
+/// Passes on what a counter of uses was `before` so many were `given_back`. A kernel that checks itself (debug assertions) panics when there were
+/// fewer: somebody gave back what he did not have, and the counter is now far above what is in use.
+#[inline]
+#[track_caller]
+pub fn released<N: PartialOrd + core::fmt::Display + Copy>(before: N, given_back: N) -> N {
+    debug_assert!(before >= given_back, "{given_back} given back of a counter at {before}");
+    before
+}
+
 /// All classes, by name, with how many there are.
 pub fn counts() -> impl Iterator<Item = (&'static str, u64)> {
     NAMES.iter().zip(&COUNTERS).map(|(name, counter)| (*name, counter.0.load(Ordering::Relaxed)))
@@ -88,6 +97,12 @@ pub fn counts() -> impl Iterator<Item = (&'static str, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn more_than_was_taken_cannot_be_given_back() {
+        assert_eq!(released(3_u32, 3), 3);
+        assert!(std::panic::catch_unwind(|| released(2_u32, 3)).is_err() || !cfg!(debug_assertions));
+    }
 
     #[test]
     fn values_count_themselves() {

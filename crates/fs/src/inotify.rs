@@ -289,7 +289,7 @@ fn unlist(mark: &Arc<Mark>) -> bool {
             table.remove(&key);
         }
     }
-    COUNT.fetch_sub(1, Ordering::Relaxed);
+    census::released(COUNT.fetch_sub(1, Ordering::Relaxed), 1);
     true
 }
 

@@ -108,7 +108,7 @@ pub fn set(file: &Arc<File>, fd: i32, kind: Option<Kind>, cred: &Cred, has_other
         }
         Ok(())
     });
-    COUNT.fetch_sub(1, Ordering::SeqCst);
+    census::released(COUNT.fetch_sub(1, Ordering::SeqCst), 1);
     result?;
     if kind.is_none() {
         // As on Linux.

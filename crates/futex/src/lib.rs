@@ -31,7 +31,7 @@ fn count_in(addr: usize) {
 
 /// It does not wait any more.
 fn count_out(addr: usize) {
-    WAITING[addr / 4 % PLACES].fetch_sub(1, Ordering::Relaxed);
+    census::released(WAITING[addr / 4 % PLACES].fetch_sub(1, Ordering::Relaxed), 1);
 }
 
 /// How many waits there are, and how many threads are in the table.

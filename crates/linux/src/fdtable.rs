@@ -177,7 +177,9 @@ impl Share {
     }
 
     pub(crate) fn give_back(&self) {
-        if !self.given_back.swap(true, Ordering::AcqRel) && self.table.users.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if !self.given_back.swap(true, Ordering::AcqRel)
+            && census::released(self.table.users.fetch_sub(1, Ordering::AcqRel), 1) == 1
+        {
             self.table.close_where(|_, _| true);
         }
     }

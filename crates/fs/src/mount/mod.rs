@@ -360,7 +360,7 @@ impl Mount {
     }
 
     pub(crate) fn end_writing(&self) {
-        self.writers.fetch_sub(1, Ordering::SeqCst);
+        census::released(self.writers.fetch_sub(1, Ordering::SeqCst), 1);
     }
 
     /// The mount was used.

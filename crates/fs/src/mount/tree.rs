@@ -88,7 +88,7 @@ impl Change {
             self.gone.extend(cover.take().map(|cover| cover.top));
         }
         drop(cover);
-        point.dentry().mounts.fetch_sub(1, Ordering::Release);
+        census::released(point.dentry().mounts.fetch_sub(1, Ordering::Release), 1);
         self.left.push(point.clone());
         Some(point)
     }
@@ -99,7 +99,7 @@ impl Change {
             let old = mount.links.lock().home.replace(home.clone());
             home.mounts.fetch_add(1, Ordering::Relaxed);
             if let Some(old) = old {
-                old.mounts.fetch_sub(1, Ordering::Relaxed);
+                census::released(old.mounts.fetch_sub(1, Ordering::Relaxed), 1);
             }
         }
         home.tell();
@@ -204,7 +204,7 @@ impl Change {
             propagation::leave(mount);
             let home = mount.links.lock().home.take();
             if let Some(home) = home {
-                home.mounts.fetch_sub(1, Ordering::Relaxed);
+                census::released(home.mounts.fetch_sub(1, Ordering::Relaxed), 1);
                 home.tell();
             }
         }

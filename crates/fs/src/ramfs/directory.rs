@@ -85,7 +85,7 @@ impl RamInode {
 
 impl Drop for RamInode {
     fn drop(&mut self) {
-        self.shared.files.fetch_sub(1, Ordering::Relaxed);
+        census::released(self.shared.files.fetch_sub(1, Ordering::Relaxed), 1);
         // A tree that goes with its file system is taken down in a loop: recursion would need stack for every level.
         let mut doomed: Vec<Arc<RamInode>> = Vec::new();
         let take = |body: &mut Body, doomed: &mut Vec<Arc<RamInode>>| {

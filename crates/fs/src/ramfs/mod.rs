@@ -80,8 +80,8 @@ impl Super {
     }
 
     fn release(&self, pages: u64) {
-        self.pages_used.fetch_sub(pages, Ordering::Relaxed);
-        IN_FILES.fetch_sub(pages, Ordering::Relaxed);
+        census::released(self.pages_used.fetch_sub(pages, Ordering::Relaxed), pages);
+        census::released(IN_FILES.fetch_sub(pages, Ordering::Relaxed), pages);
     }
 }
 

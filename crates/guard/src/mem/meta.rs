@@ -80,7 +80,9 @@ fn too_many(frame: Frame) -> ! {
 /// One reference less; `true` if that was the last one, and the frame is the caller's to free.
 pub(super) fn drop_reference(frame: Frame) -> bool {
     // Release and acquire, as in `Arc`: all uses of the page happen before it is freed.
-    if count(frame).fetch_sub(1, Ordering::Release) != 1 {
+    let before = count(frame).fetch_sub(1, Ordering::Release);
+    debug_assert_ne!(before, 0, "{frame:?} is given back more often than taken");
+    if before != 1 {
         return false;
     }
     core::sync::atomic::fence(Ordering::Acquire);

@@ -381,7 +381,7 @@ impl Transport for Raw {
                 askers.remove(&key);
             }
         } else {
-            LISTENERS.fetch_sub(1, Ordering::AcqRel);
+            census::released(LISTENERS.fetch_sub(1, Ordering::AcqRel), 1);
         }
         self.inbox.close();
     }

@@ -376,7 +376,7 @@ impl FileOps for Packets {
 
     fn closed(&self, _: &File) {
         ALL.lock().retain(|known| !known.ptr_eq(&self.this));
-        LISTENERS.fetch_sub(1, Ordering::AcqRel);
+        census::released(LISTENERS.fetch_sub(1, Ordering::AcqRel), 1);
         self.port.shut(RECEIVING | SENDING);
         let old = core::mem::take(&mut *self.port.queue.lock());
         drop(old);

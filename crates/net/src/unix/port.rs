@@ -168,7 +168,7 @@ impl Port {
 
     /// One of this socket's datagrams was received, or thrown away.
     pub(super) fn credit(&self, bytes: usize) {
-        self.sent.fetch_sub(bytes, Ordering::Relaxed);
+        census::released(self.sent.fetch_sub(bytes, Ordering::Relaxed), bytes);
         self.writable.notify_of(ROOM);
     }
 
