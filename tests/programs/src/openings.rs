@@ -19,6 +19,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("openings-for-ioctl-only", for_ioctl_only),
     ("openings-say-how-they-were-made", flags),
     ("openings-of-the-unnamed", unnamed),
+    ("openings-of-named-pipes-start-empty", named_pipes_start_empty),
     ("pipes-have-owner-and-mode", pipe_attributes),
     ("pipes-of-a-privileged-user-grow", pipe_size),
     ("rename-leaves-a-whiteout", whiteout),
@@ -223,5 +224,28 @@ fn whiteout() -> Result<()> {
     ensure!(fs::read_to_string(scratch.path("new"))? == "text", "the file did not move");
     let left = fs::symlink_metadata(scratch.path("old"))?;
     ensure!(left.file_type().is_char_device() && left.rdev() == 0, "in the old place is {left:?}");
+    Ok(())
+}
+
+fn named_pipes_start_empty() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let path = scratch.0.join("pipe");
+    let name = CString::new(path.as_os_str().as_encoded_bytes())?;
+    // SAFETY: the name is alive during the call.
+    checked(unsafe { libc::mkfifo(name.as_ptr(), 0o600) })?;
+    let both = || OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(&path);
+    let mut first = both()?;
+    first.write_all(b"left")?;
+    let mut reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path)?;
+    drop(first);
+    let mut buf = [0; 8];
+    ensure!(reader.read(&mut buf)? == 4, "what a closed writer wrote is gone while somebody reads");
+    ensure!(reader.read(&mut buf)? == 0, "no end without a writer");
+    let mut second = both()?;
+    second.write_all(b"forgotten")?;
+    drop(reader);
+    drop(second);
+    let nothing = both()?.read(&mut buf).err().and_then(|error| error.raw_os_error());
+    ensure!(nothing == Some(libc::EAGAIN), "what nobody read before the last end was closed is there: {nothing:?}");
     Ok(())
 }

@@ -122,7 +122,14 @@ fn raw_echo() -> Result<()> {
     Ok(())
 }
 
+/// The sum over a message of ICMPv6 from this machine to itself, with the header that is not sent: 0 if it is sealed.
+fn sum_v6(message: &[u8]) -> u16 {
+    let ends = [Ipv6Addr::LOCALHOST.octets(); 2].concat();
+    checksum(&[&ends[..], &(message.len() as u32).to_be_bytes(), &[0, 0, 0, libc::IPPROTO_ICMPV6 as u8], message].concat())
+}
+
 fn echo_v6() -> Result<()> {
+    let ear = socket(libc::AF_INET6, libc::SOCK_RAW, libc::IPPROTO_ICMPV6)?;
     let fd = asker(libc::AF_INET6, libc::IPPROTO_ICMPV6)?;
     with_v6(&fd, Ipv6Addr::LOCALHOST, 0, libc::connect)?;
     send(&fd, &echo(ECHO6.0, 0, 5, b"six"), 0)?;
@@ -131,6 +138,16 @@ fn echo_v6() -> Result<()> {
         reply[0] == ECHO6.1 && reply[4..6] == port_of(&fd)?.to_be_bytes() && reply[6..] == *b"\0\x05six",
         "asking: {reply:?}"
     );
+    // Other checks may be asking.
+    for kind in [ECHO6.0, ECHO6.1] {
+        let heard = loop {
+            let heard = take(&ear, 0)?;
+            if heard[0] == kind && heard[4..] == reply[4..] {
+                break heard;
+            }
+        };
+        ensure!(sum_v6(&heard) == 0, "a message of kind {kind} is not sealed: {heard:?}");
+    }
     let raw = socket(libc::AF_INET6, libc::SOCK_RAW, libc::IPPROTO_ICMPV6)?;
     // Only replies.
     let mut blocked = [u32::MAX; 8];

@@ -20,6 +20,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("processes-20-at-once", at_once),
     ("processes-orphans-find-a-parent", orphans_find_a_parent),
     ("processes-failed-exec", failed_exec),
+    ("processes-exec-ends-threads-that-wait", exec_ends_waiters),
     ("processes-groups", groups),
     ("processes-end-with-all-threads", end_with_all_threads),
     ("processes-script-interpreter", script_interpreter),
@@ -73,6 +74,30 @@ pub fn child(what: &[&str]) -> ExitCode {
                 });
             }
             std::process::exit(9)
+        }
+        ["exec-beside-waiters"] => {
+            let waiters: [fn(); 3] = [
+                || thread::park(),
+                || drop(io::pipe().map(|(mut reader, _writer)| reader.read(&mut [0]))),
+                || {
+                    // SAFETY: the call takes nothing.
+                    unsafe { libc::pause() };
+                },
+            ];
+            waiters.into_iter().for_each(|wait| drop(thread::spawn(wait)));
+            let asleep = |task: io::Result<fs::DirEntry>| {
+                let stat = fs::read_to_string(task.expect("a thread").path().join("stat")).unwrap_or_default();
+                stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
+            };
+            let all_wait = || fs::read_dir("/proc/self/task").expect("threads").map(asleep).filter(|&is| is).count() == 3;
+            while !all_wait() {
+                thread::yield_now();
+            }
+            let own = std::process::id().to_string();
+            let other = thread::spawn(move || Command::new("/proc/self/exe").args(["child", "number", &own]).exec());
+            let error = other.join();
+            eprintln!("exec: {error:?}");
+            ExitCode::FAILURE
         }
         ["orphan"] => {
             let own = std::process::id().to_string();
@@ -156,6 +181,12 @@ fn close_on_exec() -> Result<()> {
     let _kept_from_child = fs::File::open("/dev/null")?;
     let open = output(&mut command(&["descriptors"]))?;
     ensure!(open == inherited.to_string(), "the child inherited {open} descriptors instead of {inherited}");
+    Ok(())
+}
+
+fn exec_ends_waiters() -> Result<()> {
+    let code = command(&["exec-beside-waiters"]).status()?.code();
+    ensure!(code == Some(5), "a thread's exec beside three that wait gives {code:?}");
     Ok(())
 }
 
