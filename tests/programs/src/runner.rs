@@ -5,13 +5,14 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Mutex;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
-use std::{io, thread};
+use std::{io, mem, thread};
 
 use anyhow::{Context, Result, ensure};
 
@@ -127,6 +128,7 @@ fn carry_out(job: &Job, limit: Duration) -> Result<(String, i32)> {
     let directory = PathBuf::from(format!("/tmp/work-{}", job.number));
     fs::create_dir_all(&directory)?;
     let mut output = unnamed(&directory)?;
+    let waiter = Waiter::new();
     let mut child = Command::new(&job.program)
         .arg(&job.name)
         .current_dir(&directory)
@@ -136,7 +138,7 @@ fn carry_out(job: &Job, limit: Duration) -> Result<(String, i32)> {
         .process_group(0)
         .spawn()
         .with_context(|| format!("{}", job.program.display()))?;
-    let (complaint, status) = watch(&mut child, limit)?;
+    let (complaint, status) = watch(&mut child, waiter, limit)?;
     // What a check left here is not worth a failure.
     let _ = fs::remove_dir_all(&directory);
     let mut printed = Vec::new();
@@ -153,39 +155,50 @@ fn unnamed(directory: &std::path::Path) -> Result<File> {
     Ok(file)
 }
 
+/// A thread that waits for a process. It is made before the process: a check may count what there is in the machine, and one thread more, or
+/// a descriptor of the process, from some moment of the check on would be counted.
+struct Waiter {
+    process: Sender<i32>,
+    ended: Receiver<()>,
+}
+
+impl Waiter {
+    fn new() -> Self {
+        let (process, given) = mpsc::channel();
+        let (end, ended) = mpsc::channel();
+        thread::spawn(move || {
+            // Without a process there is nothing to wait for, and nobody who asks.
+            given.recv().map(over).is_ok_and(|()| end.send(()).is_ok())
+        });
+        Self { process, ended }
+    }
+}
+
+/// Returns when a child has ended, and leaves it to be waited for.
+fn over(pid: i32) {
+    // SAFETY: zeroes are a structure of no signal.
+    let mut info = unsafe { mem::zeroed() };
+    // SAFETY: numbers, and a structure that lives as long as the call.
+    while unsafe { libc::waitid(libc::P_PID, pid as libc::id_t, &mut info, libc::WEXITED | libc::WNOWAIT) } != 0
+        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+    {}
+}
+
 /// Waits for a check's end, or makes one: what is to be said of it if its time was over, and its status as shells show it.
-fn watch(child: &mut Child, limit: Duration) -> Result<(String, i32)> {
+fn watch(child: &mut Child, waiter: Waiter, limit: Duration) -> Result<(String, i32)> {
     let pid = child.id() as i32;
-    // SAFETY: numbers only; nothing else has the descriptor.
-    let handle = unsafe { OwnedFd::from_raw_fd(checked(libc::syscall(libc::SYS_pidfd_open, pid, 0) as i32)?) };
-    let in_time = ends_within(&handle, limit)?;
+    waiter.process.send(pid)?;
+    let in_time = waiter.ended.recv_timeout(limit).is_ok();
     let waits = if in_time { String::new() } else { format!("\nits processes when its time was over:\n{}", group(pid)) };
     // Before it is waited for: until then no other group has its number.
     // SAFETY: numbers only.
     unsafe { libc::kill(-pid, libc::SIGKILL) };
-    if !ends_within(&handle, DEATH)? {
+    if !in_time && waiter.ended.recv_timeout(DEATH).is_err() {
         return Ok((format!("{waits}\nkilled, it does not end:\n{}", group(pid)), OVERDUE));
     }
     let status = child.wait()?;
     let status = status.code().unwrap_or(128 + status.signal().unwrap_or(0));
     Ok((waits, if in_time { status } else { OVERDUE }))
-}
-
-/// Whether the process of this descriptor ends before the time is over.
-fn ends_within(process: &OwnedFd, time: Duration) -> Result<bool> {
-    let end = Instant::now() + time;
-    loop {
-        let left = end.saturating_duration_since(Instant::now()).as_millis() as i32;
-        let mut polled = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one structure, which lives as long as the call.
-        match checked(unsafe { libc::poll(&mut polled, 1, left) }) {
-            Ok(0) if left == 0 => return Ok(false),
-            Ok(0) => {}
-            Ok(_) => return Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
 }
 
 /// What `/proc` says of the processes of a group.
