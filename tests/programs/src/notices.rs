@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::inet::{Received, get, nonblocking, pair, receive_all, set, socket, unused_port, wait_for};
+use crate::inet::{Received, UNUSED_PORT, get, nonblocking, pair, receive_all, set, socket, wait_for};
 use crate::sockets::{errno, recv, send};
 use crate::{Check, checked};
 
@@ -170,7 +170,7 @@ fn refused() -> Result<()> {
         (std::net::IpAddr::V4(LOCAL), libc::IPPROTO_IP, libc::IP_RECVERR, BY_ICMP, 3, 3),
         (Ipv6Addr::LOCALHOST.into(), libc::IPPROTO_IPV6, libc::IPV6_RECVERR, BY_ICMP6, 1, 4),
     ] {
-        let port = unused_port()?;
+        let port = UNUSED_PORT;
         let a = UdpSocket::bind((ip, 0))?;
         // Without the option one who talks to nobody in particular is not told.
         a.send_to(b"x", (ip, port))?;
