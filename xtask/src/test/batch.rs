@@ -62,6 +62,9 @@ $2
 : < /proc/self/ns/mnt
 look > /dev/null 2>&1
 before=$(look 2>&1)
+# Somebody who just ended may still be there for a moment: two looks must agree.
+end=$(($(date +%s) + 20))
+while again=$(look 2>&1); [ "$again" != "$before" ] && [ $(date +%s) -lt $end ]; do before=$again; done
 tell 'before machine' "$before"
 for script in $1/*.sh; do
     name=${script##*/}
