@@ -37,6 +37,11 @@ impl Runner {
         Self { name, machine, executor: executor.to_owned(), running: None }
     }
 
+    /// The kernel's log.
+    pub fn log(&self) -> &Path {
+        &self.machine.log
+    }
+
     /// Sends a command.
     pub fn send(&mut self, command: &str) -> Result<()> {
         if self.running.is_none() {

@@ -3,6 +3,7 @@
 mod document;
 mod known;
 mod machine;
+mod trial;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -29,6 +30,8 @@ use machine::Runner;
 const BATCH: u64 = 64;
 /// Programs that a search for the simplest form may run.
 const TRIES: usize = 300;
+/// What a difference is called that ended the kernel.
+const DIED: &str = "the kernel died";
 /// How often a difference must show again to count.
 const REPEATS: usize = 2;
 
@@ -92,6 +95,16 @@ impl Found {
             self.known.len(),
             self.unsteady.len()
         )
+    }
+
+    /// What the differences that are new are called.
+    pub fn names(&self) -> impl Iterator<Item = String> {
+        self.differences.keys().cloned()
+    }
+
+    /// Whether a kernel died.
+    pub fn has_deaths(&self) -> bool {
+        self.names().any(|name| name.starts_with(DIED))
     }
 
     /// Whether there is nothing new.
@@ -161,6 +174,7 @@ pub struct Pair {
 }
 
 /// Programs of an area that are sent at once.
+#[derive(Clone, Copy)]
 struct Batch<'a> {
     area: &'a str,
     /// Of this seed; of the directed ones if there is none.
@@ -190,7 +204,10 @@ impl Pair {
         let image = bench::newest_linux()?;
         let prepared = |name: &str, kernel: Kernel| {
             let mut machine = machine(name);
-            machine.kernel = kernel;
+            // One with mutants takes Skerry's place.
+            if kernel != Kernel::Skerry || machine.kernel.trial().is_none() {
+                machine.kernel = kernel;
+            }
             machine.hardware.cpus = options.cpus;
             machine.hardware.memory = "1G".into();
             machine
@@ -264,7 +281,7 @@ impl Pair {
                 Err(error) => {
                     let program = self.program(batch, ours.len() as u64)?;
                     tell(format!("DIED: {error:#}\nin this program:\n{program}"));
-                    found.differences.insert(format!("the kernel died in {}", batch.area), program.to_string());
+                    found.differences.insert(format!("{DIED} in {}", batch.area), program.to_string());
                     break;
                 }
             }

@@ -159,13 +159,15 @@ impl Bench {
         let how =
             if ran.died() || first.result.as_ref().is_err_and(|why| why.contains("did not end")) { "hang" } else { "check" };
         let again = self.image.with(0)?;
-        // The whole lot where the machine stood still: nobody knows which step it was.
-        let suspects = steps.map(|steps| match how {
-            "check" => steps
-                .into_iter()
-                .filter(|step| recorded.is_called(step, |what| failed.iter().any(|check| check.what == what)))
-                .collect(),
-            _ => steps,
+        // The whole lot where the machine stood still, or what failed is no step but looks at what all of them left behind.
+        let is_step =
+            |check: &&Check| recorded.machines.iter().any(|machine| machine.names.iter().any(|name| *name == check.what));
+        let suspects = steps.map(|steps| {
+            if how != "check" || !failed.iter().any(is_step) {
+                return steps;
+            }
+            let failed = |what: &str| failed.iter().any(|check| check.what == what);
+            steps.into_iter().filter(|step| recorded.is_called(step, failed)).collect()
         });
         let without = self.run(
             &recorded.test,

@@ -15,8 +15,12 @@ pub struct Killer {
 /// All killers, the quick ones first.
 pub const KILLERS: &[Killer] = &[
     Killer {
-        test: "machine/programs-2",
+        test: "machine/diff",
         near: &["crates/linux", "crates/futex", "crates/fs", "crates/net", "crates/vm", "crates/task"],
+    },
+    Killer {
+        test: "machine/programs-2",
+        near: &["crates/linux", "crates/futex", "crates/fs", "crates/net", "crates/vm", "crates/task", "crates/guard/src/mem"],
     },
     Killer { test: "machine/busybox", near: &["crates/", "kernel/"] },
     Killer {

@@ -59,9 +59,9 @@ pub struct Arguments {
     /// Which mutants
     #[arg(long, default_value_t = 1, value_name = "S")]
     seed: u64,
-    /// Only this one of the sample
+    /// Only this one of the sample; may be repeated
     #[arg(long, value_name = "K")]
-    number: Option<u32>,
+    number: Vec<u32>,
     /// Steps of tests that are tried against a kernel mutant, at most
     #[arg(long, default_value_t = 60, value_name = "N")]
     steps: usize,
@@ -132,7 +132,7 @@ impl Arguments {
     /// Those of the built ones that are tried.
     fn tried(&self, mut mutants: Vec<Mutant>) -> Vec<Mutant> {
         mutants.truncate(self.sample);
-        mutants.retain(|mutant| self.number.is_none_or(|number| mutant.number == number));
+        mutants.retain(|mutant| self.number.is_empty() || self.number.contains(&mutant.number));
         mutants
     }
 }

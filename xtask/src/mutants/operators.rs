@@ -384,12 +384,23 @@ impl Finder<'_> {
         for pair in block.stmts.windows(2) {
             // Stores that have nothing to do with each other may stand in any order.
             let (Some(first), Some(second)) = (stored(&pair[0]), stored(&pair[1])) else { continue };
-            if self.text(&pair[1]).contains(self.text(first)) || self.text(&pair[0]).contains(self.text(second)) {
+            let dependent = self.text(&pair[1]).contains(self.text(first)) || self.text(&pair[0]).contains(self.text(second));
+            if dependent && !self.are_flags_of_one_set(&pair[0], &pair[1]) {
                 let range = at(&pair[0]).start..at(&pair[1]).end;
                 let text = format!("{} {}", self.text(&pair[1]), self.text(&pair[0]));
                 self.statement(Operator::StoresExchanged, range, text);
             }
         }
+    }
+
+    /// Whether two statements set different flags of a set, which they may do in any order.
+    fn are_flags_of_one_set(&self, first: &Stmt, second: &Stmt) -> bool {
+        let flag = |statement: &Stmt| {
+            let Stmt::Expr(Expr::MethodCall(call), Some(_)) = statement else { return None };
+            let Expr::Path(path) = call.args.first()? else { return None };
+            is_constant(&path.path).then(|| self.text(path))
+        };
+        flag(first).zip(flag(second)).is_some_and(|(first, second)| first != second)
     }
 }
 

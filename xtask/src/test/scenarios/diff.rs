@@ -1,9 +1,9 @@
-//! Programs of system calls on Linux and on Skerry (`cargo xtask diff`): the same ones in each run, so that what fails is what changed;
-//! and, where there is an hour, ones that nobody has run before, whose seed is told.
+//! Programs of system calls on Linux and on Skerry (`cargo xtask diff`): those that the specification asks for and random ones of the same
+//! seeds in each run, so that what fails is what changed; and ones that nobody has run before, whose seed is told.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
-use crate::diff::{Options, Pair};
+use crate::diff::{Found, Options, Pair};
 use crate::fuzz;
 use crate::test::{Check, Setting};
 
@@ -13,42 +13,63 @@ const STEADY: [&str; 12] =
 /// Programs of each area from each of the seeds that are the same in each run.
 const PROGRAMS: u64 = 16;
 const SEEDS: [u64; 3] = [9, 101, 102];
-/// How long new ones are run, in seconds.
+/// How long new ones are run where there is little time, in seconds.
+const SHORT: u64 = 20;
+/// How long they are run by name.
 const LONG: u64 = 3600;
 
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
-    let mut pair = Pair::new(&options(SEEDS[0], Some(PROGRAMS)), &|name| setting.machine(name))?;
+    let fixed = |seed, programs| Options { programs: Some(programs), ..options(seed, SHORT) };
+    let directed = Options { directed: true, ..fixed(SEEDS[0], 0) };
+    let mut pair = Pair::new(&directed, &|name| setting.machine(name))?;
+    if let Some(trial) = setting.kernel.trial() {
+        return pair.against_mutants(trial, &SEEDS, &fixed(SEEDS[0], PROGRAMS));
+    }
+    let asked_for =
+        ("the programs of system calls that the specification asks for do on Skerry what they do on Linux".to_owned(), directed);
+    let random = SEEDS.map(|seed| {
+        (format!("programs of system calls do on Skerry what they do on Linux (seed {seed})"), fixed(seed, PROGRAMS))
+    });
     let mut checks = Vec::new();
-    for seed in SEEDS {
-        let name = format!("programs of system calls do on Skerry what they do on Linux (seed {seed})");
-        let (check, goes_on) = explore(&mut pair, &name, &options(seed, Some(PROGRAMS)));
-        checks.push(check);
+    for (name, options) in [asked_for].into_iter().chain(random) {
+        let found = explore(&mut pair, &options);
+        let goes_on = found.is_ok();
+        checks.push(Check::new(name, found.and_then(clean)));
         // Of two machines of which one was given up, the other still has answers that nobody waits for.
         if !goes_on {
-            break;
+            return Ok(checks);
         }
     }
+    // What a new seed finds was there before the change that is tested, so only a kernel that dies fails; who reads the line has the seed.
+    let found = explore(&mut pair, &options(fuzz::random_seed(), SHORT)).and_then(|(found, differences)| {
+        ensure!(!found.has_deaths(), "{}\n{differences}", found.summary());
+        Ok([vec![found.summary()], found.names().collect()].concat().join("; "))
+    });
+    checks.push(Check::new("new programs of system calls end no kernel; what else they find is told", found));
     Ok(checks)
 }
 
 pub fn long(setting: &Setting) -> Result<Vec<Check>> {
-    let options = options(fuzz::random_seed(), None);
+    let options = Options { areas: Vec::new(), minimised: true, ..options(fuzz::random_seed(), LONG) };
     let mut pair = Pair::new(&options, &|name| setting.machine(name))?;
-    Ok(vec![explore(&mut pair, "an hour of new programs of system calls do on Skerry what they do on Linux", &options).0])
+    let found = explore(&mut pair, &options).and_then(clean);
+    Ok(vec![Check::new("an hour of new programs of system calls do on Skerry what they do on Linux", found)])
 }
 
-/// `programs` of each area; `None`: for as long as there is time.
-fn options(seed: u64, programs: Option<u64>) -> Options {
-    let areas = programs.map_or(Vec::new(), |_| STEADY.map(str::to_owned).into());
-    Options { seconds: LONG, programs, seed, areas, cpus: 2, minimised: programs.is_none(), directed: false }
+/// Random programs for so many seconds, shown as they are if they differ.
+fn options(seed: u64, seconds: u64) -> Options {
+    let areas = STEADY.map(str::to_owned).into();
+    Options { seconds, programs: None, seed, areas, cpus: 2, minimised: false, directed: false }
 }
 
-/// Runs programs; says also whether the machines can be used again.
-fn explore(pair: &mut Pair, name: &str, options: &Options) -> (Check, bool) {
+/// Runs programs; what was found, and the programs that differ.
+fn explore(pair: &mut Pair, options: &Options) -> Result<(Found, String)> {
     let mut differences = String::new();
-    let found = pair.explore(options, &mut |line| differences.push_str(&line));
-    let goes_on = found.is_ok();
-    let judge =
-        found.and_then(|found| if found.is_clean() { Ok(found.summary()) } else { bail!("{}\n{differences}", found.summary()) });
-    (Check::new(name, judge), goes_on)
+    let found = pair.explore(options, &mut |line| differences.push_str(&line))?;
+    Ok((found, differences))
+}
+
+/// The summary of a run that found nothing new.
+fn clean((found, differences): (Found, String)) -> Result<String> {
+    if found.is_clean() { Ok(found.summary()) } else { bail!("{}\n{differences}", found.summary()) }
 }

@@ -6,6 +6,7 @@
 //! | `directed AREA FIRST COUNT` | the same of the area's directed programs |
 //! | `show AREA SEED NUMBER` | the program, a line `--`, its record, then `.` |
 //! | `run`, a program's lines, `.` | its record, then `.` |
+//! | `mark N` | `.`; a kernel with mutants (`cargo xtask mutants`) takes it for the beginning of part N |
 //! | `coverage` | the numbers of what has been seen since the last time, then `.` |
 //!
 //! It is run as root in a machine of its own: at the end of a program it kills every process that it can.
@@ -131,6 +132,10 @@ impl Server {
                         Ok(program) => write!(output, "{}", self.run(program))?,
                         Err(why) => writeln!(output, "! {why}")?,
                     }
+                }
+                ["mark", number] => {
+                    let name = format!("mutant-{number}");
+                    sys::simple(libc::SYS_sethostname, [name.as_ptr() as u64, name.len() as u64, 0]);
                 }
                 ["coverage"] => {
                     for item in std::mem::take(&mut self.seen) {
