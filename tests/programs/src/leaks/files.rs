@@ -19,7 +19,7 @@ pub const FILES: &[Deed] = &[
     ("a file that is removed while it is open", || {
         let file = open(NAME, RW)?;
         is(call!(SYS_write, file.0, [7u8; 9000].as_ptr(), 9000), 9000, "write")?;
-        is(call!(SYS_fsetxattr, file.0, c"user.leaks".as_ptr(), NAME, 4, 0), 0, "fsetxattr")?;
+        is(call!(SYS_fsetxattr, file.0, c"trusted.leaks".as_ptr(), NAME, 4, 0), 0, "fsetxattr")?;
         unlink(NAME)?;
         is(call!(SYS_ftruncate, file.0, 100), 0, "ftruncate")
     }),
@@ -97,7 +97,7 @@ pub const FILES: &[Deed] = &[
         let file = open(NAME, RW)?;
         fails(call!(SYS_fstat, file.0, NOWHERE), libc::EFAULT, "fstat")?;
         fails(call!(SYS_getdents64, open(c".".as_ptr(), libc::O_DIRECTORY)?.0, NOWHERE, 4096), libc::EFAULT, "getdents64")?;
-        fails(call!(SYS_fsetxattr, file.0, c"user.leaks".as_ptr(), NOWHERE, 400, 0), libc::EFAULT, "fsetxattr")?;
+        fails(call!(SYS_fsetxattr, file.0, c"trusted.leaks".as_ptr(), NOWHERE, 400, 0), libc::EFAULT, "fsetxattr")?;
         fails(call!(SYS_name_to_handle_at, file.0, c"".as_ptr(), NOWHERE, NOWHERE, 0x1000), libc::EFAULT, "a handle")?;
         fails(call!(SYS_readlink, c"/proc/self/exe".as_ptr(), NOWHERE, 100), libc::EFAULT, "readlink")?;
         let vector = libc::iovec { iov_base: ptr::without_provenance_mut(NOWHERE), iov_len: 100_000 };
