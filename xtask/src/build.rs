@@ -37,6 +37,8 @@ pub fn everything() -> Result<()> {
 
 /// The environment variable that names the Cargo profile of the kernel; `release` where it is not set. `quick` builds in seconds.
 const PROFILE_VARIABLE: &str = "SKERRY_PROFILE";
+/// The profile of programs that test.
+const TESTS_PROFILE: &str = "tests";
 /// The profile of a kernel that checks itself; a feature of the kernel goes with it.
 const CHECKED_PROFILE: &str = "checked";
 
@@ -70,27 +72,27 @@ pub fn kernel() -> Result<PathBuf> {
 
 /// Builds the static tools: `vmagent` and `skerry`.
 pub fn tools() -> Result<Tools> {
-    programs(&["vmagent", "skerry"])
+    programs(&["vmagent", "skerry"], "release")
 }
 
 /// Builds the test program in Rust.
 pub fn test_programs() -> Result<Tools> {
-    programs(&["machine-tests"])
+    programs(&["machine-tests"], TESTS_PROFILE)
 }
 
 /// Builds the program that `cargo xtask diff` runs in machines; returns its path.
 pub fn diff_executor() -> Result<PathBuf> {
-    Ok(programs(&["differential"])?.program("diff-executor"))
+    Ok(programs(&["differential"], TESTS_PROFILE)?.program("diff-executor"))
 }
 
 /// Builds the program that drives the tool at random.
 pub fn manage_program() -> Result<Tools> {
-    programs(&["manage"])
+    programs(&["manage"], TESTS_PROFILE)
 }
 
 /// Builds the programs that benchmarks run.
 pub fn bench_programs() -> Result<Tools> {
-    programs(&["first-instruction"])
+    programs(&["first-instruction"], "release")
 }
 
 /// Builds the benchmark of `bench/micro`: the first process that measures, and the program that it executes.
@@ -151,23 +153,23 @@ fn go(name: &str, source: &str, cgo: bool) -> Result<PathBuf> {
 pub fn dynamic_test_program() -> Result<PathBuf> {
     let directory = paths::target().join("dynamic");
     run(cargo()
-        .args(["build", "--quiet", "--release", "--target", MACHINE_TARGET, "-p", "machine-tests", "--target-dir"])
+        .args(["build", "--quiet", "--profile", TESTS_PROFILE, "--target", MACHINE_TARGET, "-p", "machine-tests", "--target-dir"])
         .arg(&directory)
         .env_remove("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS"))?;
-    Ok(directory.join(MACHINE_TARGET).join("release/machine-tests"))
+    Ok(directory.join(MACHINE_TARGET).join(TESTS_PROFILE).join("machine-tests"))
 }
 
-/// Builds programs of the workspace as static Linux programs.
-fn programs(names: &[&str]) -> Result<Tools> {
+/// Builds programs of the workspace as static Linux programs, with a profile of Cargo.toml.
+fn programs(names: &[&str], profile: &str) -> Result<Tools> {
     let directory = paths::target().join("machine");
     let mut cargo = cargo();
-    cargo.args(["build", "--quiet", "--release", "--target", MACHINE_TARGET]).arg("--target-dir").arg(&directory);
+    cargo.args(["build", "--quiet", "--profile", profile, "--target", MACHINE_TARGET]).arg("--target-dir").arg(&directory);
     for name in names {
         cargo.args(["-p", name]);
     }
     cargo.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS", "-Ctarget-feature=+crt-static -Crelocation-model=static");
     run(&mut cargo)?;
-    Ok(Tools { directory: directory.join(MACHINE_TARGET).join("release") })
+    Ok(Tools { directory: directory.join(MACHINE_TARGET).join(profile) })
 }
 
 /// The Cargo that runs xtask.
