@@ -61,6 +61,7 @@ pub fn tests() -> Vec<Test> {
         Test { name: "long/diff", place: SkerryMachine, run: diff::long },
         Test { name: "long/manage", place: SkerryMachine, run: fuzz::manage },
         Test { name: "long/programs", place: AnyMachine, run: programs::long },
+        Test { name: "long/scheduler", place: SkerryMachine, run: scheduler::long },
         Test { name: "long/perturbed", place: SkerryMachine, run: perturbed::run },
         Test { name: "long/poison", place: SkerryMachine, run: poison::run },
         Test { name: "long/sqlite", place: SkerryMachine, run: shell::sqlite },
