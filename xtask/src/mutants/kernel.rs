@@ -20,7 +20,7 @@ use crate::vm::{Kernel, last_lines};
 const FIRST: usize = 8;
 /// Seconds that every machine may take besides four times what its steps took without a mutant: the host may have other
 /// things to do.
-const MARGIN: u64 = 90;
+const MARGIN: u64 = 45;
 /// Of the checks of a test, so many may fail without a mutant on a busy host; they are left out.
 const UNSTEADY: usize = 20;
 
