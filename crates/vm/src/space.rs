@@ -683,12 +683,14 @@ impl AddressSpace {
         self.id
     }
 
-    /// The identity of the word at `addr`.
+    /// The identity of the word at `addr` for who does not say that it is private to this address space. Of memory that is, it is
+    /// another word than the one of [`FutexKey::private`] all the same, as on Linux: who waits and who wakes must say the same.
     ///
     /// # Errors
     /// `EFAULT` if nothing is mapped there.
     pub fn futex_key(&self, addr: usize) -> Result<FutexKey, Errno> {
-        let own = FutexKey::private(self.id, addr);
+        // Words lie at multiples of four, so no address is this.
+        let own = FutexKey::private(self.id, addr | 1);
         let state = self.state.read();
         let (start, area) = state.areas.find(addr).ok_or(Errno::EFAULT)?;
         match &area.source {

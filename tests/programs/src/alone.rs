@@ -24,6 +24,7 @@ const ALONE: &[(&str, &str)] = &[
     ("time-clock-is-set", "the time of day"),
     ("time-of-day", "the time of day"),
     ("topology-siblings-used-", "which processors idle"),
+    ("transfers-of-recorded-events", "what the whole machine records"),
     ("transfers-while-calls-are-recorded", "what the whole machine records"),
     ("trees-proc-of-the-machine", "counts of the whole machine"),
     ("used-", "shares of the processors' time"),

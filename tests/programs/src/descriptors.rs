@@ -18,6 +18,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("descriptors-are-closed-by-exec", are_closed_by_exec),
     ("descriptors-change-their-flags", change_their_flags),
     ("descriptors-tell-of-themselves", tell_of_themselves),
+    ("descriptors-take-the-lowest-number", take_the_lowest_number),
     ("descriptors-copied-have-flags-of-their-own", copied_have_flags_of_their_own),
 ];
 
@@ -428,5 +429,27 @@ fn tell_of_themselves() -> Result<()> {
     let position = String::from_utf8_lossy(&text[..len as usize]).into_owned();
     is(call!(SYS_pread64, info.0, text.as_mut_ptr(), text.len(), 0), len + (len.to_string().len() - 1) as i64, "pread64")?;
     ensure!(text.starts_with(format!("pos:\t{len}\n").as_bytes()), "after {position:?}: {:?}", String::from_utf8_lossy(&text));
+    Ok(())
+}
+
+fn take_the_lowest_number() -> Result<()> {
+    // More than one word of the table's bits, and then holes at both ends of a word.
+    let (null, most) = (Fd::new(call!(SYS_open, c"/dev/null".as_ptr(), libc::O_RDONLY), "open")?, 200);
+    let copy = |least: i64| call!(SYS_fcntl, null.0, libc::F_DUPFD, least);
+    let base = 10;
+    let mut copies: Vec<Fd> = Vec::new();
+    let mut expected: Vec<i64> = (base..most).filter(|fd| call!(SYS_fcntl, *fd, libc::F_GETFD) < 0).collect();
+    for number in &expected {
+        copies.push(Fd::new(copy(base), "F_DUPFD")?);
+        is(i64::from(copies.last().map_or(-1, |fd| fd.0)), *number, "the lowest number that is free")?;
+    }
+    expected.retain(|number| [63, 64, 127, 128, most - 1].contains(number));
+    copies.retain(|fd| !expected.contains(&i64::from(fd.0)));
+    for least in [base, 64, 65, 128] {
+        let number = copy(least);
+        let free = expected.iter().find(|number| **number >= least).context("there is one")?;
+        is(number, *free, "the lowest number from one on")?;
+        drop(Fd::new(number, "F_DUPFD")?);
+    }
     Ok(())
 }

@@ -234,6 +234,12 @@ fn frames() -> Result<()> {
     let mut text = [0; 8];
     let n = b.recv(&mut text)?;
     ensure!(&text[..n] == b"hello", "received {:?}", &text[..n]);
+    // The largest frame, one that is larger, and less than a header.
+    const MOST: usize = LINK + 65_536;
+    let large = [&frame[..LINK], &[0; MOST + 1 - LINK]].concat();
+    ensure!(send(&from, &large[..MOST], 0)? == MOST, "not all of the largest frame was sent");
+    ensure!(errno(send(&from, &large, 0)) == libc::EMSGSIZE, "a larger frame is sent");
+    ensure!(errno(send(&from, &large[..LINK - 1], 0)) == libc::EINVAL, "half a header is sent");
     Ok(())
 }
 

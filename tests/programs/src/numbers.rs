@@ -13,6 +13,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("numbers-of-connections", of_connections),
     ("numbers-of-bytes-in-pipes", of_bytes_in_pipes),
     ("numbers-of-eventfd", of_eventfd),
+    ("numbers-of-events-asked-for", of_events_asked_for),
     ("numbers-of-pages-of-a-file-system", of_pages_of_a_file_system),
     ("numbers-of-descriptors", of_descriptors),
     ("numbers-of-processes", of_processes),
@@ -35,6 +36,21 @@ const USERS: [u32; 2] = [54_324, 54_325];
 
 fn unix_socket(flags: i32) -> Result<Fd> {
     Fd::new(call!(SYS_socket, libc::AF_UNIX, libc::SOCK_STREAM | flags, 0), "socket")
+}
+
+fn of_events_asked_for() -> Result<()> {
+    // In the program's own data: behind it there is room for as many events as can be asked for, as addresses go.
+    static ROOM: [u64; 2] = [0; 2];
+    const MOST: i32 = i32::MAX / size_of::<libc::epoll_event>() as i32;
+    let set = Fd::new(call!(SYS_epoll_create1, 0), "epoll_create1")?;
+    let wait = |most: i32| call!(SYS_epoll_wait, set.0, ROOM.as_ptr(), most, 0);
+    for most in [1, MOST] {
+        is(wait(most), 0, &format!("epoll_wait for {most} events"))?;
+    }
+    for most in [i32::MIN, -1, 0, MOST + 1, i32::MAX] {
+        fails(wait(most), libc::EINVAL, &format!("epoll_wait for {most} events"))?;
+    }
+    Ok(())
 }
 
 fn of_connections() -> Result<()> {

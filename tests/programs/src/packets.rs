@@ -153,6 +153,11 @@ fn echo_v6() -> Result<()> {
     let mut blocked = [u32::MAX; 8];
     blocked[usize::from(ECHO6.1 >> 5)] &= !(1 << (ECHO6.1 & 31));
     set(&raw, libc::IPPROTO_ICMPV6, 1, &blocked)?;
+    let mut told = [0u32; 8];
+    let mut len = mem::size_of_val(&told) as libc::socklen_t;
+    // SAFETY: both are alive during the call.
+    checked(unsafe { libc::getsockopt(raw.as_raw_fd(), libc::IPPROTO_ICMPV6, 1, (&raw mut told).cast(), &raw mut len) })?;
+    ensure!(told == blocked && len == 32, "the filter is {told:x?}");
     with_v6(&raw, Ipv6Addr::LOCALHOST, 0, libc::connect)?;
     let mut request = echo(ECHO6.0, 77, 6, b"raw six");
     request[2..4].fill(0);

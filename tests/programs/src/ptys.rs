@@ -7,9 +7,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Result, ensure};
 
+use crate::wakes::Number;
 use crate::{Check, checked};
 
 pub const CHECKS: &[(&str, Check)] = &[
@@ -21,6 +23,8 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("ptys-tell-window-sizes", tell_window_sizes),
     ("ptys-old-settings", old_settings),
     ("ptys-locked-settings", locked_settings),
+    ("ptys-that-are-full", that_are_full),
+    ("ptys-are-given-up", are_given_up),
 ];
 
 /// A master and its slave.
@@ -250,5 +254,99 @@ fn locked_settings() -> Result<()> {
     let after = settings(&slave)?;
     ensure!(after.c_lflag & (libc::ECHO | libc::ISIG) == libc::ECHO, "modes: {:x}", after.c_lflag);
     ensure!((after.c_cc[libc::VINTR], after.c_cc[libc::VQUIT]) == (interrupt, 8), "characters: {:?}", after.c_cc);
+    Ok(())
+}
+
+/// Sets or clears `O_NONBLOCK`.
+fn wait_for(file: &File, waits: bool) -> io::Result<()> {
+    // SAFETY: numbers only.
+    checked(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, if waits { 0 } else { libc::O_NONBLOCK }) }).map(drop)
+}
+
+/// Writes until nothing more is taken; how much that was.
+fn fill(file: &mut File) -> Result<usize> {
+    wait_for(file, false)?;
+    let mut written = 0;
+    loop {
+        match file.write(&[b'x'; 4096]) {
+            Ok(n) => written += n,
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    wait_for(file, true)?;
+    Ok(written)
+}
+
+fn that_are_full() -> Result<()> {
+    let (mut master, slave) = pair()?;
+    let mut termios = settings(&slave)?;
+    // SAFETY: a valid structure.
+    unsafe {
+        libc::cfmakeraw(&mut termios);
+        checked(libc::tcsetattr(slave.as_raw_fd(), libc::TCSANOW, &termios))?;
+    }
+    // What the master writes has an end, and goes on when the slave reads.
+    ensure!(fill(&mut master)? > 0, "nothing fits");
+    beside_a_writer(&master, || {
+        let mut last = b'x';
+        while last == b'x' {
+            let mut buf = [0; 4096];
+            let n = (&slave).read(&mut buf)?;
+            last = buf[n - 1];
+        }
+        Ok(())
+    })
+}
+
+/// Does `work` when a thread that writes to `file` waits, after which the thread has to go on.
+fn beside_a_writer(file: &File, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    let (number, enough) = (Number::default(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| -> io::Result<()> {
+            number.tell();
+            // Linux moves what was written on by and by: there may be room although there was none.
+            while !enough.load(Ordering::SeqCst) {
+                (&mut &*file).write_all(b"y")?;
+            }
+            Ok(())
+        });
+        number.sleeps()?;
+        enough.store(true, Ordering::SeqCst);
+        work()?;
+        Ok(writer.join().expect("the thread ended well")?)
+    })
+}
+
+fn are_given_up() -> Result<()> {
+    let (master, slave) = pair()?;
+    // SAFETY: the child makes system calls only, and ends.
+    let child = unsafe { checked(libc::fork())? };
+    if child == 0 {
+        let tty = slave.as_raw_fd();
+        // SAFETY: numbers only; SIGHUP, which the leader gets, too, is ignored.
+        let bad = unsafe {
+            libc::signal(libc::SIGHUP, libc::SIG_IGN);
+            libc::setsid();
+            let open = || libc::open(c"/dev/tty".as_ptr(), libc::O_RDWR);
+            [
+                libc::ioctl(tty, libc::TIOCNOTTY) == 0,
+                libc::ioctl(tty, libc::TIOCSCTTY, 0) != 0,
+                open() < 0,
+                libc::ioctl(tty, libc::TIOCNOTTY) != 0,
+                open() >= 0,
+                libc::ioctl(tty, libc::TIOCNOTTY) == 0,
+                // It is nobody's now, so it can be had again.
+                libc::ioctl(tty, libc::TIOCSCTTY, 0) != 0,
+            ]
+        };
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(bad.iter().position(|bad| *bad).map_or(0, |at| at as i32 + 1)) };
+    }
+    let mut status = 0;
+    // SAFETY: the status is alive during the call.
+    checked(unsafe { libc::waitpid(child, &mut status, 0) })?;
+    ensure!(status == 0, "step {}", status >> 8);
+    drop(master);
     Ok(())
 }

@@ -17,6 +17,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("transfers-through-pipes", through_pipes),
     ("transfers-through-sockets", through_sockets),
     ("transfers-while-calls-are-recorded", while_calls_are_recorded),
+    ("transfers-of-recorded-events", of_recorded_events),
     ("transfers-that-end-in-a-fault", that_end_in_a_fault),
     ("transfers-that-are-not-delivered", that_are_not_delivered),
     ("transfers-up-to-a-limit", up_to_a_limit),
@@ -360,6 +361,27 @@ fn while_calls_are_recorded() -> Result<()> {
         ensure!(seen == (3, [1, 2, 3]), "recvfrom: {seen:?}");
         Ok(())
     })
+}
+
+/// Who records what the machine does is alone, and reads whole records.
+fn of_recorded_events() -> Result<()> {
+    const RECORD: usize = 32;
+    let path = c"/proc/skerry/trace";
+    let trace = call!(SYS_open, path.as_ptr(), libc::O_RDWR);
+    if trace == -i64::from(libc::ENOENT) {
+        return Ok(());
+    }
+    let trace = Fd::new(trace, "open")?;
+    fails(call!(SYS_open, path.as_ptr(), libc::O_RDONLY), libc::EBUSY, "somebody else")?;
+    is(call!(SYS_write, trace.0, c"call".as_ptr(), 4), 4, "write")?;
+    call!(SYS_getppid);
+    is(call!(SYS_write, trace.0, c"off".as_ptr(), 3), 3, "write")?;
+    let mut buf = [0u8; RECORD];
+    fails(call!(SYS_read, trace.0, buf.as_mut_ptr(), RECORD - 1), libc::EINVAL, "less than a record")?;
+    is(call!(SYS_read, trace.0, buf.as_mut_ptr(), RECORD), RECORD as i64, "a record")?;
+    drop(trace);
+    drop(Fd::new(call!(SYS_open, path.as_ptr(), libc::O_RDONLY), "opened again")?);
+    Ok(())
 }
 
 /// Two pages, of which only the first is there.

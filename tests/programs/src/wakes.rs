@@ -25,16 +25,17 @@ const ROUNDS: usize = 20;
 
 /// A thread's number, once it has one.
 #[derive(Default)]
-struct Number(AtomicI32);
+pub struct Number(AtomicI32);
 
 impl Number {
-    fn tell(&self) {
+    /// The calling thread's is this one.
+    pub fn tell(&self) {
         // SAFETY: no arguments.
         self.0.store(unsafe { libc::gettid() }, Ordering::Release);
     }
 
     /// Waits until the thread sleeps, in whatever call it makes.
-    fn sleeps(&self) -> Result<()> {
+    pub fn sleeps(&self) -> Result<()> {
         loop {
             let number = self.0.load(Ordering::Acquire);
             if number != 0 {

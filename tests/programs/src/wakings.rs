@@ -13,6 +13,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("wakings-of-requeued-futexes", of_requeued_futexes),
     ("wakings-of-requeued-futexes-by-operations", of_requeued_by_operations),
     ("wakings-counts-of-futexes", counts_of_futexes),
+    ("wakings-of-private-futexes", of_private_futexes),
     ("wakings-futexes-of-memory-there-is-not", futexes_of_no_memory),
     ("wakings-by-a-larger-pipe", by_a_larger_pipe),
     ("wakings-by-the-other-end", by_the_other_end),
@@ -190,6 +191,25 @@ fn counts_of_futexes() -> Result<()> {
         is(futex(first, WAKE | PRIVATE, 7, 0, None, 0), 1, "waking who stayed")?;
         waiting.iter().try_for_each(|waiting| is(waiting.returned(), 0, "a waiter"))
     })
+}
+
+/// A word that is said to be private is another than the same word that is not, in memory of every kind.
+fn of_private_futexes() -> Result<()> {
+    for kind in [libc::MAP_SHARED, libc::MAP_PRIVATE] {
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, kind | libc::MAP_ANONYMOUS);
+        let memory = call!(SYS_mmap, 0, 4096, access, kind, -1i32, 0) as usize;
+        // SAFETY: new memory, which is large enough and stays.
+        let word = unsafe { &*(memory as *const AtomicU32) };
+        for (waits, others) in [(PRIVATE, 0), (0, PRIVATE)] {
+            let wait = || wait_on(word, waits);
+            beside([&wait], |waiting| {
+                is(futex(word, WAKE | others, 9, 0, None, 0), 0, "waking the other word's")?;
+                is(futex(word, WAKE | waits, 9, 0, None, 0), 1, "waking the word's own")?;
+                is(waiting[0].returned(), 0, "the waiter")
+            })?;
+        }
+    }
+    Ok(())
 }
 
 fn futexes_of_no_memory() -> Result<()> {
