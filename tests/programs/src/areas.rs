@@ -251,6 +251,12 @@ fn listed_sizes() -> Result<()> {
     // SAFETY: as above.
     checked(unsafe { libc::munlock(at.cast(), 16 * PAGE) })?;
     ensure!(listed("status", None, "VmLck:")? == before, "VmLck stays");
+    // SAFETY: as above; nobody else in this program locks memory.
+    unsafe {
+        checked(libc::mlock(at.cast(), 16 * PAGE))?;
+        checked(libc::munlockall())?;
+    }
+    ensure!(listed("status", None, "VmLck:")? == 0, "munlockall leaves {} KiB", listed("status", None, "VmLck:")?);
     ensure!(listed("smaps_rollup", None, "Rss:")? >= 64, "the sum is less than its parts");
     let [size, resident] = [listed("status", None, "VmSize:")?, listed("status", None, "VmRSS:")?];
     ensure!(size >= 256 && resident >= 64 && resident <= size, "{resident} KiB of {size} KiB");

@@ -9,6 +9,7 @@ use std::{ptr, slice};
 use anyhow::{Result, ensure};
 use libc::{MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED_NOREPLACE, MAP_PRIVATE, MAP_SHARED, PROT_READ, PROT_WRITE, c_int, c_void};
 
+use crate::calls::{call, is};
 use crate::{Check, checked};
 
 pub const CHECKS: &[(&str, Check)] = &[
@@ -21,6 +22,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("mappings-locks-have-a-limit", locks_have_a_limit),
     ("mappings-twice", twice),
     ("mappings-barriers", barriers),
+    ("mappings-of-code-can-move", of_code_can_move),
     ("mappings-protection-up-to-a-hole", protection_up_to_a_hole),
 ];
 
@@ -340,6 +342,24 @@ fn protection_up_to_a_hole() -> Result<()> {
         checked(libc::madvise(ptr::without_provenance_mut(1 << 63), 0, libc::MADV_NORMAL))?;
         ensure!(libc::mprotect(ptr::without_provenance_mut(1 << 63), PAGE, PROT_READ) == -1);
         ensure!(io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM));
+    }
+    Ok(())
+}
+
+/// Code runs where it was moved to, from memory that may be written or not.
+fn of_code_can_move() -> Result<()> {
+    for access in [libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC, libc::PROT_READ | libc::PROT_EXEC] {
+        let map = |prot: i32| call!(SYS_mmap, 0, 2 * PAGE, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1i32, 0);
+        let (code, place) = (map(libc::PROT_READ | libc::PROT_WRITE) as usize, map(libc::PROT_NONE) as usize);
+        // SAFETY: new memory; the bytes are `mov eax, 42; ret`.
+        unsafe { (code as *mut [u8; 6]).write([0xb8, 42, 0, 0, 0, 0xc3]) };
+        is(call!(SYS_mprotect, code, 2 * PAGE, access), 0, "mprotect")?;
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        is(call!(SYS_mremap, code, 2 * PAGE, 2 * PAGE, flags, place), place as i64, "mremap")?;
+        // SAFETY: the function just moved.
+        let answer = unsafe { std::mem::transmute::<usize, extern "C" fn() -> i32>(place)() };
+        ensure!(answer == 42, "it returned {answer}");
+        is(call!(SYS_munmap, place, 2 * PAGE), 0, "munmap")?;
     }
     Ok(())
 }

@@ -118,6 +118,7 @@ fn raw_echo() -> Result<()> {
     damaged[9] ^= 1;
     send(&fd, &damaged, 0)?;
     ensure!(take(&fd, 0)?[20..] == damaged && rest(&fd).is_empty(), "a damaged request is answered");
+    ensure!(errno(recv(&fd, &mut [0; 8], libc::MSG_OOB)) == libc::EOPNOTSUPP, "something urgent");
     ensure!(errno(socket(libc::AF_INET, libc::SOCK_RAW, 0)) == libc::EPROTONOSUPPORT, "a raw socket of no protocol");
     Ok(())
 }

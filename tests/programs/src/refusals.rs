@@ -94,6 +94,7 @@ fn memory_files() -> Result<()> {
     fails(named(250, 0)?, libc::EINVAL, "memfd_create with a longer one")?;
     fails(call!(SYS_memfd_create, 0, 0), libc::EFAULT, "memfd_create without a name")?;
     fails(named(1, 0x100)?, libc::EINVAL, "memfd_create with a flag there is not")?;
+    fails(named(1, 0x18)?, libc::EINVAL, "memfd_create of what may and may not be executed")?;
     fails(named(1, libc::MFD_HUGETLB | 13 << 26)?, libc::ENODEV, "memfd_create with pages of 8 KiB")?;
     fails(named(1, 13 << 26)?, libc::EINVAL, "memfd_create with a size and no large pages")
 }

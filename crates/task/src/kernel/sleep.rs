@@ -37,7 +37,7 @@ fn add(deadline_ns: u64, me: u32) {
         let smaller = CPUS.with(|c| {
             let mut sleepers = c.sleepers.borrow_mut();
             // Perhaps another CPU's by now: then it was not full, or is as small.
-            if sleepers.len() < larger.capacity() && sleepers.capacity() < larger.capacity() {
+            if sleepers.capacity() < larger.capacity() {
                 larger.extend_from_slice(&sleepers);
                 core::mem::replace(&mut *sleepers, larger)
             } else {
