@@ -3,175 +3,250 @@
 
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
-use vm::PAGE_SIZE;
+use vm::{Access, PAGE_SIZE};
 
-use crate::uaccess::UserPtr;
+use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task, process_table};
 
 const MPOL_DEFAULT: u32 = 0;
 const MPOL_PREFERRED: u32 = 1;
 const MPOL_BIND: u32 = 2;
+const MPOL_INTERLEAVE: u32 = 3;
 const MPOL_LOCAL: u32 = 4;
 const MPOL_PREFERRED_MANY: u32 = 5;
-const MODE_FLAGS: u32 = 0xe000;
+const MPOL_F_STATIC_NODES: u32 = 0x8000;
+const MPOL_F_RELATIVE_NODES: u32 = 0x4000;
+const MPOL_F_NUMA_BALANCING: u32 = 0x2000;
+const MODE_FLAGS: u32 = MPOL_F_STATIC_NODES | MPOL_F_RELATIVE_NODES | MPOL_F_NUMA_BALANCING;
 const MPOL_F_NODE: u32 = 1;
 const MPOL_F_ADDR: u32 = 2;
 const MPOL_F_MEMS_ALLOWED: u32 = 4;
 /// Strict, move, move what others use, too.
 const MPOL_MF_VALID: u32 = 7;
+const MPOL_MF_MOVE: u32 = 2;
 const MPOL_MF_MOVE_ALL: u32 = 4;
-/// The most bits of a mask of nodes.
-const MOST_NODES: usize = 4096 * 8;
+/// How many nodes a mask may name, as Debian's Linux has it.
+const MAX_NODES: usize = 1024;
+/// The most bits that a mask may have at all: a page of them.
+const MOST_BITS: usize = PAGE_SIZE * 8;
 
-/// The policy of a thread.
-#[derive(Clone, Copy, Default)]
+/// The policy of a thread or of memory.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct MemoryPolicy {
+    /// With its flags.
     mode: u32,
-    /// Whether the one node is in its mask.
-    node: bool,
+    /// The mask that a question is answered with: of the nodes in force, or with flags of those asked for, the first ones.
+    nodes: u64,
 }
 
 impl MemoryPolicy {
+    /// How many nodes areas remember.
+    const REMEMBERED: u32 = 48;
+
     /// As areas remember it.
-    fn word(self) -> u32 {
-        self.mode | if self.node { NODE } else { 0 }
+    fn word(self) -> u64 {
+        u64::from(self.mode) | self.nodes << (u64::BITS - Self::REMEMBERED)
     }
 
-    fn of_word(word: u32) -> Self {
-        Self { mode: word & !NODE, node: word & NODE != 0 }
+    fn of_word(word: u64) -> Self {
+        let nodes = word >> (u64::BITS - Self::REMEMBERED);
+        Self { mode: word as u32 & 0xffff, nodes }
+    }
+
+    fn kind(self) -> u32 {
+        self.mode & !MODE_FLAGS
+    }
+
+    /// The policy of a mode and a mask, as Linux' `mpol_new` and `mpol_set_nodemask` have it.
+    fn new(mode: u32, nodes: &Nodes) -> Result<Self, Errno> {
+        let flagged = mode & (MPOL_F_STATIC_NODES | MPOL_F_RELATIVE_NODES) != 0;
+        let kind = mode & !MODE_FLAGS;
+        if kind == MPOL_DEFAULT {
+            return if nodes.is_empty() { Ok(Self::default()) } else { Err(Errno::EINVAL) };
+        }
+        if kind == MPOL_LOCAL || kind == MPOL_PREFERRED && nodes.is_empty() {
+            let sound = nodes.is_empty() && !flagged;
+            return if sound { Ok(Self { mode: MPOL_LOCAL | mode & MODE_FLAGS, nodes: 0 }) } else { Err(Errno::EINVAL) };
+        }
+        // Relative ones are counted round: with one node, any is that one.
+        let there = if mode & MPOL_F_RELATIVE_NODES != 0 { !nodes.is_empty() } else { nodes.first & 1 != 0 };
+        let shown = if flagged { nodes.first & !(u64::MAX << Self::REMEMBERED) } else { 1 };
+        if there { Ok(Self { mode, nodes: shown }) } else { Err(Errno::EINVAL) }
     }
 }
 
 /// How `numa_maps` tells a policy that memory has.
-pub(crate) fn shown(word: u32) -> &'static str {
-    let policy = MemoryPolicy::of_word(word);
-    match (policy.mode & !MODE_FLAGS, policy.node) {
-        (MPOL_PREFERRED, true) => "prefer:0",
-        (MPOL_BIND, _) => "bind:0",
-        (3, _) => "interleave:0",
-        (MPOL_PREFERRED_MANY, _) => "prefer (many):0",
-        (MPOL_LOCAL | MPOL_PREFERRED, _) => "local",
+pub(crate) fn shown(word: u64) -> &'static str {
+    match MemoryPolicy::of_word(word).kind() {
+        MPOL_PREFERRED => "prefer:0",
+        MPOL_BIND => "bind:0",
+        MPOL_INTERLEAVE => "interleave:0",
+        MPOL_PREFERRED_MANY => "prefer (many):0",
+        MPOL_LOCAL => "local",
         _ => "default",
     }
 }
 
-/// A bit that no mode has.
-const NODE: u32 = 1 << 31;
+/// A mask of nodes as a program gives it.
+#[derive(Default)]
+struct Nodes {
+    /// Of the first 64.
+    first: u64,
+    /// Whether others are in it.
+    others: bool,
+}
 
-/// Whether a mask of nodes has the one there is.
-///
-/// # Errors
-/// `EINVAL` if it has others.
-fn read_mask(mask: usize, bits: usize) -> Result<bool, Errno> {
-    if mask == 0 || bits <= 1 {
-        return Ok(false);
+impl Nodes {
+    fn is_empty(&self) -> bool {
+        self.first == 0 && !self.others
     }
-    // The number of bits counts one more than there are.
-    let bits = bits - 1;
-    if bits > MOST_NODES {
-        return Err(Errno::EINVAL);
-    }
-    let mut node = false;
-    for word in 0..bits.div_ceil(64) {
-        let mut value = UserPtr::<u64>::new(mask).add(word).read()?;
-        if bits - word * 64 < 64 {
-            value &= (1 << (bits - word * 64)) - 1;
+
+    /// Reads a mask with so many bits and one; those that no node can have must be 0.
+    ///
+    /// # Errors
+    /// `EFAULT`, `EINVAL`.
+    fn read(mask: usize, bits: usize) -> Result<Self, Errno> {
+        let bits = bits.wrapping_sub(1);
+        let mut nodes = Self::default();
+        if bits == 0 || mask == 0 {
+            return Ok(nodes);
         }
-        if word == 0 {
-            node = value & 1 != 0;
-            value &= !1;
-        }
-        if value != 0 {
+        if bits > MOST_BITS {
             return Err(Errno::EINVAL);
         }
+        // What is too much is looked at first, from the end.
+        for word in (0..bits.div_ceil(64)).rev() {
+            let mut value = UserPtr::<u64>::new(mask).add(word).read()?;
+            if word >= MAX_NODES / 64 {
+                if value != 0 {
+                    return Err(Errno::EINVAL);
+                }
+                continue;
+            }
+            if bits - word * 64 < 64 {
+                value &= (1 << (bits - word * 64)) - 1;
+            }
+            if word == 0 { nodes.first = value } else { nodes.others |= value != 0 }
+        }
+        Ok(nodes)
     }
-    Ok(node)
 }
 
-fn write_mask(mask: usize, bits: usize, node: bool) -> Result<(), Errno> {
-    if mask == 0 {
-        return Ok(());
-    }
-    if bits == 0 || bits > MOST_NODES {
+/// Gives a program a mask of so many bits and one; behind the first ones there is nothing in it.
+fn write_mask(mask: usize, bits: usize, nodes: u64) -> Result<(), Errno> {
+    let bytes = bits.wrapping_sub(1).div_ceil(64) * 8;
+    if bytes > PAGE_SIZE {
         return Err(Errno::EINVAL);
     }
-    for word in 0..bits.div_ceil(64) {
-        UserPtr::<u64>::new(mask).add(word).write(&u64::from(word == 0 && node))?;
+    let zeros = [0; 64];
+    for at in (8..bytes).step_by(zeros.len()) {
+        uaccess::write_bytes(mask.wrapping_add(at), &zeros[..zeros.len().min(bytes - at)])?;
     }
-    Ok(())
+    uaccess::write_bytes(mask, &nodes.to_ne_bytes()[..bytes.min(8)])
 }
 
-/// A policy as a call gives it.
-fn read_policy(mode: u32, mask: usize, bits: usize) -> Result<MemoryPolicy, Errno> {
-    let node = read_mask(mask, bits)?;
-    let fits = match mode & !MODE_FLAGS {
-        MPOL_DEFAULT | MPOL_LOCAL => !node,
-        MPOL_PREFERRED => true,
-        2..=MPOL_PREFERRED_MANY => node,
-        _ => false,
-    };
-    if fits { Ok(MemoryPolicy { mode, node }) } else { Err(Errno::EINVAL) }
+/// Refuses modes that there are not, and flags that do not go with them.
+fn check_mode(mode: u32) -> Result<(), Errno> {
+    let (kind, flags) = (mode & !MODE_FLAGS, mode & MODE_FLAGS);
+    let both = MPOL_F_STATIC_NODES | MPOL_F_RELATIVE_NODES;
+    let wrong = kind > MPOL_PREFERRED_MANY || flags & both == both || flags & MPOL_F_NUMA_BALANCING != 0 && kind != MPOL_BIND;
+    if wrong { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 /// `set_mempolicy(2)`
 pub fn sys_set_mempolicy(task: &Task, mode: u32, mask: usize, bits: usize) -> SysResult {
-    *task.memory_policy.lock() = read_policy(mode, mask, bits)?;
+    check_mode(mode)?;
+    *task.memory_policy.lock() = MemoryPolicy::new(mode, &Nodes::read(mask, bits)?)?;
     Ok(0)
 }
 
 /// `get_mempolicy(2)`
-pub fn sys_get_mempolicy(task: &Task, mode: UserPtr<u32>, mask: usize, bits: usize, addr: usize, flags: u32) -> SysResult {
-    if flags & !(MPOL_F_NODE | MPOL_F_ADDR | MPOL_F_MEMS_ALLOWED) != 0 || flags & MPOL_F_ADDR == 0 && addr != 0 {
+pub fn sys_get_mempolicy(task: &Task, mode: UserPtr<u32>, mask: usize, bits: usize, addr: usize, flags: u64) -> SysResult {
+    if mask != 0 && bits == 0 {
         return Err(Errno::EINVAL);
     }
+    let known = MPOL_F_NODE | MPOL_F_ADDR | MPOL_F_MEMS_ALLOWED;
+    let flags = u32::try_from(flags).ok().filter(|flags| flags & !known == 0).ok_or(Errno::EINVAL)?;
+    let (told, nodes) = policy_of(task, addr, flags)?;
+    mode.write_optional(&told)?;
+    if mask != 0 {
+        write_mask(mask, bits, nodes)?;
+    }
+    Ok(0)
+}
+
+/// What a question is answered with: a mode or a node, and the mask.
+fn policy_of(task: &Task, addr: usize, flags: u32) -> Result<(u32, u64), Errno> {
     if flags & MPOL_F_MEMS_ALLOWED != 0 {
-        if flags != MPOL_F_MEMS_ALLOWED {
+        return if flags == MPOL_F_MEMS_ALLOWED { Ok((0, 1)) } else { Err(Errno::EINVAL) };
+    }
+    let node = flags & MPOL_F_NODE != 0;
+    if flags & MPOL_F_ADDR == 0 {
+        let policy = *task.memory_policy.lock();
+        // Where the next page will be from is known of those that take turns.
+        if addr != 0 || node && policy.kind() != MPOL_INTERLEAVE {
             return Err(Errno::EINVAL);
         }
-        return write_mask(mask, bits, true).map(|()| 0);
+        return Ok((if node { 0 } else { policy.mode }, policy.nodes));
     }
-    let policy = if flags & MPOL_F_ADDR != 0 {
-        let policies = task.process().memory()?.policies(addr - addr % PAGE_SIZE, PAGE_SIZE).map_err(|_| Errno::EFAULT)?;
-        MemoryPolicy::of_word(*policies.first().ok_or(Errno::EFAULT)?)
-    } else {
-        *task.memory_policy.lock()
-    };
-    // Asked for a node, there is one answer.
-    mode.write_optional(&if flags & MPOL_F_NODE != 0 { 0 } else { policy.mode })?;
-    write_mask(mask, bits, policy.node)?;
-    Ok(0)
+    let space = task.process().memory()?;
+    let page = addr - addr % PAGE_SIZE;
+    let policies = space.policies(page, PAGE_SIZE).map_err(|_| Errno::EFAULT)?;
+    let policy = MemoryPolicy::of_word(*policies.first().ok_or(Errno::EFAULT)?);
+    if !node {
+        return Ok((policy.mode, policy.nodes));
+    }
+    // The page is brought in to see where it is.
+    space
+        .check_access(page, PAGE_SIZE, Access::Read)
+        .and_then(|()| space.populate(page, PAGE_SIZE, Access::Read))
+        .map_err(|_| Errno::EFAULT)?;
+    Ok((0, policy.nodes))
+}
+
+/// The range of pages that some bytes are in. What ends beyond the last address is nothing when it is rounded up, as on Linux.
+///
+/// # Errors
+/// `EINVAL` if it does not begin with a page or goes round.
+fn pages(addr: usize, len: usize) -> Result<(usize, usize), Errno> {
+    let len = vm::page_up(len).unwrap_or(0);
+    let sound = addr.is_multiple_of(PAGE_SIZE) && addr.checked_add(len).is_some();
+    if sound { Ok((addr, len)) } else { Err(Errno::EINVAL) }
 }
 
 /// `mbind(2)`
 pub fn sys_mbind(task: &Task, addr: usize, len: usize, mode: u32, mask: usize, bits: usize, flags: u32) -> SysResult {
-    if flags & !MPOL_MF_VALID != 0 || !addr.is_multiple_of(PAGE_SIZE) {
+    check_mode(mode)?;
+    let nodes = Nodes::read(mask, bits)?;
+    if flags & !MPOL_MF_VALID != 0 {
         return Err(Errno::EINVAL);
     }
     if flags & MPOL_MF_MOVE_ALL != 0 && !task.cred().capable(sys::CAP_SYS_NICE) {
         return Err(Errno::EPERM);
     }
-    let policy = read_policy(mode, mask, bits)?;
-    let len = len.checked_next_multiple_of(PAGE_SIZE).ok_or(Errno::EINVAL)?;
+    let (addr, len) = pages(addr, len)?;
     if len > 0 {
-        task.process().memory()?.set_policy(addr, len, policy.word())?;
+        let policy = MemoryPolicy::new(mode, &nodes)?;
+        // What goes back to the default may have holes.
+        task.process().memory()?.set_policy(addr, len, policy.word(), policy == MemoryPolicy::default())?;
     }
     Ok(0)
 }
 
 /// `set_mempolicy_home_node(2)`: it is the one there is.
 pub fn sys_set_mempolicy_home_node(task: &Task, addr: usize, len: usize, node: usize, flags: usize) -> SysResult {
-    if flags != 0 || node != 0 || !addr.is_multiple_of(PAGE_SIZE) {
+    if flags != 0 || node != 0 {
         return Err(Errno::EINVAL);
     }
-    let end = addr.checked_add(len).ok_or(Errno::EINVAL)?;
-    let policies = task.process().memory()?.policies(addr, end - addr)?;
+    let (addr, len) = pages(addr, len)?;
     if len == 0 {
         return Ok(0);
     }
-    let modes = policies.iter().map(|&word| MemoryPolicy::of_word(word).mode & !MODE_FLAGS).filter(|mode| *mode != MPOL_DEFAULT);
+    let policies = task.process().memory()?.policies(addr, len)?;
+    let kinds = policies.iter().map(|&word| MemoryPolicy::of_word(word).kind()).filter(|kind| *kind != MPOL_DEFAULT);
     let mut result = Err(Errno::ENOENT);
-    for mode in modes {
-        if !matches!(mode, MPOL_BIND | MPOL_PREFERRED_MANY) {
+    for kind in kinds {
+        if !matches!(kind, MPOL_BIND | MPOL_PREFERRED_MANY) {
             return Err(Errno::EOPNOTSUPP);
         }
         result = Ok(0);
@@ -181,15 +256,18 @@ pub fn sys_set_mempolicy_home_node(task: &Task, addr: usize, len: usize, node: u
 
 /// `migrate_pages(2)`: they are where they can be.
 pub fn sys_migrate_pages(task: &Task, pid: i32, bits: usize, from: usize, to: usize) -> SysResult {
-    read_mask(from, bits)?;
-    let allowed = read_mask(to, bits)?;
+    Nodes::read(from, bits)?;
+    let to = Nodes::read(to, bits)?;
     if pid != 0 && pid != task.pid() {
         let process = process_table::find_any(pid)?;
         if !task.cred().may_trace(&process.credentials(), process.is_dumpable()) {
             return Err(Errno::EPERM);
         }
     }
-    if allowed || task.cred().capable(sys::CAP_SYS_NICE) { Ok(0) } else { Err(Errno::EPERM) }
+    if (to.others || to.first & !1 != 0) && !task.cred().capable(sys::CAP_SYS_NICE) {
+        return Err(Errno::EPERM);
+    }
+    if to.first & 1 != 0 { Ok(0) } else { Err(Errno::EINVAL) }
 }
 
 /// `move_pages(2)`: tells for each page whether it is there.
@@ -202,8 +280,11 @@ pub fn sys_move_pages(
     status: UserPtr<i32>,
     flags: u32,
 ) -> SysResult {
-    if flags & !(MPOL_MF_VALID & !1) != 0 {
+    if flags & !(MPOL_MF_MOVE | MPOL_MF_MOVE_ALL) != 0 {
         return Err(Errno::EINVAL);
+    }
+    if flags & MPOL_MF_MOVE_ALL != 0 && !task.cred().capable(sys::CAP_SYS_NICE) {
+        return Err(Errno::EPERM);
     }
     let process = if pid == 0 { task.process().clone() } else { process_table::find_any(pid)? };
     if pid != 0 && pid != task.pid() && !task.cred().may_trace(&process.credentials(), process.is_dumpable()) {
@@ -218,11 +299,10 @@ pub fn sys_move_pages(
         if !nodes.is_null() && nodes.add(i).read()? != 0 {
             return Err(Errno::ENODEV);
         }
-        let found = match space.present_pages(addr - addr % PAGE_SIZE, PAGE_SIZE) {
-            Ok(there) if there == [1] => 0,
-            Ok(there) if there.is_empty() => -Errno::EFAULT.raw(),
-            Ok(_) => -Errno::ENOENT.raw(),
-            Err(_) => -Errno::EFAULT.raw(),
+        let found = match space.has_page(addr) {
+            Ok(true) => 0,
+            Ok(false) => -Errno::ENOENT.raw(),
+            Err(error) => -error.raw(),
         };
         status.add(i).write(&found)?;
     }
@@ -239,7 +319,7 @@ pub fn sys_pkey_free(_: &Task, _key: i32) -> SysResult {
     Err(Errno::EINVAL)
 }
 
-/// `pkey_mprotect(2)`: without a key, or with that of all memory, it is `mprotect(2)`.
+/// `pkey_mprotect(2)`: without a key it is `mprotect(2)`.
 pub fn sys_pkey_mprotect(task: &Task, addr: usize, len: usize, prot: u32, key: i32) -> SysResult {
-    if key == -1 || key == 0 { crate::mm::sys_mprotect(task, addr, len, prot) } else { Err(Errno::EINVAL) }
+    crate::mm::protect(task, addr, len, prot, key == -1)
 }

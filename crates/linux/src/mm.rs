@@ -50,8 +50,13 @@ pub(crate) static OVERCOMMIT: AtomicU8 = AtomicU8::new(0);
 
 /// Whether a program may ask for so much memory of its own.
 pub(crate) fn may_commit(len: usize) -> Result<(), Errno> {
-    let obvious = || (len / PAGE_SIZE) as u64 > guard::mem::stats().total;
-    if OVERCOMMIT.load(Ordering::Relaxed) == 0 && obvious() { Err(Errno::ENOMEM) } else { Ok(()) }
+    if len > most_to_commit() { Err(Errno::ENOMEM) } else { Ok(()) }
+}
+
+/// The most memory of its own that a program may ask for at once.
+fn most_to_commit() -> usize {
+    let all = || usize::try_from(guard::mem::stats().total + 1).map_or(usize::MAX, |pages| pages.saturating_mul(PAGE_SIZE) - 1);
+    if OVERCOMMIT.load(Ordering::Relaxed) == 0 { all() } else { usize::MAX }
 }
 
 /// Why there is no page from the reserve of large ones, which is empty (`/proc/sys/vm/nr_hugepages`): the sizes that the processor has
@@ -182,6 +187,14 @@ pub fn sys_munmap(task: &Task, addr: usize, len: usize) -> SysResult {
 
 /// `mprotect(2)`
 pub fn sys_mprotect(task: &Task, addr: usize, len: usize, prot: u32) -> SysResult {
+    protect(task, addr, len, prot, true)
+}
+
+/// What `mprotect(2)` does; `sound` is whether what else was asked for can be had, which is looked at after the range.
+///
+/// # Errors
+/// Those of `mprotect(2)`; `EINVAL`.
+pub(crate) fn protect(task: &Task, addr: usize, len: usize, prot: u32, sound: bool) -> SysResult {
     const GROWS: u32 = sys::PROT_GROWSDOWN | sys::PROT_GROWSUP;
     const KNOWN: u32 = sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC | sys::PROT_SEM;
     let grows = prot & GROWS;
@@ -192,7 +205,7 @@ pub fn sys_mprotect(task: &Task, addr: usize, len: usize, prot: u32) -> SysResul
         return Ok(0);
     }
     let end = page_up(len).and_then(|len| addr.checked_add(len)).ok_or(Errno::ENOMEM)?;
-    if prot & !(GROWS | KNOWN) != 0 {
+    if prot & !(GROWS | KNOWN) != 0 || !sound {
         return Err(Errno::EINVAL);
     }
     let space = space(task)?;
@@ -216,11 +229,9 @@ pub fn sys_mremap(task: &Task, old: usize, old_len: usize, new_len: usize, flags
     if flags & !u64::from(known) != 0 || (moves && !has(sys::MREMAP_MAYMOVE)) || (keep && old_len != new_len) || nothing {
         return Err(Errno::EINVAL);
     }
-    if new_len > old_len {
-        may_commit(new_len - old_len)?;
-    }
     let to = has(sys::MREMAP_FIXED).then_some(new);
-    space(task)?.mremap(old, old_len, new_len, Remap { may_move: has(sys::MREMAP_MAYMOVE), to, keep })
+    let how = Remap { may_move: has(sys::MREMAP_MAYMOVE), to, keep, most: most_to_commit(), lock_limit: lock_limit(task) };
+    space(task)?.mremap(old, old_len, new_len, how)
 }
 
 /// `brk(2)`

@@ -9,7 +9,7 @@ use abi::errno::Errno;
 
 use crate::area::{Area, AreaFlags, Prot};
 use crate::space::{AddressSpace, State};
-use crate::{Access, PAGE_SIZE};
+use crate::{Access, PAGE_SIZE, zero};
 
 /// What `madvise` can change. Everything else it says is heard and not needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,14 +87,16 @@ impl AddressSpace {
         if whole { Ok(()) } else { Err(Errno::ENOMEM) }
     }
 
-    /// Remembers for a range of pages where its memory is to come from, a word that means something to the caller only.
+    /// Remembers for a range of pages where its memory is to come from, a word that means something to the caller only. Of a range `with_holes`
+    /// something has to be mapped, otherwise everything.
     ///
     /// # Errors
-    /// `EFAULT` if something there is not mapped, `EINVAL`.
-    pub fn set_policy(&self, addr: usize, len: usize, policy: u32) -> Result<(), Errno> {
-        let range = Self::range(addr, len)?;
+    /// `EFAULT` if that is not mapped, `EINVAL`.
+    pub fn set_policy(&self, addr: usize, len: usize, policy: u64, with_holes: bool) -> Result<(), Errno> {
+        let range = Self::wide_range(addr, len)?;
         let mut state = self.change(&range);
-        if !state.areas.covers(range.clone()) {
+        let there = if with_holes { !state.areas.is_free(range.clone()) } else { state.areas.covers(range.clone()) };
+        if !there {
             return Err(Errno::EFAULT);
         }
         state.areas.update(range, |area| area.policy = policy);
@@ -105,8 +107,8 @@ impl AddressSpace {
     ///
     /// # Errors
     /// `EINVAL`.
-    pub fn policies(&self, addr: usize, len: usize) -> Result<Vec<u32>, Errno> {
-        let range = Self::range(addr, len)?;
+    pub fn policies(&self, addr: usize, len: usize) -> Result<Vec<u64>, Errno> {
+        let range = Self::wide_range(addr, len)?;
         Ok(self.look(&range).areas.within(range.clone()).map(|(_, area)| area.policy).collect())
     }
 
@@ -202,6 +204,18 @@ impl AddressSpace {
             }
         }
         Ok(pages)
+    }
+
+    /// Whether the table shows a page at an address other than that of zeros, or keeps one for it.
+    ///
+    /// # Errors
+    /// `EFAULT` if nothing is mapped, or there is no page and no object that could have one.
+    pub fn has_page(&self, addr: usize) -> Result<bool, Errno> {
+        let page = crate::page_down(addr);
+        let state = self.look(&(page..page.saturating_add(PAGE_SIZE)));
+        let (_, area) = state.areas.find(page).ok_or(Errno::EFAULT)?;
+        let there = self.table.get(page).is_some_and(|(page, ..)| !zero::is(&page)) || self.parked.contains(page);
+        if there || area.source.is_some() { Ok(there) } else { Err(Errno::EFAULT) }
     }
 
     /// Locks a range, of whole pages, and brings its pages in unless `on_fault`. `limit`: the most bytes that may be locked

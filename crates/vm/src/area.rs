@@ -94,7 +94,7 @@ pub(crate) struct Area {
     /// What the program calls it (`PR_SET_VMA`); of anonymous memory only.
     pub(crate) name: Option<Arc<[u8]>>,
     /// Where its memory is to come from (`mbind(2)`), as a word of the caller's; 0 by default.
-    pub(crate) policy: u32,
+    pub(crate) policy: u64,
 }
 
 impl Area {

@@ -452,7 +452,7 @@ mod tests {
             object: None,
         };
         space.mmap(blocker).unwrap();
-        let stay = Remap { may_move: false, to: None, keep: false };
+        let stay = Remap::default();
         assert_eq!(space.mremap(AT, 2 * PAGE_SIZE, 4 * PAGE_SIZE, stay), Err(Errno::ENOMEM));
         let to = space.mremap(AT, 2 * PAGE_SIZE, 4 * PAGE_SIZE, Remap { may_move: true, ..stay }).unwrap();
         assert_eq!(peek(&space, to + PAGE_SIZE), b'm');

@@ -264,7 +264,7 @@ mod tests {
     fn they_move_whole_where_they_fit() {
         let (space, _) = space(3);
         space.write(AT, &[1]).unwrap();
-        let move_to = |from, to| space.mremap(from, LARGE, LARGE, Remap { may_move: true, to: Some(to), keep: false });
+        let move_to = |from, to| space.mremap(from, LARGE, LARGE, Remap { may_move: true, to: Some(to), ..Remap::default() });
         move_to(AT, 2 * AT).unwrap();
         assert_eq!((sizes(&space), peek(&space, 2 * AT)), ((LARGE, LARGE), 1));
         move_to(2 * AT, 3 * AT + PAGE_SIZE).unwrap();

@@ -76,7 +76,7 @@ fn step(space: &AddressSpace, base: usize, flags: AreaFlags, model: &mut Model, 
             if !apart || !alike || to + pages > PAGES {
                 return;
             }
-            let how = Remap { may_move: true, to: Some(va(to)), keep: false };
+            let how = Remap { may_move: true, to: Some(va(to)), ..Remap::default() };
             assert_eq!(space.mremap(va(at), pages * PAGE_SIZE, pages * PAGE_SIZE, how), Ok(va(to)));
             let moved: Vec<_> = model[at..at + pages].to_vec();
             model[at..at + pages].fill(None);

@@ -22,15 +22,28 @@ pub struct Remap {
     pub to: Option<usize>,
     /// The old place stays mapped, empty (`MREMAP_DONTUNMAP`).
     pub keep: bool,
+    /// The most bytes by which it may grow.
+    pub most: usize,
+    /// The most bytes that may be locked (`RLIMIT_MEMLOCK`).
+    pub lock_limit: usize,
+}
+
+impl Default for Remap {
+    /// In place, and without limits.
+    fn default() -> Self {
+        Self { may_move: false, to: None, keep: false, most: usize::MAX, lock_limit: usize::MAX }
+    }
 }
 
 impl AddressSpace {
     /// Changes the size or the place of a mapping; returns where it is.
     ///
     /// # Errors
-    /// `EFAULT` if the old range is not one mapping (one that shrinks only has to begin with one), `ENOMEM`, `EINVAL`.
+    /// `EFAULT` if the old range is not one mapping (one that shrinks only has to begin with one), `ENOMEM`, `EINVAL`, `EAGAIN` for more than
+    /// may be locked.
     pub fn mremap(&self, old: usize, old_len: usize, new_len: usize, how: Remap) -> Result<usize, Errno> {
-        let (Some(old_len), Some(new_len)) = (page_up(old_len), page_up(new_len)) else { return Err(Errno::EINVAL) };
+        // What is rounded up beyond the last address is nothing, as on Linux.
+        let (old_len, new_len) = (page_up(old_len).unwrap_or(0), page_up(new_len).unwrap_or(0));
         if !old.is_multiple_of(PAGE_SIZE) || new_len == 0 {
             return Err(Errno::EINVAL);
         }
@@ -50,17 +63,21 @@ impl AddressSpace {
         };
         let mut state = self.change_both(&from, target.as_ref());
         let shrinks = target.is_none() && !how.keep && new_len <= old_len;
-        match state.areas.find(from.start) {
+        let locked = match state.areas.find(from.start) {
             // What is cut off may be more than one mapping, and holes.
-            Some((_, area)) if shrinks || area.end >= from.end => {}
+            Some((_, area)) if shrinks || area.end >= from.end => area.flags.contains(AreaFlags::LOCKED),
             _ => return Err(Errno::EFAULT),
-        }
+        };
         state.check_seals(&from)?;
         if let Some(target) = &target {
             state.check_seals(target)?;
         }
-        let more = if how.keep { new_len } else { new_len.saturating_sub(old_len) };
-        if !self.has_room(&state, more) {
+        let grown = new_len.saturating_sub(old_len);
+        if locked && grown > 0 && state.locked() + grown > how.lock_limit {
+            return Err(Errno::EAGAIN);
+        }
+        let more = if how.keep { new_len } else { grown };
+        if grown > how.most || !self.has_room(&state, more) {
             return Err(Errno::ENOMEM);
         }
         if shrinks {
@@ -107,9 +124,10 @@ impl AddressSpace {
             let state = self.state.read();
             let (start, area) = state.areas.find(old).ok_or(Errno::EFAULT)?;
             let area = area.tail(old - start);
-            let Some(source) = area.source.filter(|_| area.flags.contains(AreaFlags::SHARED) && how.may_move) else {
-                return Err(Errno::EINVAL);
-            };
+            let source = area.source.filter(|_| area.flags.contains(AreaFlags::SHARED)).ok_or(Errno::EINVAL)?;
+            if !how.may_move {
+                return Err(Errno::ENOMEM);
+            }
             Mapping { place, len, prot: area.prot, flags: area.flags, object: Some((source.object, source.first)) }
         };
         self.mmap(request)
@@ -120,7 +138,7 @@ impl AddressSpace {
     /// # Errors
     /// `EINVAL` if the range is not of one shared mapping; those of `mmap`.
     pub fn show_pages(&self, start: usize, len: usize, first: u64) -> Result<(), Errno> {
-        let range = Self::range(start, len)?;
+        let range = Self::wide_range(start, len)?;
         let request = {
             let state = self.look(&range);
             let (_, area) = state.areas.find(start).ok_or(Errno::EINVAL)?;

@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(space.munmap(AT, 4 * PAGE_SIZE), Err(Errno::EPERM));
         assert_eq!(space.mprotect(AT, 2 * PAGE_SIZE, Prot::READ), Err(Errno::EPERM));
         assert_eq!(space.mmap(mapping(AT, 2)), Err(Errno::EPERM));
-        let away = Remap { may_move: true, to: Some(AT << 1), keep: false };
+        let away = Remap { may_move: true, to: Some(AT << 1), ..Remap::default() };
         assert_eq!(space.mremap(AT + PAGE_SIZE, PAGE_SIZE, PAGE_SIZE, away), Err(Errno::EPERM));
         // The child's is sealed too; the neighbours are not.
         let child = space.fork().unwrap();

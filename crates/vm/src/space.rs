@@ -62,7 +62,7 @@ pub struct AreaInfo {
     /// Whether faults bring in large pages there, as far as there are.
     pub large: bool,
     /// What was remembered with [`AddressSpace::set_policy`].
-    pub policy: u32,
+    pub policy: u64,
 }
 
 /// The size of an address space.
