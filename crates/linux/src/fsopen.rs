@@ -9,8 +9,8 @@ use fs::mount::{self, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_NOSYMFOLLOW, MS_RDONLY,
 use fs::{File, FileOps, OpenFlags, Path, ops};
 use linux_raw_sys::general as sys;
 
-use crate::mount::{common_options, file_system, knows_type, may_mount, propagation};
-use crate::path::{Name, lookup_at};
+use crate::mount::{common_options, file_system, knows_type, may_mount, propagation, read_text};
+use crate::path::lookup_at;
 use crate::{SysResult, Task, uaccess};
 
 /// How far a context is.
@@ -63,7 +63,7 @@ pub fn sys_fsopen(task: &Task, kind: usize, flags: u32) -> SysResult {
     if flags & !sys::FSOPEN_CLOEXEC != 0 {
         return Err(Errno::EINVAL);
     }
-    let kind = knows_type(Name::new().read(kind)?).ok_or(Errno::ENODEV)?;
+    let kind = knows_type(&read_text(kind)?).ok_or(Errno::ENODEV)?;
     install_context(task, Phase::Parameters(kind), flags != 0)
 }
 

@@ -174,8 +174,16 @@ pub fn sys_mount(task: &Task, source: usize, target: usize, kind: usize, flags: 
     Ok(0)
 }
 
+/// A text that need not be a name: one that is too long is no error of a name.
+///
+/// # Errors
+/// `EFAULT`, `EINVAL`.
+pub(crate) fn read_text(addr: usize) -> Result<Vec<u8>, Errno> {
+    uaccess::read_cstr(addr, fs::PATH_MAX).map_err(|error| if error == Errno::ENAMETOOLONG { Errno::EINVAL } else { error })
+}
+
 fn optional_name(addr: usize) -> Result<Option<Vec<u8>>, Errno> {
-    if addr == 0 { Ok(None) } else { Name::new().read(addr).map(|name| Some(name.to_vec())) }
+    if addr == 0 { Ok(None) } else { read_text(addr).map(Some) }
 }
 
 /// `umount2(2)`
