@@ -3,7 +3,7 @@
 
 use crate::mount::{Cover, Mount};
 use crate::names::NameMap;
-use crate::{FileOps, FileType, Inode, Metadata, OpenFlags, Result, SetAttr};
+use crate::{FileOps, FileType, Inode, Metadata, NAME_MAX, OpenFlags, Result, SetAttr};
 use crate::{dcache, inotify};
 use abi::errno::Errno;
 use alloc::format;
@@ -149,9 +149,15 @@ impl Dentry {
     }
 
     /// The dentry of an entry, with the directory locked. The caller drops the result after the guard.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENAMETOOLONG`.
     pub(crate) fn child(self: &Arc<Self>, children: &mut Children, name: &[u8]) -> Result<Arc<Self>> {
         if let Some(child) = children.get(name) {
             return Ok(child);
+        }
+        if name.len() > NAME_MAX {
+            return Err(Errno::ENAMETOOLONG);
         }
         let inode = self.inode.lookup(name)?;
         Ok(self.adopt(children, name, inode))

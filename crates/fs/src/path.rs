@@ -124,9 +124,6 @@ impl Walk<'_> {
         let mut walker = Walker::new(self, name)?;
         let Some((name, trailing_slash)) = walker.walk_to_parent()? else { return Ok(None) };
         walker.require_search()?;
-        if name.len() > NAME_MAX {
-            return Err(Errno::ENAMETOOLONG);
-        }
         let name = walker.text(&name).to_vec();
         Ok(Some(Parent { dir: walker.at, name, trailing_slash }))
     }

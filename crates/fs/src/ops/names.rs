@@ -78,10 +78,19 @@ pub fn make(walk: &Walk<'_>, name: &[u8], kind: NewKind<'_>, mode: u32) -> Resul
     Ok(Path::new(dir.mount().clone(), made))
 }
 
+/// Whether somebody may give a file a further name: its owner, and others if they could write to it anyway and it lends nobody's rights
+/// (`/proc/sys/fs/protected_hardlinks`).
+fn may_link(meta: &Metadata, cred: &Cred) -> Result<()> {
+    const RUNS_AS_GROUP: u32 = S_ISGID | 0o010;
+    let lends = meta.mode & sys::S_ISUID != 0 || meta.mode & RUNS_AS_GROUP == RUNS_AS_GROUP;
+    let harmless = || meta.kind == FileType::Regular && !lends && cred.check(meta, Access::READ.and(Access::WRITE)).is_ok();
+    if cred.owns(meta) || harmless() { Ok(()) } else { Err(Errno::EPERM) }
+}
+
 /// Gives the file at `old` the further name `name`.
 ///
 /// # Errors
-/// `EPERM` for a directory, `EXDEV` across mounts, `EEXIST`, and those of a walk.
+/// `EPERM` for a directory or what is not the caller's to link, `EXDEV` across mounts, `EEXIST`, and those of a walk.
 pub fn link(old: &Path, walk: &Walk<'_>, name: &[u8]) -> Result<()> {
     let Some(Parent { dir, name, trailing_slash }) = walk.parent(name)? else { return Err(Errno::EEXIST) };
     if matches!(&name[..], b"." | b"..") {
@@ -98,11 +107,13 @@ pub fn link(old: &Path, walk: &Walk<'_>, name: &[u8]) -> Result<()> {
     if trailing_slash {
         return Err(Errno::ENOENT);
     }
+    dir.require_writable()?;
     let meta = old.metadata();
     // A file without a name (O_TMPFILE) is in no mount; its device tells where it belongs.
     if meta.dev != dir.metadata().dev {
         return Err(Errno::EXDEV);
     }
+    may_link(&meta, walk.cred)?;
     may_create(&dir, walk.cred)?;
     if meta.kind == FileType::Directory {
         return Err(Errno::EPERM);
@@ -129,6 +140,7 @@ pub fn remove(walk: &Walk<'_>, name: &[u8], dir_wanted: bool) -> Result<()> {
         b".." => return Err(Errno::ENOTEMPTY),
         _ => {}
     }
+    dir.require_writable()?;
     let victim;
     let mut names = dir.dentry().lock();
     victim = dir.dentry().child(&mut names, &name)?;
@@ -187,6 +199,7 @@ pub fn rename(walk: &Walk<'_>, source: Option<Parent>, target: Option<Parent>, f
     if special(&source.name) || special(&target.name) {
         return Err(if special(&source.name) { Errno::EBUSY } else { taken });
     }
+    source.dir.require_writable()?;
     let cred = walk.cred;
     let (source_dir, target_dir) = (source.dir.dentry(), target.dir.dentry());
     let same_dir = Arc::ptr_eq(source_dir, target_dir);
@@ -208,6 +221,7 @@ pub fn rename(walk: &Walk<'_>, source: Option<Parent>, target: Option<Parent>, f
     let exchange = flags.contains(RenameFlags::EXCHANGE);
     match replaced {
         Some(_) if flags.contains(RenameFlags::NOREPLACE) => return Err(Errno::EEXIST),
+        Some(other) if exchange && target.trailing_slash && other.kind() != FileType::Directory => return Err(Errno::ENOTDIR),
         None if exchange => return Err(Errno::ENOENT),
         _ => {}
     }

@@ -93,7 +93,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("fs/pipe-user-pages-soft", "16384\n"),
         ("fs/overflowuid", "65534\n"),
         ("fs/overflowgid", "65534\n"),
-        ("fs/protected_hardlinks", "0\n"),
+        ("fs/protected_hardlinks", "1\n"),
         ("fs/protected_symlinks", "0\n"),
         ("kernel/pty/max", "4096\n"),
         ("fs/lease-break-time", "45\n"),
