@@ -23,7 +23,10 @@ fn list(task: &Task, fd: i32, buf: usize, size: usize, layout: Layout) -> SysRes
     let file = task.files().get_io(fd)?;
     let size = size.min(MAX);
     let mut out: Vec<u8> = Vec::with_capacity(size.min(4096));
+    // Where each entry ends, and where the list goes on behind it.
+    let mut ends = Vec::new();
     let mut too_small = false;
+    let before = file.with_offset(|position| *position);
     file.readdir(&mut |entry| {
         // A NUL and the type.
         let len = (HEADER + entry.name.len() + 2).next_multiple_of(8);
@@ -43,13 +46,21 @@ fn list(task: &Task, fd: i32, buf: usize, size: usize, layout: Layout) -> SysRes
         if layout == Layout::Old {
             out[end - 1] = entry.kind.dirent_type();
         }
+        ends.push((end, entry.next));
         true
     })?;
     if too_small {
         return Err(Errno::EINVAL);
     }
-    uaccess::write_bytes(buf, &out)?;
-    Ok(out.len())
+    let written = uaccess::write_some(buf, &out);
+    if written == out.len() {
+        return Ok(written);
+    }
+    // Entries that could not be delivered come again.
+    let whole = ends.iter().rev().find(|(end, _)| *end <= written);
+    let (delivered, next) = whole.map_or((0, before), |&(end, next)| (end, next));
+    file.with_offset(|position| *position = next);
+    if delivered > 0 { Ok(delivered) } else { Err(Errno::EFAULT) }
 }
 
 /// `getdents64(2)`

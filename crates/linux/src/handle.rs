@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::path::lookup_at;
 use crate::uaccess::UserPtr;
-use crate::{SysResult, Task};
+use crate::{SysResult, Task, uaccess};
 
 /// `struct file_handle` up to its bytes.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -64,21 +64,23 @@ pub fn sys_open_by_handle_at(task: &Task, dirfd: i32, handle: UserPtr<Header>, f
     if !task.cred().capable(sys::CAP_DAC_READ_SEARCH) {
         return Err(Errno::EPERM);
     }
-    let mount = match dirfd {
-        sys::AT_FDCWD => task.fs().cwd().mount().clone(),
-        fd => task.files().get(fd)?.path().mount().clone(),
-    };
     let header = handle.read()?;
     if header.bytes == 0 || header.bytes > MAX_BYTES {
         return Err(Errno::EINVAL);
     }
-    if header.bytes != BYTES || header.kind != KIND {
-        return Err(Errno::ESTALE);
-    }
-    let [generation, low, high] = body(handle).read()?;
+    let mut bytes = [0; MAX_BYTES as usize];
+    let bytes = &mut bytes[..header.bytes as usize];
+    uaccess::read_bytes(body(handle).addr(), bytes)?;
+    let mount = match dirfd {
+        sys::AT_FDCWD => task.fs().cwd().mount().clone(),
+        fd => task.file_io(fd)?.path().mount().clone(),
+    };
+    // As Linux' `tmpfs` has it: of a longer one the beginning counts, of any kind.
+    let (body, _) = Body::read_from_prefix(bytes).map_err(|_| Errno::ESTALE)?;
+    let [generation, low, high] = body;
     let number = u64::from(high) << 32 | u64::from(low);
     let path = mount.by_handle(number).filter(|_| generation == 0).ok_or(Errno::ESTALE)?;
-    let flags = OpenFlags::from_bits_truncate(flags);
+    let flags = OpenFlags::from_bits_truncate(flags).checked()?;
     let file = ops::open_path(path, flags, &task.fs_cred(), false)?;
     task.files().install(file, flags.contains(OpenFlags::CLOEXEC))
 }
