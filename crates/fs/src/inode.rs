@@ -7,7 +7,21 @@ use abi::errno::Errno;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
+use task::Once;
 use vm::Page;
+
+static KEEPS_SET_IDS: Once<fn() -> bool> = Once::new();
+
+/// Installs what tells whether the set-id bits of a file stay when the caller writes to it (`CAP_FSETID`). Before that they do not. Only the
+/// first call counts.
+pub fn set_keeps_set_ids(hook: fn() -> bool) {
+    KEEPS_SET_IDS.call_once(|| hook);
+}
+
+/// Whether the set-id bits of files that the caller writes to stay.
+pub(crate) fn keeps_set_ids() -> bool {
+    KEEPS_SET_IDS.get().is_some_and(|hook| hook())
+}
 
 /// A file that is to be made in a directory.
 #[derive(Clone, Debug)]

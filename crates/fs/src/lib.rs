@@ -48,7 +48,7 @@ pub use dcache::start as start_name_cache;
 pub use dentry::{Dentry, Path};
 pub use file::{File, FileOps, Whence};
 pub use flags::OpenFlags;
-pub use inode::{DirEntry, Inode, Link, NewInode, NewKind, RenameFlags};
+pub use inode::{DirEntry, Inode, Link, NewInode, NewKind, RenameFlags, set_keeps_set_ids};
 pub use opening::seek_position;
 pub use path::FsContext;
 pub use tables::census;

@@ -9,7 +9,7 @@ use linux_raw_sys::general as sys;
 
 pub use crate::credentials::{Credentials, Ids};
 use crate::uaccess::UserPtr;
-use crate::{SysResult, Task};
+use crate::{SysResult, Task, current_task};
 
 /// The most supplementary groups.
 const MAX_GROUPS: usize = 65_536;
@@ -25,6 +25,11 @@ impl From<Arc<Credentials>> for Identity {
     fn from(all: Arc<Credentials>) -> Self {
         Self { files: Arc::new(all.for_files()), all }
     }
+}
+
+/// Whether the set-id bits of files that the calling thread writes to stay.
+pub(crate) fn keeps_set_ids() -> bool {
+    current_task().is_some_and(|task| task.fs_cred().has(sys::CAP_FSETID))
 }
 
 fn change_user(task: &Task, change: impl FnOnce(Ids, bool) -> Result<Ids, Errno>) -> SysResult {

@@ -50,6 +50,7 @@ pub fn init(hooks: Hooks) {
     klog::init();
     user::set_fault_handler(run::kernel_fault);
     fs::tty::set_job_control(Arc::new(Jobs));
+    fs::set_keeps_set_ids(crate::cred::keeps_set_ids);
     fs::sigio::set_sender(Arc::new(crate::sigio::Signals));
     net::set_identity(crate::socket::identity, crate::socket::groups);
     net::netlink::set_accounts(crate::accounts::taskstats);

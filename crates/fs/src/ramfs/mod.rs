@@ -10,6 +10,7 @@ mod pages;
 
 pub use options::Options;
 
+use crate::inode::keeps_set_ids;
 use crate::mount::{FileSystem, new_anonymous_device};
 use crate::pipe::Pipe;
 use crate::{DeviceId, FileType, Inode, NewInode, NewKind, Path, Result, StatFs, Timestamp, Writers, xattr};
@@ -329,7 +330,7 @@ impl RamInode {
         attr.ctime = Timestamp::now();
     }
 
-    /// After a change of the contents. A write takes set-id bits and capabilities away.
+    /// After a change of the contents. A write takes set-id bits, unless the writer keeps them, and capabilities away.
     fn modified(&self) {
         let now = Timestamp::now();
         let mut attr = self.attr.lock();
@@ -338,7 +339,7 @@ impl RamInode {
         if !attr.xattrs.is_empty() {
             attr.xattrs.remove(xattr::CAPABILITY);
         }
-        if attr.mode & (S_ISUID | S_ISGID) != 0 {
+        if attr.mode & (S_ISUID | S_ISGID) != 0 && !keeps_set_ids() {
             attr.mode &= !S_ISUID;
             if attr.mode & 0o010 != 0 {
                 attr.mode &= !S_ISGID;
