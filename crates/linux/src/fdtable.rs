@@ -199,6 +199,8 @@ pub struct FdTable {
     files: Files,
     /// Held while a number and its place in `files` change.
     numbers: Mutex<Numbers>,
+    /// How many numbers are taken.
+    count: AtomicUsize,
     limit: AtomicUsize,
     /// How many threads have this table.
     users: AtomicUsize,
@@ -219,6 +221,7 @@ impl FdTable {
             _counted: census::FdTable::default(),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             files: Files::new(),
+            count: AtomicUsize::new(numbers.taken.iter().count()),
             numbers: Mutex::new(numbers),
             limit: AtomicUsize::new(limit),
             users: AtomicUsize::new(0),
@@ -293,6 +296,22 @@ impl FdTable {
         self.install_lowest(file, cloexec, 0)
     }
 
+    /// Whether there is a number for one more open file, if nobody else takes it: what could not be undone is not done without.
+    ///
+    /// # Errors
+    /// `EMFILE`.
+    #[inline]
+    pub(crate) fn check_room(&self) -> Result<(), Errno> {
+        if self.count.load(Ordering::Relaxed) < self.limit() { Ok(()) } else { self.look_for_room() }
+    }
+
+    /// As [`Self::check_room`], where some numbers may be beyond the limit.
+    #[cold]
+    fn look_for_room(&self) -> Result<(), Errno> {
+        let numbers = self.numbers.lock();
+        if numbers.taken.lowest_free(numbers.lowest_free) < self.limit() { Ok(()) } else { Err(Errno::EMFILE) }
+    }
+
     /// The two numbers that the next two open files will have, if nobody else opens one.
     ///
     /// # Errors
@@ -322,6 +341,7 @@ impl FdTable {
         let mut numbers = self.numbers.lock();
         let fd = numbers.take_lowest(least, limit, cloexec);
         if let Ok(fd) = fd {
+            self.count.fetch_add(1, Ordering::Relaxed);
             self.files.make_place(fd).swap(Some(file));
         } else {
             // The file is dropped after the lock.
@@ -342,6 +362,7 @@ impl FdTable {
         let mut numbers = self.numbers.lock();
         numbers.take(index, cloexec);
         let old = self.files.make_place(index).swap(Some(file));
+        self.count.fetch_add(usize::from(old.is_none()), Ordering::Relaxed);
         drop(numbers);
         if let Some(old) = old {
             self.closed(&old);
@@ -372,6 +393,7 @@ impl FdTable {
 
     fn take_out(&self, numbers: &mut Numbers, fd: usize) -> Option<Arc<File>> {
         numbers.free(fd);
+        self.count.fetch_sub(1, Ordering::Relaxed);
         self.files.place(fd)?.swap(None)
     }
 

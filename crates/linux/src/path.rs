@@ -113,11 +113,17 @@ fn masked(task: &Task, mode: u32) -> u32 {
     mode & 0o7777 & !task.fs().umask()
 }
 
+/// Whether something may be opened: by who has a number left for it, which is asked before the walk of any name.
+fn may_open(task: &Task, name: &[u8]) -> Result<(), Errno> {
+    if name.is_empty() { Err(Errno::ENOENT) } else { task.check_room() }
+}
+
 /// `openat(2)`
 pub fn sys_openat(task: &Task, dirfd: i32, name: usize, flags: u32, mode: u32) -> SysResult {
     let flags = OpenFlags::from_bits_truncate(flags).checked()?;
     let mut buffer = Name::new();
     let name = buffer.read(name)?;
+    may_open(task, name)?;
     let cred = task.fs_cred();
     let mut walk = task.walk(&cred);
     start_at(task, &mut walk, dirfd, name)?;
@@ -173,6 +179,7 @@ pub fn sys_openat2(task: &Task, dirfd: i32, name: usize, how: UserPtr<OpenHow>, 
     }
     let mut buffer = Name::new();
     let name = buffer.read(name)?;
+    may_open(task, name)?;
     let cred = task.fs_cred();
     let mut walk = if resolve.contains(Resolve::IN_ROOT) {
         // An absolute name begins at the directory, too.

@@ -381,6 +381,15 @@ impl Task {
         self.with_files(|files| files.install(file, cloexec))
     }
 
+    /// Whether there is a descriptor's number left for one more open file.
+    ///
+    /// # Errors
+    /// `EMFILE`.
+    #[inline]
+    pub(crate) fn check_room(&self) -> Result<(), Errno> {
+        self.with_files(|files| files.check_room())
+    }
+
     /// Frees a descriptor's number.
     ///
     /// # Errors
