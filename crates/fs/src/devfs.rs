@@ -228,6 +228,11 @@ impl FileOps for MemoryDriver {
         true
     }
 
+    /// As on Linux 6.1.
+    fn can_be_spliced(&self) -> bool {
+        self.kind == MemoryDevice::Random
+    }
+
     fn backing(&self, _: &File) -> Result<Arc<dyn vm::Backing>> {
         match self.kind {
             MemoryDevice::Zero => Ok(Arc::new(vm::SharedMemory::default())),

@@ -74,6 +74,10 @@ impl FileOps for EventFd {
         size_of::<u64>()
     }
 
+    fn keeps_undelivered(&self) -> bool {
+        false
+    }
+
     fn most_written(&self) -> usize {
         size_of::<u64>()
     }

@@ -111,6 +111,16 @@ pub trait FileOps: Any + Send + Sync {
         0
     }
 
+    /// Whether `splice(2)` and `sendfile(2)` may read it.
+    fn can_be_spliced(&self) -> bool {
+        true
+    }
+
+    /// Whether what is read stays where the program cannot take it. A counter is taken before that is known.
+    fn keeps_undelivered(&self) -> bool {
+        true
+    }
+
     /// How much of what is written it looks at: what comes behind need not even be there.
     fn most_written(&self) -> usize {
         usize::MAX
@@ -289,6 +299,11 @@ impl File {
     pub fn set_flags(&self, flags: OpenFlags) {
         let keep = self.flags() - OpenFlags::SETTABLE;
         self.flags.store((keep | (flags & OpenFlags::SETTABLE)).bits(), Ordering::Relaxed);
+    }
+
+    /// Adds flags to those that `fcntl(F_GETFL)` shows, also such as only concern the call that opens: a message queue shows them.
+    pub fn remember(&self, flags: OpenFlags) {
+        self.flags.fetch_or(flags.bits(), Ordering::Relaxed);
     }
 
     /// Whether a call returns `EAGAIN` instead of blocking.

@@ -122,6 +122,9 @@ pub(crate) fn pieces(
 /// Makes sure that the program can write at `addr` what is taken out of a file: it would be lost. While there is nothing to take, the file
 /// answers for itself (`EAGAIN`, the end, a wait).
 fn probe(file: &File, addr: usize) -> Result<(), Errno> {
+    if !file.ops().keeps_undelivered() {
+        return Ok(());
+    }
     uaccess::probe_write(addr).or_else(|error| if file.poll(None).intersects(Events::READABLE) { Err(error) } else { Ok(()) })
 }
 
@@ -513,11 +516,12 @@ pub fn sys_pwritev(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: 
 /// The flags of `preadv2(2)` and `pwritev2(2)` that change nothing for files in memory.
 const HARMLESS_RWF: u32 = sys::RWF_HIPRI | sys::RWF_DSYNC | sys::RWF_SYNC;
 
-/// Checks the flags of a call that has something to transfer. `RWF_NOWAIT` is for files that never wait: as on Linux, pipes and terminals do
-/// not know it.
+/// Checks the flags of a call that has something to transfer. `RWF_NOWAIT` is known to devices that never wait; as on Linux 6.1 neither to
+/// pipes and terminals nor to files in memory.
 fn check_rwf(file: &File, flags: u32) -> Result<(), Errno> {
     let known = HARMLESS_RWF | sys::RWF_NOWAIT | sys::RWF_APPEND;
-    if flags & !known != 0 || (flags & sys::RWF_NOWAIT != 0 && file.ops().pollable()) {
+    let knows_nowait = || file.inode().kind() == FileType::Char && !file.ops().pollable();
+    if flags & !known != 0 || (flags & sys::RWF_NOWAIT != 0 && !knows_nowait()) {
         return Err(Errno::EOPNOTSUPP);
     }
     Ok(())

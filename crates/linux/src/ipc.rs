@@ -71,8 +71,16 @@ impl Owner {
     /// # Errors
     /// `EPERM`.
     pub(crate) fn check_owner(&self, cred: &Credentials) -> Result<(), Errno> {
+        if cred.privileged() { Ok(()) } else { self.check_created(cred) }
+    }
+
+    /// Whether somebody owns the object or has made it.
+    ///
+    /// # Errors
+    /// `EPERM`.
+    pub(crate) fn check_created(&self, cred: &Credentials) -> Result<(), Errno> {
         let user = cred.user.effective;
-        if user == self.uid || user == self.creator_uid || cred.privileged() { Ok(()) } else { Err(Errno::EPERM) }
+        if user == self.uid || user == self.creator_uid { Ok(()) } else { Err(Errno::EPERM) }
     }
 
     /// Takes over what `IPC_SET` sets.

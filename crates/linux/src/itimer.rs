@@ -13,6 +13,7 @@ use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::limits::SIGPENDING;
 use crate::process::Process;
 use crate::siginfo::{COUNT, SigInfo};
 use crate::time::{CpuClock, NS_PER_SEC, TimeSpec, TimeVal};
@@ -34,12 +35,12 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// A number for one more timer.
+    /// A number for one more timer of `most`.
     ///
     /// # Errors
     /// `EAGAIN` if there are too many.
-    fn take_number(&mut self) -> Result<i32, Errno> {
-        if self.created.len() >= MAX_TIMERS {
+    fn take_number(&mut self, most: usize) -> Result<i32, Errno> {
+        if self.created.len() >= most.min(MAX_TIMERS) {
             return Err(Errno::EAGAIN);
         }
         loop {
@@ -167,6 +168,9 @@ impl Timer {
         if let Some(deadline_ns) = deadline_ns {
             self.pause_ns.store(0, Ordering::Relaxed);
             *setting = Setting { ticket: self.alarm(deadline_ns, now), deadline_ns, interval_ns, by_wall_clock: false };
+        } else if matches!(self.notify, Notify::Count(_)) {
+            // That of a descriptor is remembered even if it does not run.
+            setting.interval_ns = interval_ns;
         }
         (left, old.interval_ns)
     }
@@ -184,6 +188,19 @@ impl Timer {
             BY_WALL_CLOCK.lock().insert(self.address(), self.me.clone());
         }
         Ok(before)
+    }
+
+    /// Fires now if it was set to a time that is past, rather than a moment later.
+    pub(crate) fn fire_if_due(&self) {
+        let is_due = |setting: &Setting| matches!(self.clock, Clock::Time) && setting.deadline_ns <= now_ns();
+        let ticket = {
+            let setting = self.setting.lock();
+            setting.ticket.filter(|_| is_due(&setting))
+        };
+        if let Some(ticket) = ticket {
+            timers::cancel(ticket);
+            self.fire();
+        }
     }
 
     fn address(&self) -> usize {
@@ -480,7 +497,9 @@ pub fn sys_timer_create(task: &Task, clock: i32, event: UserPtr<SigEvent>, id: U
     let event = event.read_optional()?;
     check_timer_clock(clock)?;
     let process = task.process();
-    let number = process.timers.lock().take_number()?;
+    // Room for the signal of each is set aside.
+    let most = usize::try_from(process.limits.lock()[SIGPENDING][0]).unwrap_or(usize::MAX);
+    let number = process.timers.lock().take_number(most)?;
     let notify = match event {
         None => Notify::Signal { signo: sys::SIGALRM as i32, id: number, value: number as u64, tid: None },
         Some(event) => match event.notify {
@@ -535,6 +554,7 @@ pub fn sys_timer_settime(task: &Task, id: i32, flags: u32, new: UserPtr<ITimerSp
     let new = new.read()?;
     let timer = created(task, id)?;
     let before = timer.set_to(&hold(), &new, flags & sys::TIMER_ABSTIME != 0)?;
+    timer.fire_if_due();
     old.write_optional(&ITimerSpec::from_ns(before))?;
     Ok(0)
 }

@@ -242,6 +242,7 @@ fn make(task: &Task, mode: u32, attributes: Option<Attributes>) -> Result<Arc<Qu
 pub fn sys_mq_open(task: &Task, name: usize, flags: u32, mode: u32, attributes: UserPtr<Attributes>) -> SysResult {
     let attributes = attributes.read_optional()?;
     let name = read_name(name)?;
+    task.check_room()?;
     let flags = OpenFlags::from_bits_retain(flags);
     let queue = {
         let ipc = task.ipc();
@@ -264,6 +265,7 @@ pub fn sys_mq_open(task: &Task, name: usize, flags: u32, mode: u32, attributes: 
     let keep = flags - OpenFlags::from_bits_retain(sys::O_CREAT | sys::O_EXCL | sys::O_NOCTTY | sys::O_TRUNC);
     let shown = format!("/{}", String::from_utf8_lossy(&name));
     let file = File::new(Path::unnamed(queue.clone(), &shown), Arc::new(Descriptor(queue)), keep);
+    file.remember(keep & OpenFlags::CLOEXEC);
     task.files().install(file, true)
 }
 
@@ -276,7 +278,7 @@ pub fn sys_mq_unlink(task: &Task, name: usize) -> SysResult {
     let cred = task.fs_cred();
     if !cred.owns(&queue.metadata.lock()) {
         // The directory of all queues is sticky.
-        return Err(Errno::EACCES);
+        return Err(Errno::EPERM);
     }
     let queue = queues.remove(&name);
     drop(queues);

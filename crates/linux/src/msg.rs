@@ -31,8 +31,6 @@ const MSG_STAT_ANY: u32 = 13;
 pub(crate) const MAX_QUEUES: usize = 1024;
 pub(crate) const MAX_MESSAGE: usize = 8192;
 pub(crate) const MAX_BYTES: u64 = 16_384;
-/// What `CAP_SYS_RESOURCE` may allow a queue.
-const MOST_BYTES: u64 = 1 << 20;
 
 /// Linux' `struct msqid64_ds`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -315,9 +313,6 @@ pub fn sys_msgctl(task: &Task, id: i32, command: u32, arg: UserPtr<QueueInfo>) -
                 state.info.owner.check_owner(&cred)?;
                 if new.limit > MAX_BYTES && !cred.capable(linux_raw_sys::general::CAP_SYS_RESOURCE) {
                     return Err(Errno::EPERM);
-                }
-                if new.limit > MOST_BYTES {
-                    return Err(Errno::EINVAL);
                 }
                 state.info.owner.set(&new.owner)?;
                 (state.info.limit, state.info.changed) = (new.limit, ipc::now());

@@ -119,7 +119,8 @@ fn do_select(task: &Task, count: i32, sets: [usize; 3], deadline: Option<u64>) -
     let mut bits = [const { Vec::new() }; 3];
     for (words_of, &addr) in bits.iter_mut().zip(&sets) {
         words_of.resize(words, 0u64);
-        if addr != 0 {
+        // Of no descriptors nothing is read or written, wherever that is.
+        if addr != 0 && words > 0 {
             uaccess::read_bytes(addr, words_of.as_mut_slice().as_mut_bytes())?;
         }
     }
@@ -145,7 +146,7 @@ fn do_select(task: &Task, count: i32, sets: [usize; 3], deadline: Option<u64>) -
                 ready += 1;
             }
         }
-        if addr != 0 {
+        if addr != 0 && words > 0 {
             uaccess::write_bytes(addr, set.as_slice().as_bytes())?;
         }
     }

@@ -350,7 +350,12 @@ pub fn sys_shmctl(task: &Task, id: i32, command: u32, to: UserPtr<SegmentInfo>) 
         }
         IPC_RMID => {
             owns()?;
-            segment.info.lock().owner.mode |= SHM_DEST;
+            {
+                // Nobody finds it by its key any more.
+                let owner = &mut segment.info.lock().owner;
+                owner.mode |= SHM_DEST;
+                owner.key = IPC_PRIVATE;
+            }
             let ipc = task.ipc();
             if let Some(entry) = ipc.segments.0.lock().get_mut(id) {
                 *entry = Entry::Removed(Arc::downgrade(&segment));
@@ -358,7 +363,16 @@ pub fn sys_shmctl(task: &Task, id: i32, command: u32, to: UserPtr<SegmentInfo>) 
         }
         // Nothing is ever swapped.
         SHM_LOCK | SHM_UNLOCK => {
-            owns()?;
+            let limit = crate::mm::lock_limit(task);
+            if !cred.capable(linux_raw_sys::general::CAP_IPC_LOCK) {
+                segment.info.lock().owner.check_created(&cred)?;
+                if command == SHM_LOCK && limit == 0 {
+                    return Err(Errno::EPERM);
+                }
+            }
+            if command == SHM_LOCK && segment.size.div_ceil(PAGE_SIZE) > limit / PAGE_SIZE {
+                return Err(Errno::ENOMEM);
+            }
             let mut info = segment.info.lock();
             info.owner.mode = info.owner.mode & !SHM_LOCKED | if command == SHM_LOCK { SHM_LOCKED } else { 0 };
         }

@@ -190,6 +190,9 @@ pub fn sys_splice(
         }
         (None, Some(target)) => {
             check_spliceable(&from, in_offset)?;
+            if !from.ops().can_be_spliced() {
+                return Err(Errno::EINVAL);
+            }
             with_user_offset(in_offset, |at| file_to_pipe(&from, at, target, len, nonblocking(&to)))
         }
         (None, None) => Err(Errno::EINVAL),
@@ -276,7 +279,11 @@ fn send(task: &Task, in_fd: i32, out_fd: i32, at: Option<&mut u64>, len: usize) 
         return Err(Errno::EBADF);
     }
     let pipe = to.ops_as::<PipeEnd>();
-    if !gives_pages(&from) || (pipe.is_none() && !seekable(&from)) || to.flags().contains(OpenFlags::APPEND) {
+    if !gives_pages(&from)
+        || !from.ops().can_be_spliced()
+        || (pipe.is_none() && !seekable(&from))
+        || to.flags().contains(OpenFlags::APPEND)
+    {
         return Err(Errno::EINVAL);
     }
     match pipe {

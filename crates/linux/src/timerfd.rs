@@ -73,6 +73,10 @@ impl FileOps for TimerFd {
         size_of::<u64>()
     }
 
+    fn keeps_undelivered(&self) -> bool {
+        false
+    }
+
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
             table.watch(&self.expirations.readable);
@@ -131,6 +135,7 @@ pub fn sys_timerfd_settime(task: &Task, fd: i32, flags: u32, new: UserPtr<ITimer
     expirations.cancellable.store(flags == sys::TFD_TIMER_ABSTIME | sys::TFD_TIMER_CANCEL_ON_SET, Ordering::Release);
     timer.timer.set_to(&still, &new, flags & sys::TFD_TIMER_ABSTIME != 0)?;
     drop(still);
+    timer.timer.fire_if_due();
     old.write_optional(&ITimerSpec::from_ns(before))?;
     if expirations.take_cancelled() { Err(Errno::ECANCELED) } else { Ok(0) }
 }
