@@ -42,7 +42,9 @@ pub fn pid(people: &impl People, pid: i64) -> i64 {
 pub fn structure(bytes: &mut [u8], structure: &Structure, people: &impl People) {
     for element in bytes.chunks_mut(structure.size.max(1)) {
         for field in &structure.fields {
-            let Some(part) = element.get_mut(field.offset..field.offset + field.width) else { continue };
+            // Of memory that ends within the structure there may be a part of the field.
+            let end = (field.offset + field.width).min(element.len());
+            let Some(part) = element.get_mut(field.offset..end).filter(|part| !part.is_empty()) else { continue };
             match field.compare {
                 Compare::Exact => {}
                 Compare::Ignored => part.fill(0),

@@ -197,8 +197,12 @@ impl Run {
             if state == shared::DONE || self.waiting(step.actor).is_some() {
                 continue;
             }
+            // Looked at before the turn: the step may be over, and have ended a wait, at once.
+            let before: Vec<_> = (0..program.actors.len()).filter_map(|actor| self.waiting(actor)).collect();
             self.turn(step.actor, index as u32 + 1);
             self.settle(index);
+            let ended = before.into_iter().filter(|&late| shared.steps[late].done.load(SeqCst) == 1 && late != index);
+            self.late.extend(ended.map(|late| (late, index)));
             if self.waiting(step.actor) == Some(index) {
                 self.waited[index] = true;
             }
@@ -271,22 +275,16 @@ impl Run {
 
     /// Waits until every actor is idle, has ended, or waits for others.
     fn settle(&mut self, during: usize) {
-        let before: Vec<_> = (0..self.stage.program.actors.len()).map(|actor| self.waiting(actor)).collect();
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
             let event = self.stage.shared.event.load(SeqCst);
             if self.ended.is_none() {
                 self.ended = sys::reap(self.leader, false).map(|(_, status)| status);
             }
-            if (0..before.len()).all(|actor| self.at_rest(actor, during)) {
+            if (0..self.stage.program.actors.len()).all(|actor| self.at_rest(actor, during)) {
                 break;
             }
             sys::futex_wait(&self.stage.shared.event, event, Some(1));
-        }
-        for step in before.into_iter().flatten() {
-            if self.stage.shared.steps[step].done.load(SeqCst) == 1 && during != usize::MAX && during != step {
-                self.late.push((step, during));
-            }
         }
     }
 
