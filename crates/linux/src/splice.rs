@@ -152,6 +152,12 @@ fn check_access((from, to): (&File, &File)) -> Result<(), Errno> {
     if from.flags().readable() && to.flags().writable() { Ok(()) } else { Err(Errno::EBADF) }
 }
 
+/// Refuses a transfer from an offset, or the opening's position, to behind the end of all files.
+fn check_end(file: &File, offset: UserPtr<u64>, len: usize) -> Result<(), Errno> {
+    let end = start(file, offset)?.checked_add(len as u64);
+    if end.is_some_and(|end| i64::try_from(end).is_ok()) { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
 /// `splice(2)`
 pub fn sys_splice(
     task: &Task,
@@ -168,7 +174,7 @@ pub fn sys_splice(
     }
     known_flags(flags)?;
     let (from, to) = ends(task, in_fd, out_fd)?;
-    let len = len.min(MAX_TRANSFER);
+    let (asked, len) = (len, len.min(MAX_TRANSFER));
     let nonblocking = |pipe: &File| flags & SPLICE_F_NONBLOCK != 0 || pipe.nonblocking();
     let (source, target) = (from.ops_as::<PipeEnd>(), to.ops_as::<PipeEnd>());
     if (source.is_some() && !in_offset.is_null()) || (target.is_some() && !out_offset.is_null()) {
@@ -186,6 +192,7 @@ pub fn sys_splice(
             if to.flags().contains(OpenFlags::APPEND) {
                 return Err(Errno::EINVAL);
             }
+            check_end(&to, out_offset, asked)?;
             with_user_offset(out_offset, |at| pipe_to_file(task, source, &to, at, len, nonblocking(&from)))
         }
         (None, Some(target)) => {
@@ -193,6 +200,7 @@ pub fn sys_splice(
             if !from.ops().can_be_spliced() {
                 return Err(Errno::EINVAL);
             }
+            check_end(&from, in_offset, len.min(target.capacity()))?;
             with_user_offset(in_offset, |at| file_to_pipe(&from, at, target, len, nonblocking(&to)))
         }
         (None, None) => Err(Errno::EINVAL),
