@@ -196,10 +196,11 @@ pub(crate) fn rename_task(task: &Task, pid: i32) {
     task.thread().set_numbers(pid.cast_unsigned(), pid.cast_unsigned());
 }
 
-/// How many processes and how many threads there are.
-pub(crate) fn counts() -> [u64; 2] {
+/// How many processes and how many threads there are, and how many children are listed with their parents.
+pub(crate) fn counts() -> [u64; 3] {
     let table = TABLE.lock();
-    [table.nodes.len() as u64, table.tasks.len() as u64]
+    let children: usize = table.nodes.values().map(|node| node.children.len()).sum();
+    [table.nodes.len() as u64, table.tasks.len() as u64, children as u64]
 }
 
 /// The process with this number, living or not waited for yet.

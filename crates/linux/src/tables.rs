@@ -4,9 +4,10 @@ use crate::{futex_pi, itimer, mqueue, process_table, timers};
 
 /// Calls `each` with the name and the number of what each table holds.
 pub fn census(each: &mut dyn FnMut(&'static str, u64)) {
-    let [processes, threads] = process_table::counts();
+    let [processes, threads, children] = process_table::counts();
     each("process_numbers", processes);
     each("thread_numbers", threads);
+    each("listed_children", children);
     let [waits, waiters] = futex::waiting();
     each("futex_waits", waits);
     each("futex_waiters", waiters);

@@ -9,7 +9,7 @@ use std::{ptr, slice};
 use anyhow::{Result, ensure};
 use libc::{MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED_NOREPLACE, MAP_PRIVATE, MAP_SHARED, PROT_READ, PROT_WRITE, c_int, c_void};
 
-use crate::calls::{call, is};
+use crate::calls::{call, fails, is};
 use crate::{Check, checked};
 
 pub const CHECKS: &[(&str, Check)] = &[
@@ -23,6 +23,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("mappings-twice", twice),
     ("mappings-barriers", barriers),
     ("mappings-of-code-can-move", of_code_can_move),
+    ("mappings-that-are-no-stack", of_no_stack),
     ("mappings-protection-up-to-a-hole", protection_up_to_a_hole),
 ];
 
@@ -344,6 +345,15 @@ fn protection_up_to_a_hole() -> Result<()> {
         ensure!(io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM));
     }
     Ok(())
+}
+
+/// A range that is to reach down to where a stack begins is one of a stack.
+fn of_no_stack() -> Result<()> {
+    let memory = call!(SYS_mmap, 0, 2 * PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1i32, 0) as usize;
+    let protect = |at: usize, len: usize| call!(SYS_mprotect, at, len, PROT_READ | libc::PROT_GROWSDOWN);
+    fails(protect(memory + PAGE, PAGE), libc::EINVAL, "memory that does not grow")?;
+    is(call!(SYS_munmap, memory, 2 * PAGE), 0, "munmap")?;
+    fails(protect(memory, 2 * PAGE), libc::ENOMEM, "nothing")
 }
 
 /// Code runs where it was moved to, from memory that may be written or not.

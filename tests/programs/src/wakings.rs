@@ -1,5 +1,6 @@
 //! Rare reasons to be woken: whoever waits is told by each of them, and what it waited with can be used afterwards.
 
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, Ordering};
 use std::thread;
 
@@ -22,7 +23,9 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("wakings-of-lock-waiters", of_lock_waiters),
     ("wakings-of-ring-of-locks", of_ring_of_locks),
     ("wakings-of-locks-that-touch", of_locks_that_touch),
+    ("wakings-by-datagrams", by_datagrams),
     ("wakings-of-parents", of_parents),
+    ("wakings-of-who-waits-for-a-vfork", of_who_waits_for_a_vfork),
     ("wakings-of-who-gets-orphans", of_who_gets_orphans),
 ];
 
@@ -291,6 +294,40 @@ fn by_the_other_end() -> Result<()> {
     })
 }
 
+/// Who reads or polls a socket without connections hears of what comes, and of an error.
+fn by_datagrams() -> Result<()> {
+    let to_itself = |ip: &str| -> Result<std::net::UdpSocket> {
+        let socket = std::net::UdpSocket::bind((ip, 0))?;
+        socket.connect(socket.local_addr()?)?;
+        Ok(socket)
+    };
+    let sockets = (to_itself("127.0.0.1")?, to_itself("::1")?);
+    let [near, far] = pair(libc::SOCK_DGRAM)?;
+    let nobody = std::net::UdpSocket::bind(("127.0.0.1", 0))?;
+    let (v4, v6, message) = (sockets.0.as_raw_fd(), sockets.1.as_raw_fd(), [0u8; 8]);
+    let length = message.len();
+    for (what, receives, sends) in [("UDP", v4, v4), ("UDP over IPv6", v6, v6), ("a pair", near.0, far.0)] {
+        let mut room = [0u8; 64];
+        let place = room.as_mut_ptr() as usize;
+        let (reads, polls) = (|| call!(SYS_recvfrom, receives, place, 64, 0, 0, 0), || poll_one(receives, libc::POLLIN));
+        beside([&reads], |waiting| {
+            is(call!(SYS_write, sends, message.as_ptr(), length), length as i64, what)?;
+            is(waiting[0].returned(), length as i64, what)
+        })?;
+        beside([&polls], |waiting| {
+            is(call!(SYS_write, sends, message.as_ptr(), length), length as i64, what)?;
+            is(waiting[0].returned(), libc::POLLIN.into(), what)
+        })?;
+    }
+    nobody.connect(("127.0.0.1", crate::inet::UNUSED_PORT))?;
+    let receives = nobody.as_raw_fd();
+    let reads = || call!(SYS_recvfrom, receives, 0, 0, 0, 0, 0);
+    beside([&reads], |waiting| {
+        is(call!(SYS_write, receives, message.as_ptr(), 1), 1, "to nobody")?;
+        fails(waiting[0].returned(), libc::ECONNREFUSED, "nobody is there")
+    })
+}
+
 fn by_shutdown() -> Result<()> {
     let mut byte = [0u8; 1];
     let place = byte.as_mut_ptr() as usize;
@@ -535,6 +572,35 @@ fn of_who_gets_orphans() -> Result<()> {
             let orphan = call!(SYS_wait4, -1i32, 0, 0, 0);
             ensure!(orphan > 0 && orphan != child, "wait4 for the orphan: {orphan}");
         }
+        Ok(())
+    })
+}
+
+/// A signal that comes while a parent waits for the child of vfork(2) waits, too, and is not lost.
+fn of_who_waits_for_a_vfork() -> Result<()> {
+    static HANDLED: AtomicI32 = AtomicI32::new(0);
+    extern "C" fn handler(_: i32) {
+        HANDLED.fetch_add(1, Ordering::SeqCst);
+    }
+    in_child(|| {
+        // SAFETY: a handler that adds to a number.
+        unsafe { libc::signal(libc::SIGUSR1, handler as *const () as libc::sighandler_t) };
+        let parent = call!(SYS_getpid);
+        // Without CLONE_VM: the child has memory of its own, and may do as it likes.
+        let child = call!(SYS_clone, libc::CLONE_VFORK | libc::SIGCHLD, 0, 0, 0, 0);
+        if child == 0 {
+            let mut bad = 0;
+            for _ in 0..3 {
+                bad |= call!(SYS_kill, parent, libc::SIGUSR1);
+                call!(SYS_sched_yield);
+            }
+            call!(SYS_exit_group, i32::from(bad != 0));
+        }
+        ensure!(child > 0, "clone: {child}");
+        ensure!(HANDLED.load(Ordering::SeqCst) > 0, "the signal is not handled");
+        let mut status = 0i32;
+        is(call!(SYS_wait4, child, &raw mut status, 0, 0), child, "wait4")?;
+        ensure!(status == 0, "the child ended with {status:x}");
         Ok(())
     })
 }
