@@ -16,6 +16,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("refusals-clones-of-files", clones),
     ("refusals-memory", memory),
     ("refusals-sockets", sockets),
+    ("refusals-of-sockets-without-connections", sockets_without_connections),
     ("refusals-addresses", addresses),
     ("refusals-clocks-and-processors", clocks),
     ("refusals-contexts", contexts),
@@ -175,6 +176,31 @@ fn sockets() -> Result<()> {
     is(call!(SYS_recvfrom, tcp.0, &raw mut one, 4, 0, 0, 0), 0, "recvfrom after that")?;
     let [local, _peer] = pair(libc::SOCK_STREAM)?;
     fails(call!(SYS_getsockopt, local.0, 6, 1, 1, 1), libc::EOPNOTSUPP, "getsockopt of a level there is not, into no memory")
+}
+
+fn sockets_without_connections() -> Result<()> {
+    let kinds = [
+        (libc::AF_NETLINK, libc::SOCK_RAW, 0, "netlink"),
+        (libc::AF_PACKET, libc::SOCK_RAW, 0, "packets"),
+        (libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP, "raw"),
+        (libc::AF_INET, libc::SOCK_DGRAM, 0, "UDP"),
+        (libc::AF_UNIX, libc::SOCK_DGRAM, 0, "local datagrams"),
+    ];
+    for (family, kind, protocol, what) in kinds {
+        let socket = Fd::new(call!(SYS_socket, family, kind, protocol), what)?;
+        fails(call!(SYS_listen, socket.0, 1), libc::EOPNOTSUPP, &format!("listen: {what}"))?;
+        fails(call!(SYS_accept, socket.0, 0, 0), libc::EOPNOTSUPP, &format!("accept: {what}"))?;
+        if family == libc::AF_PACKET {
+            let address = [libc::AF_PACKET as u16; 16];
+            fails(call!(SYS_connect, socket.0, address.as_ptr(), 20), libc::EOPNOTSUPP, &format!("connect: {what}"))?;
+        }
+        if family != libc::AF_UNIX {
+            let mut fds = [0i32; 2];
+            let pair = call!(SYS_socketpair, family, kind, protocol, fds.as_mut_ptr());
+            fails(pair, libc::EOPNOTSUPP, &format!("socketpair: {what}"))?;
+        }
+    }
+    Ok(())
 }
 
 /// Two connected TCP sockets.

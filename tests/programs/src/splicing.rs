@@ -9,11 +9,13 @@ use std::ptr::null_mut;
 use anyhow::{Result, ensure};
 
 use crate::Check;
+use crate::calls::{call, fails, is, pipe};
 use crate::files::Scratch;
 
 pub const CHECKS: &[(&str, Check)] = &[
     ("splicing-through-a-pipe", through_a_pipe),
     ("splicing-tee-leaves-what-it-copies", tee_leaves),
+    ("splicing-tee-does-not-wait", tee_does_not_wait),
     ("splicing-user-memory", user_memory),
     ("splicing-refuses-what-cannot-be", refuses),
     ("splicing-sendfile", sendfile),
@@ -211,5 +213,24 @@ fn flags_of_one_transfer() -> Result<()> {
     // SAFETY: one valid buffer.
     let unknown = bytes(unsafe { libc::preadv2(file.as_raw_fd(), &target, 1, 0, 1 << 20) });
     ensure!(errno(unknown) == Some(libc::EOPNOTSUPP), "an unknown flag is taken");
+    Ok(())
+}
+
+/// Which of the two pipes does not wait is the same: an empty one that is read and a full one that is written end the call.
+fn tee_does_not_wait() -> Result<()> {
+    for first in [true, false] {
+        let ([from, filler], [reader, to]) = (pipe(0)?, pipe(0)?);
+        let tee = || call!(SYS_tee, from.0, to.0, 100, 0);
+        let quick = if first { &from } else { &to };
+        is(call!(SYS_fcntl, quick.0, libc::F_SETFL, libc::O_NONBLOCK), 0, "fcntl")?;
+        fails(tee(), libc::EAGAIN, "tee from an empty pipe")?;
+        is(call!(SYS_write, filler.0, b"bytes".as_ptr(), 5), 5, "write")?;
+        is(tee(), 5, "tee")?;
+        let size = call!(SYS_fcntl, to.0, libc::F_GETPIPE_SZ);
+        let mut bytes = vec![0u8; size as usize];
+        is(call!(SYS_read, reader.0, bytes.as_mut_ptr(), 5), 5, "read")?;
+        is(call!(SYS_write, to.0, bytes.as_ptr(), size), size, "write")?;
+        fails(tee(), libc::EAGAIN, "tee into a full pipe")?;
+    }
     Ok(())
 }
