@@ -7,7 +7,9 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::{ptr, slice};
 
 use anyhow::{Result, ensure};
-use libc::{MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED_NOREPLACE, MAP_PRIVATE, MAP_SHARED, PROT_READ, PROT_WRITE, c_int, c_void};
+use libc::{
+    MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED_NOREPLACE, MAP_PRIVATE, MAP_SHARED, PROT_READ, PROT_WRITE, c_int, c_long, c_void,
+};
 
 use crate::calls::{call, fails, is};
 use crate::{Check, checked};
@@ -24,6 +26,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("mappings-barriers", barriers),
     ("mappings-of-code-can-move", of_code_can_move),
     ("mappings-that-are-no-stack", of_no_stack),
+    ("mappings-that-are-sealed", that_are_sealed),
     ("mappings-protection-up-to-a-hole", protection_up_to_a_hole),
 ];
 
@@ -372,4 +375,33 @@ fn of_code_can_move() -> Result<()> {
         is(call!(SYS_munmap, place, 2 * PAGE), 0, "munmap")?;
     }
     Ok(())
+}
+
+/// What is sealed (`mseal(2)`, Linux 6.10) stays as it is until the process ends, whole or not at all; it can be read and written.
+fn that_are_sealed() -> Result<()> {
+    const SYS_MSEAL: c_long = 462;
+    let seal = |at: usize, len: usize, flags: usize| crate::calls::make(SYS_MSEAL, &[at, len, flags]);
+    let (access, kind) = (PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
+    let start = call!(SYS_mmap, 0, 4 * PAGE, access, kind, -1i32, 0) as usize;
+    let sealed = start + PAGE;
+    if seal(sealed, PAGE, 0) == -i64::from(libc::ENOSYS) {
+        return Ok(());
+    }
+    fails(seal(sealed, PAGE, 1), libc::EINVAL, "mseal with a flag")?;
+    fails(seal(sealed + 1, PAGE, 0), libc::EINVAL, "mseal of no page")?;
+    is(seal(sealed, PAGE, 0), 0, "mseal again")?;
+    // By itself, and in the middle of a range of which the rest must stay, too.
+    for (at, len) in [(sealed, PAGE), (start, 4 * PAGE)] {
+        fails(call!(SYS_munmap, at, len), libc::EPERM, "munmap")?;
+        fails(call!(SYS_mprotect, at, len, PROT_READ), libc::EPERM, "mprotect")?;
+        fails(call!(SYS_mmap, at, len, access, kind | libc::MAP_FIXED, -1i32, 0), libc::EPERM, "mmap over it")?;
+    }
+    fails(call!(SYS_mremap, sealed, PAGE, 0, 0, 0), libc::EINVAL, "mremap to nothing")?;
+    fails(call!(SYS_mremap, sealed, PAGE, 2 * PAGE, libc::MREMAP_MAYMOVE, 0), libc::EPERM, "mremap")?;
+    for page in 0..4 {
+        // SAFETY: pages of this check's own, which are all there, as was just seen to.
+        unsafe { ((start + page * PAGE) as *mut u8).write_volatile(page as u8) };
+    }
+    is(call!(SYS_munmap, start, PAGE), 0, "munmap beside it")?;
+    fails(seal(start, 2 * PAGE, 0), libc::ENOMEM, "mseal of a hole")
 }

@@ -152,6 +152,8 @@ fn memory() -> Result<()> {
     fails(call!(SYS_mlock, anonymous, PAGE), libc::ENOMEM, "mlock of what may not be touched")?;
     is(call!(SYS_munlock, anonymous, PAGE), 0, "munlock")?;
     fails(call!(SYS_mprotect, anonymous, usize::MAX - PAGE, 1), libc::ENOMEM, "mprotect beyond all memory")?;
+    let flags = libc::MAP_SHARED_VALIDATE | libc::MAP_ANONYMOUS;
+    fails(call!(SYS_mmap, 0, PAGE, 1, flags, -1i32, 0), libc::EINVAL, "mmap of no file with flags to be known")?;
     fails(call!(SYS_mprotect, anonymous, PAGE, 0x100), libc::EINVAL, "mprotect with a bit there is not")
 }
 

@@ -384,7 +384,7 @@ impl Finder<'_> {
         for pair in block.stmts.windows(2) {
             // Stores that have nothing to do with each other may stand in any order.
             let (Some(first), Some(second)) = (stored(&pair[0]), stored(&pair[1])) else { continue };
-            let dependent = self.text(&pair[1]).contains(self.text(first)) || self.text(&pair[0]).contains(self.text(second));
+            let dependent = names(self.text(&pair[1]), self.text(first)) || names(self.text(&pair[0]), self.text(second));
             if dependent && !self.are_flags_of_one_set(&pair[0], &pair[1]) {
                 let range = at(&pair[0]).start..at(&pair[1]).end;
                 let text = format!("{} {}", self.text(&pair[1]), self.text(&pair[0]));
@@ -402,6 +402,12 @@ impl Finder<'_> {
         };
         flag(first).zip(flag(second)).is_some_and(|(first, second)| first != second)
     }
+}
+
+/// Whether a text has a place in it, and not only one whose name begins with the place's.
+fn names(text: &str, place: &str) -> bool {
+    let goes_on = |end: usize| text[end..].starts_with(|c: char| c.is_alphanumeric() || c == '_');
+    text.match_indices(place).any(|(at, _)| !goes_on(at + place.len()))
 }
 
 /// An expression without the parentheses around it.
