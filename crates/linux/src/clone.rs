@@ -127,6 +127,8 @@ fn new_process(task: &Task, request: &Request, pid: i32) -> Result<Arc<Process>,
         traced: old.is_traced(),
     };
     let process = Process::new(new);
+    // What its parent has in memory and others may not see it has, too.
+    process.dumpable.store(old.dumpable.load(Ordering::Relaxed), Ordering::Relaxed);
     itimer::watch_cpu_limit(&process);
     Ok(process)
 }

@@ -95,6 +95,9 @@ const TEXT_MAX: usize = 256;
 
 /// `fsconfig(2)`
 pub fn sys_fsconfig(task: &Task, fd: i32, command: u32, key: usize, value: usize, aux: i32) -> SysResult {
+    if fd < 0 {
+        return Err(Errno::EINVAL);
+    }
     let sound = match command {
         SET_FLAG => key != 0 && value == 0 && aux == 0,
         SET_STRING => key != 0 && value != 0 && aux == 0,
@@ -102,7 +105,7 @@ pub fn sys_fsconfig(task: &Task, fd: i32, command: u32, key: usize, value: usize
         CREATE | RECONFIGURE => key == 0 && value == 0 && aux == 0,
         _ => return Err(Errno::EOPNOTSUPP),
     };
-    if !sound || fd < 0 {
+    if !sound {
         return Err(Errno::EINVAL);
     }
     let file = task.file_io(fd)?;

@@ -205,12 +205,11 @@ pub fn sys_umount2(task: &Task, target: usize, flags: u32) -> SysResult {
 /// `pivot_root(2)`
 pub fn sys_pivot_root(task: &Task, new: usize, put: usize) -> SysResult {
     may_mount(task)?;
-    let new = lookup_at(task, sys::AT_FDCWD, new, 0)?;
-    let put = lookup_at(task, sys::AT_FDCWD, put, 0)?;
-    let directory = |path: &Path| path.dentry().kind() == FileType::Directory;
-    if !directory(&new) || !directory(&put) {
-        return Err(Errno::ENOTDIR);
-    }
+    let directory = |name| {
+        let path = lookup_at(task, sys::AT_FDCWD, name, 0)?;
+        if path.dentry().kind() == FileType::Directory { Ok(path) } else { Err(Errno::ENOTDIR) }
+    };
+    let (new, put) = (directory(new)?, directory(put)?);
     let fs = task.fs();
     let root = fs.root();
     mount::pivot(&fs.namespace(), &root, &new, &put)?;

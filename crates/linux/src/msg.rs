@@ -116,7 +116,7 @@ fn wait(queue: &WaitQueue, flags: u32, would_wait: Errno, mut attempt: impl FnMu
 /// `msgsnd(2)`
 pub fn sys_msgsnd(task: &Task, id: i32, from: usize, size: usize, flags: u32) -> SysResult {
     let kind = UserPtr::<i64>::new(from).read()?;
-    if kind < 1 || size > MAX_MESSAGE {
+    if id < 0 || kind < 1 || size > MAX_MESSAGE {
         return Err(Errno::EINVAL);
     }
     let mut bytes = vec![0; size];

@@ -177,8 +177,8 @@ pub fn sys_pselect6(
     timeout: UserPtr<TimeSpan>,
     mask: UserPtr<[u64; 2]>,
 ) -> SysResult {
-    let deadline = user_deadline(timeout, 1_000_000_000)?;
     let [mask, size] = if mask.is_null() { [0, 8] } else { mask.read()? };
+    let deadline = user_deadline(timeout, 1_000_000_000)?;
     let mask = UserPtr::<u64>::new(mask as usize);
     task.with_signal_mask(mask, size as usize, || {
         let result = restartable(do_select(task, count, [read, write, except], deadline));

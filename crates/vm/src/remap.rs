@@ -63,14 +63,20 @@ impl AddressSpace {
         };
         let mut state = self.change_both(&from, target.as_ref());
         let shrinks = target.is_none() && !how.keep && new_len <= old_len;
+        let cuts = target.is_some() && new_len < old_len;
         let locked = match state.areas.find(from.start) {
             // What is cut off may be more than one mapping, and holes.
-            Some((_, area)) if shrinks || area.end >= from.end => area.flags.contains(AreaFlags::LOCKED),
+            Some((_, area)) if shrinks || cuts || area.end >= from.end => area.flags.contains(AreaFlags::LOCKED),
             _ => return Err(Errno::EFAULT),
         };
         state.check_seals(&from)?;
         if let Some(target) = &target {
             state.check_seals(target)?;
+        }
+        if cuts {
+            // What is cut off goes first; the rest moves as it is.
+            self.clear(state, old + new_len..from.end, |_| ());
+            return self.mremap(old, new_len, new_len, how);
         }
         let grown = new_len.saturating_sub(old_len);
         if locked && grown > 0 && state.locked() + grown > how.lock_limit {

@@ -434,6 +434,10 @@ fn dumpable() -> Result<()> {
         refused(prctl(libc::PR_SET_DUMPABLE, 2, 0), libc::EINVAL, "setting 2")?;
         become_user(USER)?;
         ensure!(prctl(libc::PR_GET_DUMPABLE, 0, 0)? == 0, "who changed the user can be dumped");
+        in_child(|| {
+            ensure!(prctl(libc::PR_GET_DUMPABLE, 0, 0)? == 0, "a child of who changed the user can be dumped");
+            Ok(())
+        })?;
         let says = |path: &Path| -> Result<String> {
             let output = Command::new(path).args(["credentials-child", "dumpable"]).output()?;
             Ok(String::from_utf8(output.stdout)?)
