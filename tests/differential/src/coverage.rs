@@ -150,7 +150,7 @@ fn edges(call: &Call, at: usize) -> Vec<Edge> {
         Type::Path(_) => edges.push(Edge::Unusable),
         Type::Size => {
             edges.extend([Edge::Empty, Edge::Page, Edge::Long, Edge::Absurd]);
-            edges.extend((call.answer == Answer::Exact).then_some(Edge::Partly));
+            edges.extend(matches!(call.answer, Answer::Exact | Answer::Room).then_some(Edge::Partly));
         }
         Type::Count => edges.extend([Edge::Empty, Edge::Absurd]),
         _ => {}

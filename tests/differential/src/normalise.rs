@@ -24,6 +24,12 @@ pub fn is_steady(target: &Target) -> bool {
     !matches!(target, Target::Wait | Target::WaitMicroseconds)
 }
 
+/// Whether so many bytes taken in one call without a wait tell how large the kernel's buffers are: Linux counts its own memory against
+/// their sizes, and stops where that is used up.
+pub fn is_room(count: i64) -> bool {
+    count > 150_000
+}
+
 /// The token of a process that nobody of the program is.
 pub const STRANGER: i64 = 999;
 

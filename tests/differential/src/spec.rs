@@ -148,6 +148,8 @@ pub enum Answer {
     Address,
     /// A number that says nothing: only success is compared.
     Ignored,
+    /// A count; where it is large, it tells how much room the kernel's buffers have, and only that is compared ([`crate::normalise::is_room`]).
+    Room,
 }
 
 /// How a field that the kernel wrote is compared.
@@ -541,6 +543,7 @@ fn call(line: &str) -> Result<Call, String> {
         ["truth"] => Answer::Truth,
         ["address"] => Answer::Address,
         ["ignore"] => Answer::Ignored,
+        ["room"] => Answer::Room,
         _ => return Err(format!("`{answer}` is nothing that a call returns")),
     };
     let errors = errors.split_whitespace().map(|name| errno::number(name).ok_or_else(|| format!("{name} is no error")));

@@ -214,7 +214,8 @@ impl Pair {
         };
         let mut linux = prepared("linux", Kernel::Linux(image));
         // Skerry is a kernel without protection keys (docs/linux-abi.md): so is this one, then.
-        linux.append = "nopku".into();
+        // Nor does it have page tables of five levels, or keep its log from anybody, as Debian's kernel does.
+        linux.append = "nopku no5lvl sysctl.kernel.dmesg_restrict=0".into();
         let mut skerry = prepared("skerry", Kernel::Skerry);
         skerry.append = format!("supervisor_cpus={}", options.cpus);
         skerry.prepare()?;

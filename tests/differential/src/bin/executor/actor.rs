@@ -66,14 +66,19 @@ extern "C" fn nothing(_: i32) {}
 
 extern "C" fn note(signal: i32, information: *const i32, _: *const u8) {
     let at = SHARED.load(SeqCst) as *const Shared;
-    // SAFETY: the address was stored before any handler was set, and is mapped for good; the kernel passes a siginfo to handlers with or
-    // without SA_SIGINFO on x86-64 (arch/x86/kernel/signal.c sets rsi always).
+    // SAFETY: the address was stored before any handler was set, and is mapped for good; the kernel passes the address of a siginfo to
+    // handlers with or without SA_SIGINFO on x86-64 (arch/x86/kernel/signal.c sets rsi always).
     let (shared, information) = unsafe { (&*at, std::slice::from_raw_parts(information, 8)) };
+    // Without SA_SIGINFO there is what the stack held.
+    let mut action = [0u64; 4];
+    sys::call(libc::SYS_rt_sigaction, [signal as u64, 0, &raw mut action as u64, 8, 0, 0]);
+    let told = if action[1] & libc::SA_SIGINFO as u64 == 0 { [0; 3] } else { [information[2], information[4], information[6]] };
     let me = sys::thread_id();
     let step = shared.actors.iter().find(|actor| actor.thread.load(SeqCst) == me).map_or(0, |actor| actor.step.load(SeqCst));
     let mut mask = 0u64;
     sys::call(libc::SYS_rt_sigprocmask, [0, 0, &raw mut mask as u64, 8, 0, 0]);
-    shared.note(step, [signal, information[2], information[4], information[6]], mask);
+    let [code, sender, value] = told;
+    shared.note(step, [signal, code, sender, value], mask);
 }
 
 fn act(stage: Stage, me: usize) {

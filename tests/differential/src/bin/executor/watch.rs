@@ -78,6 +78,10 @@ fn enter(stage: Stage, directory: &std::path::Path) {
             sys::simple(libc::SYS_unshare, [namespace as u64, 0, 0]);
         }
     }
+    if surroundings.iter().any(|known| known == "uts") {
+        let name = c"differential";
+        sys::simple(libc::SYS_sethostname, [sys::address(name), name.count_bytes() as u64, 0]);
+    }
     sys::simple(libc::SYS_setpgid, [0; 3]);
     let null = sys::simple(libc::SYS_open, [sys::address(c"/dev/null"), libc::O_RDWR as u64, 0]);
     for fd in 0..3 {
@@ -197,12 +201,11 @@ impl Run {
             if state == shared::DONE || self.waiting(step.actor).is_some() {
                 continue;
             }
-            // Looked at before the turn: the step may be over, and have ended a wait, at once.
-            let before: Vec<_> = (0..program.actors.len()).filter_map(|actor| self.waiting(actor)).collect();
+            // Looked at first: whoever is let go may be quicker than this.
+            let before = self.waiters();
             self.turn(step.actor, index as u32 + 1);
             self.settle(index);
-            let ended = before.into_iter().filter(|&late| shared.steps[late].done.load(SeqCst) == 1 && late != index);
-            self.late.extend(ended.map(|late| (late, index)));
+            self.note_late(&before, index);
             if self.waiting(step.actor) == Some(index) {
                 self.waited[index] = true;
             }
@@ -273,15 +276,28 @@ impl Run {
         in_call.then(|| actor.step.load(SeqCst) as usize).filter(|_| alive(actor))
     }
 
+    /// The steps in which actors wait for others.
+    fn waiters(&self) -> Vec<usize> {
+        (0..self.stage.program.actors.len()).filter_map(|actor| self.waiting(actor)).collect()
+    }
+
+    /// Which of the steps that waited have ended during another one.
+    fn note_late(&mut self, before: &[usize], during: usize) {
+        let ended = before.iter().filter(|&&step| step != during && self.stage.shared.steps[step].done.load(SeqCst) == 1);
+        self.late.extend(ended.map(|&step| (step, during)));
+    }
+
     /// Waits until every actor is idle, has ended, or waits for others.
     fn settle(&mut self, during: usize) {
+        let actors = self.stage.program.actors.len();
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
             let event = self.stage.shared.event.load(SeqCst);
             if self.ended.is_none() {
                 self.ended = sys::reap(self.leader, false).map(|(_, status)| status);
             }
-            if (0..self.stage.program.actors.len()).all(|actor| self.at_rest(actor, during)) {
+            // Twice: who was looked at first may have been woken by who was looked at last, and is now seen as resting, too.
+            if (0..2).all(|_| (0..actors).all(|actor| self.at_rest(actor, during))) {
                 break;
             }
             sys::futex_wait(&self.stage.shared.event, event, Some(1));
@@ -292,7 +308,8 @@ impl Run {
         let shared = self.stage.shared;
         let state = &shared.actors[actor];
         match state.state.load(SeqCst) {
-            shared::DONE => true,
+            // A process's end is told to its parent, the leader, who must not be asked before what it was told.
+            shared::DONE => actor == 0 || self.stage.program.actors[actor].thread || stands(state),
             // The leader's end is everybody's whose thread it was; children go on.
             _ if self.ended.is_some() && (actor == 0 || self.stage.program.actors[actor].thread) => true,
             shared::IDLE if state.turn.load(SeqCst) != shared::END && !self.has_steps(actor) => {
@@ -344,7 +361,7 @@ impl Run {
                 line("result", "none");
                 continue;
             }
-            line("result", &self.answer(call, state));
+            line("result", &self.answer(call, state, self.waited[index]));
             if !normalise::has_contents(state.result.load(SeqCst)) {
                 continue;
             }
@@ -358,11 +375,13 @@ impl Run {
         record + &signals.concat()
     }
 
-    fn answer(&self, call: &Call, state: &shared::StepState) -> String {
+    fn answer(&self, call: &Call, state: &shared::StepState, waited: bool) -> String {
         let result = state.result.load(SeqCst);
         match call.answer {
             _ if (-4095..0).contains(&result) => errno::name(-result as i32).to_owned(),
             Answer::Ignored => "success".to_owned(),
+            // Who waited for more room and was interrupted tells how much there was.
+            Answer::Room if normalise::is_room(result) || waited && result > 0 => "as much as there is room for".to_owned(),
             Answer::Truth => if result == 0 { "0" } else { "not 0" }.to_owned(),
             Answer::Someone => normalise::someone(&Cast(self.stage), result).to_string(),
             Answer::Pid => normalise::pid(&Cast(self.stage), result).to_string(),
