@@ -83,12 +83,13 @@ impl Process {
         LIMIT_NAMES.iter().zip(limits).map(|(&(name, units), values)| (name, units, values))
     }
 
-    /// One letter for what thread `tid` does: `R`, `S`, `T`, `t`, or `Z` if it has ended.
+    /// One letter for what thread `tid` does: `R`, `S`, `D`, `T`, `t`, or `Z` if it has ended.
     fn state(&self, tasks: &[Arc<Task>], tid: i32) -> char {
         match tasks.iter().find(|task| task.tid() == tid) {
             None => 'Z',
             Some(task) if ptrace::has_stopped(task) => 't',
             Some(_) if self.is_stopped() => 'T',
+            Some(task) if task.started().is_some_and(|thread| thread.waits_for_lock()) => 'D',
             Some(task) if task.started().is_some_and(|thread| thread.is_sleeping()) => 'S',
             Some(_) => 'R',
         }

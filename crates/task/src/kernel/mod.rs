@@ -28,6 +28,7 @@ mod wake;
 
 use core::panic::Location;
 pub use core::sync::atomic as sync;
+use core::sync::atomic::Ordering;
 
 pub use guard::cpu::CpuId;
 pub use guard::timer::now_ns;
@@ -107,7 +108,10 @@ impl lfmutex::Scheduler for Scheduler {
     }
 
     fn park(&self) {
+        let slot = cpu::current_slot();
+        slot.locked_out.store(true, Ordering::Relaxed);
         switch::park();
+        slot.locked_out.store(false, Ordering::Relaxed);
     }
 
     fn unpark(&self, thread: lfmutex::Token) {

@@ -49,6 +49,8 @@ pub(super) struct Slot {
     pub(super) changed: AtomicBool,
     /// It comes from another run queue, not from sleep.
     pub(super) moved: AtomicBool,
+    /// If it sleeps, it does so for a lock.
+    pub(super) locked_out: AtomicBool,
     history: [AtomicU64; History::WORDS],
     allowed: [AtomicU64; CPU_WORDS],
     pub(super) label: Label,
@@ -97,6 +99,7 @@ impl Slot {
             policy: AtomicU32::new(encode(Policy::default())),
             changed: AtomicBool::new(false),
             moved: AtomicBool::new(false),
+            locked_out: AtomicBool::new(false),
             history: History::default().to_words().map(AtomicU64::new),
             allowed: [const { AtomicU64::new(u64::MAX) }; CPU_WORDS],
             label: Label::default(),

@@ -229,6 +229,12 @@ impl Thread {
         self.slot.is_parked()
     }
 
+    /// True while it sleeps for a lock of the kernel, which nothing keeps it from getting. A snapshot.
+    #[must_use]
+    pub fn waits_for_lock(&self) -> bool {
+        self.slot.is_parked() && self.slot.locked_out.load(Ordering::Relaxed)
+    }
+
     /// The CPU it runs on or last ran on.
     #[must_use]
     pub fn cpu(&self) -> CpuId {
