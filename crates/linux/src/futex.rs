@@ -35,15 +35,16 @@ fn private_word(task: &Task, addr: usize) -> Result<Word, Errno> {
 }
 
 /// What identifies the word at an address, and, if it may be known to other address spaces, what keeps that from changing its meaning.
+/// Whether such a word can be written is looked at if the kernel `changes` it.
 #[inline(always)]
-pub(crate) fn key(task: &Task, addr: usize, private: bool) -> Result<(Word, Option<FutexKey>), Errno> {
+pub(crate) fn key(task: &Task, addr: usize, private: bool, changes: bool) -> Result<(Word, Option<FutexKey>), Errno> {
     if private {
         return Ok((private_word(task, addr)?, None));
     }
     check(addr)?;
     // Only of memory that is there can be said what it is: not behind the end of a file, nor where nothing may be read.
     user::load_u32(addr).map_err(fault)?;
-    let key = task.process().memory()?.futex_key(addr)?;
+    let key = task.process().memory()?.futex_key(addr, changes)?;
     Ok((key.numbers(), Some(key)))
 }
 
@@ -55,7 +56,7 @@ pub(crate) fn enter_new(
     expected: u32,
 ) -> Result<(Arc<Waiter>, Option<FutexKey>), Errno> {
     let waiter = Waiter::new(task.thread().clone());
-    let (word, key) = key(task, addr, private)?;
+    let (word, key) = key(task, addr, private, false)?;
     waiter.enter(word, addr, expected, u32::MAX, || user::load_u32(addr))?;
     Ok((waiter, key))
 }
@@ -78,7 +79,7 @@ pub(crate) fn wait(task: &Task, addr: usize, private: bool, expected: u32, deadl
     if bits == 0 {
         return Err(Errno::EINVAL);
     }
-    let (word, _key) = key(task, addr, private)?;
+    let (word, _key) = key(task, addr, private, false)?;
     let waiter = waiter_of(task);
     waiter.enter(word, addr, expected, bits, || user::load_u32(addr))?;
     let result = waiter.sleep(deadline).map(|()| 0);
@@ -111,7 +112,7 @@ pub(crate) fn wake(task: &Task, addr: usize, private: bool, most: usize, bits: u
     if bits == 0 {
         return Err(Errno::EINVAL);
     }
-    let (word, _key) = key(task, addr, private)?;
+    let (word, _key) = key(task, addr, private, false)?;
     Ok(futex::wake(word, most, bits))
 }
 
@@ -133,7 +134,7 @@ pub(crate) fn requeue_between(
     counts: (usize, usize),
     expected: Option<u32>,
 ) -> SysResult {
-    let ((from_word, _from_key), (to_word, to_key)) = (key(task, from, from_private)?, key(task, to, to_private)?);
+    let ((from_word, _from_key), (to_word, to_key)) = (key(task, from, from_private, false)?, key(task, to, to_private, false)?);
     let check = || match expected {
         Some(expected) if user::load_u32(from).map_err(fault)? != expected => Err(Errno::EAGAIN),
         _ => Ok(()),
@@ -166,7 +167,8 @@ fn wake_op(
     (most, most2): (usize, usize),
     operation: u32,
 ) -> SysResult {
-    let ((first_word, _first_key), (second_word, _second_key)) = (key(task, first, private)?, key(task, second, private)?);
+    let ((first_word, _first_key), (second_word, _second_key)) =
+        (key(task, first, private, false)?, key(task, second, private, true)?);
     let (mut argument, compared) = (signed12(operation >> 12 & 0xfff).cast_unsigned(), signed12(operation & 0xfff));
     if operation >> 28 & sys::FUTEX_OP_OPARG_SHIFT != 0 {
         argument = 1 << (argument & 31);
@@ -231,7 +233,11 @@ fn operate(task: &Task, addr: usize, operation: u32, value: u32, timeout: usize,
     let until = |realtime: bool| time()?.map(|time| Until::new(task, time, realtime)).transpose();
     let ns = |until: &Option<Until<'_>>| until.as_ref().map(Until::ns);
     let relative = || time()?.map(deadline_after).transpose();
-    match operation & sys::FUTEX_CMD_MASK.cast_unsigned() {
+    let command = operation & sys::FUTEX_CMD_MASK.cast_unsigned();
+    if realtime && !matches!(command, sys::FUTEX_WAIT_BITSET | sys::FUTEX_WAIT_REQUEUE_PI | sys::FUTEX_LOCK_PI2) {
+        return Err(Errno::ENOSYS);
+    }
+    match command {
         sys::FUTEX_WAIT => wait(task, addr, private, value, relative()?, u32::MAX),
         sys::FUTEX_WAIT_BITSET => wait_until(task, addr, private, value, until(realtime)?, value3),
         sys::FUTEX_WAKE => wake(task, addr, private, count(value), u32::MAX),
@@ -265,9 +271,7 @@ pub fn sys_get_robust_list(task: &Task, tid: i32, head: UserPtr<u64>, len: UserP
         task.robust.load(Ordering::Relaxed)
     } else {
         let other = crate::process_table::find_task(tid).ok_or(Errno::ESRCH)?;
-        if !task.cred().may_trace(&other.cred(), other.process().is_dumpable()) {
-            return Err(Errno::EPERM);
-        }
+        crate::peer::check(task, other.process())?;
         other.robust.load(Ordering::Relaxed)
     };
     len.write(&(ROBUST_HEAD as u64))?;

@@ -42,12 +42,15 @@ fn word(value: u64) -> Result<u32, Errno> {
 
 /// An absolute time of one of two clocks.
 fn until(task: &Task, timeout: UserPtr<TimeSpec>, clock: i32) -> Result<Option<Until<'_>>, Errno> {
-    let Some(time) = timeout.read_optional()? else { return Ok(None) };
-    match clock.cast_unsigned() {
-        sys::CLOCK_MONOTONIC => Until::new(task, time, false).map(Some),
-        sys::CLOCK_REALTIME => Until::new(task, time, true).map(Some),
-        _ => Err(Errno::EINVAL),
+    if timeout.is_null() {
+        return Ok(None);
     }
+    let realtime = match clock.cast_unsigned() {
+        sys::CLOCK_MONOTONIC => false,
+        sys::CLOCK_REALTIME => true,
+        _ => return Err(Errno::EINVAL),
+    };
+    Until::new(task, timeout.read()?, realtime).map(Some)
 }
 
 /// One futex of a vector: its address, whether it is private, and the value it is expected to have.
@@ -73,10 +76,11 @@ pub fn sys_futex_waitv(
     }
     let until = until(task, timeout, clock)?;
     let deadline = until.as_ref().map(Until::ns);
+    let words = (0..count as usize).map(|i| read_entry(entries.add(i))).collect::<Result<Vec<_>, _>>()?;
     let mut waiters = Vec::new();
-    let result = (0..count as usize).try_for_each(|i| {
-        let (addr, private, value) = read_entry(entries.add(i))?;
-        waiters.push(futex::enter_new(task, addr, private, word(value)?)?);
+    let result = words.into_iter().try_for_each(|(addr, private, value)| {
+        // As on Linux, no more of the value counts than a word holds.
+        waiters.push(futex::enter_new(task, addr, private, value as u32)?);
         Ok(())
     });
     if let Err(error) = result {

@@ -15,6 +15,7 @@ use linux_raw_sys::general::{FUTEX_OWNER_DIED, FUTEX_TID_MASK, FUTEX_WAITERS};
 use vm::FutexKey;
 
 use crate::futex::{Word, fault, key, modify};
+use crate::uaccess::UserPtr;
 use crate::{SysResult, Task, current_task, process_table};
 
 /// How many locks may wait for each other in a row.
@@ -278,7 +279,7 @@ fn write_number(waiter: &Waiter, key: &Key, addr: usize) -> SysResult {
 
 /// `FUTEX_LOCK_PI`, `FUTEX_LOCK_PI2`, and without waiting `FUTEX_TRYLOCK_PI`.
 pub(crate) fn lock(task: &Task, addr: usize, private: bool, deadline: Option<u64>, may_wait: bool) -> SysResult {
-    let key = key(task, addr, private)?;
+    let key = key(task, addr, private, true)?;
     let waiter = Waiter::new(task)?;
     let mine = TABLE.lock().enter(&key, addr, &waiter, may_wait)?;
     if mine { Ok(0) } else { sleep(&waiter, &key, addr, deadline, false) }
@@ -286,13 +287,13 @@ pub(crate) fn lock(task: &Task, addr: usize, private: bool, deadline: Option<u64
 
 /// `FUTEX_UNLOCK_PI`
 pub(crate) fn unlock(task: &Task, addr: usize, private: bool) -> SysResult {
-    let key = key(task, addr, private)?;
+    // Whose it is comes before whether it can be a lock at all.
+    let is_own = |word: u32| if word & FUTEX_TID_MASK == task.tid().cast_unsigned() { Ok(word) } else { Err(Errno::EPERM) };
+    UserPtr::<u32>::new(addr).read().and_then(is_own)?;
+    let key = key(task, addr, private, true)?;
     let mut table = TABLE.lock();
     loop {
-        let word = load(addr)?;
-        if word & FUTEX_TID_MASK != task.tid().cast_unsigned() {
-            return Err(Errno::EPERM);
-        }
+        let word = load(addr).and_then(is_own)?;
         let Some(at) = table.find(&key).filter(|&at| !table.locks[at].waiters.is_empty()) else {
             if exchange(addr, word, 0)? {
                 return Ok(0);
@@ -320,15 +321,19 @@ pub(crate) fn wait_requeue(
     expected: u32,
     deadline: Option<u64>,
 ) -> SysResult {
-    let (from_key, to_key) = (key(task, from, private)?, key(task, to, private)?);
-    if from_key.0 == to_key.0 {
+    if from == to {
         return Err(Errno::EINVAL);
     }
+    let to_key = key(task, to, private, true)?;
+    let from_key = key(task, from, private, false)?;
     let waiter = Waiter::new(task)?;
     {
         let mut table = TABLE.lock();
         if load(from)? != expected {
             return Err(Errno::EAGAIN);
+        }
+        if from_key.0 == to_key.0 {
+            return Err(Errno::EINVAL);
         }
         table.moving.push(Moving { from: from_key, to: to_key.clone(), waiter: waiter.clone() });
     }
@@ -337,7 +342,7 @@ pub(crate) fn wait_requeue(
 
 /// `FUTEX_CMP_REQUEUE_PI`: moves waiters of one word to the lock at another, where the first may get it at once.
 pub(crate) fn requeue(task: &Task, (from, to): (usize, usize), private: bool, moves: usize, expected: u32) -> SysResult {
-    let (from_key, to_key) = (key(task, from, private)?, key(task, to, private)?);
+    let (from_key, to_key) = (key(task, from, private, false)?, key(task, to, private, true)?);
     if from_key.0 == to_key.0 {
         return Err(Errno::EINVAL);
     }

@@ -366,7 +366,7 @@ mod tests {
         let child = parent.fork().unwrap();
         child.write(AT + 5, b"x").unwrap();
         assert_eq!(peek(&parent, AT + 5), b'x');
-        assert_eq!(parent.futex_key(AT + 4).unwrap().numbers(), child.futex_key(AT + 4).unwrap().numbers());
+        assert_eq!(parent.futex_key(AT + 4, false).unwrap().numbers(), child.futex_key(AT + 4, false).unwrap().numbers());
         assert!(FutexKey::private(parent.id(), AT + 4).numbers() != FutexKey::private(child.id(), AT + 4).numbers());
     }
 

@@ -683,16 +683,20 @@ impl AddressSpace {
         self.id
     }
 
-    /// The identity of the word at `addr` for who does not say that it is private to this address space. Of memory that is, it is
-    /// another word than the one of [`FutexKey::private`] all the same, as on Linux: who waits and who wakes must say the same.
+    /// The identity of the word at `addr`, which is to be written, too, if it `changes`, for who does not say that it is private to this
+    /// address space. Of memory that is, it is another word than the one of [`FutexKey::private`] all the same, as on Linux: who waits and who
+    /// wakes must say the same.
     ///
     /// # Errors
-    /// `EFAULT` if nothing is mapped there.
-    pub fn futex_key(&self, addr: usize) -> Result<FutexKey, Errno> {
+    /// `EFAULT` if nothing is mapped there, or it cannot be written: anonymous memory of which that is true never changes.
+    pub fn futex_key(&self, addr: usize, changes: bool) -> Result<FutexKey, Errno> {
         // Words lie at multiples of four, so no address is this.
         let own = FutexKey::private(self.id, addr | 1);
         let state = self.state.read();
         let (start, area) = state.areas.find(addr).ok_or(Errno::EFAULT)?;
+        if !area.prot.contains(Prot::WRITE) && (changes || area.source.is_none()) {
+            return Err(Errno::EFAULT);
+        }
         match &area.source {
             Some(source) if area.shared() => {
                 let index = source.first * PAGE_SIZE as u64 + (addr - start) as u64;

@@ -20,9 +20,26 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("refusals-addresses", addresses),
     ("refusals-clocks-and-processors", clocks),
     ("refusals-contexts", contexts),
+    ("refusals-words", words),
 ];
 
 const PAGE: usize = 4096;
+
+/// A futex in memory that never changes is none, except for those who look at nothing but its address.
+fn words() -> Result<()> {
+    let map = call!(SYS_mmap, 0, PAGE, libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1i32, 0);
+    ensure!(map > 0, "no memory");
+    let futex = |word: i64, operation: i32| call!(SYS_futex, word, operation, 1, 0, 0, u32::MAX);
+    let private = libc::FUTEX_PRIVATE_FLAG;
+    fails(futex(map, libc::FUTEX_WAIT), libc::EFAULT, "to wait for a word that cannot be written")?;
+    fails(futex(map, libc::FUTEX_WAIT | private), libc::EAGAIN, "to wait for a private word of another value")?;
+    fails(futex(map, libc::FUTEX_WAKE), libc::EFAULT, "to wake waiters for a word that cannot be written")?;
+    is(futex(map, libc::FUTEX_WAKE | private), 0, "to wake waiters for a private word")?;
+    fails(futex(map, libc::FUTEX_LOCK_PI), libc::EFAULT, "to lock what cannot be written")?;
+    fails(futex(map + 2, libc::FUTEX_UNLOCK_PI), libc::EPERM, "to unlock what is not one's own, and no lock")?;
+    fails(futex(map, libc::FUTEX_WAKE | libc::FUTEX_CLOCK_REALTIME), libc::ENOSYS, "to wake by a clock")?;
+    is(call!(SYS_munmap, map, PAGE), 0, "munmap")
+}
 
 fn open(path: &str, flags: i32) -> Result<Fd> {
     let name = CString::new(path)?;
