@@ -87,11 +87,18 @@ fn to_thread(task: &Task, process: Option<i32>, tid: i32, info: SigInfo) -> SysR
 
 /// Sends to the process that a descriptor means: `pidfd_send_signal(2)`.
 pub(crate) fn send_by_descriptor(task: &Task, process: &Arc<Process>, signal: i32, info: UserPtr<SigInfo>) -> SysResult {
-    let info = match info.is_null() {
-        true => info_of(task, signal, sys::SI_USER as i32),
-        false if info.read()?.signo != signal => return Err(Errno::EINVAL),
-        false => claimed(task, process.pid(), signal, info)?,
+    let info = if info.is_null() {
+        info_of(task, signal, sys::SI_USER as i32)
+    } else {
+        let info = SigInfo::read(info, None)?;
+        if info.signo != signal {
+            return Err(Errno::EINVAL);
+        }
+        claim(task, process.pid(), info)?
     };
+    if processes::find(process.pid()).is_none_or(|found| !Arc::ptr_eq(&found, process)) {
+        return Err(Errno::ESRCH);
+    }
     send_from(task, process, None, &info).map(|()| 0)
 }
 
@@ -105,26 +112,25 @@ pub fn sys_tkill(task: &Task, tid: i32, signal: i32) -> SysResult {
     to_thread(task, None, tid, info_of(task, signal, sys::SI_TKILL))
 }
 
-/// What the caller of a `*queueinfo` call may claim; `to` is the number that it names: only a thread's own may seem to be the kernel's.
-fn claimed(task: &Task, to: i32, signal: i32, info: UserPtr<SigInfo>) -> Result<SigInfo, Errno> {
-    let info = SigInfo::read(info, signal)?;
+/// What the caller may claim; `to` is the number that it names: only a thread's own may seem to be the kernel's.
+fn claim(task: &Task, to: i32, info: SigInfo) -> Result<SigInfo, Errno> {
     let from_kernel = info.code >= 0 || info.code == sys::SI_TKILL;
     if from_kernel && to != task.tid() { Err(Errno::EPERM) } else { Ok(info) }
 }
 
 /// `rt_sigqueueinfo(2)`
 pub fn sys_rt_sigqueueinfo(task: &Task, pid: i32, signal: i32, info: UserPtr<SigInfo>) -> SysResult {
-    let info = claimed(task, pid, signal, info)?;
+    let info = claim(task, pid, SigInfo::read(info, Some(signal))?)?;
     let process = processes::find_any(pid)?;
     send_from(task, &process, None, &info).map(|()| 0)
 }
 
 /// `rt_tgsigqueueinfo(2)`
 pub fn sys_rt_tgsigqueueinfo(task: &Task, pid: i32, tid: i32, signal: i32, info: UserPtr<SigInfo>) -> SysResult {
+    let info = SigInfo::read(info, Some(signal))?;
     if pid <= 0 || tid <= 0 {
-        info.read()?;
         return Err(Errno::EINVAL);
     }
-    let info = claimed(task, tid, signal, info)?;
+    let info = claim(task, tid, info)?;
     to_thread(task, Some(pid), tid, info)
 }

@@ -65,9 +65,6 @@ pub fn sys_pidfd_send_signal(task: &Task, fd: i32, signo: i32, info: UserPtr<Sig
         Some(pidfd) => pidfd.process.clone(),
         None => proc::of_directory(file.inode()).ok_or(Errno::EBADF)??,
     };
-    if process_table::find(process.pid()).is_none_or(|found| !Arc::ptr_eq(&found, &process)) {
-        return Err(Errno::ESRCH);
-    }
     kill::send_by_descriptor(task, &process, signo, info)
 }
 

@@ -141,15 +141,15 @@ pub struct SigInfo {
 const _: () = assert!(size_of::<SigInfo>() == 128);
 
 impl SigInfo {
-    /// What a program says of a signal. Of what has a known form only the beginning is looked at.
+    /// What a program says of a signal, which is `signo` or else the one that it says. Of what has a known form only the beginning is looked at.
     ///
     /// # Errors
     /// `EFAULT`; `E2BIG` if there is more in it than is known.
-    pub(crate) fn read(from: UserPtr<Self>, signo: i32) -> Result<Self, Errno> {
+    pub(crate) fn read(from: UserPtr<Self>, signo: Option<i32>) -> Result<Self, Errno> {
         const KNOWN: usize = 48;
-        let mut info = Self::new(signo, 0);
+        let mut info = Self::new(0, 0);
         uaccess::read_bytes(from.addr(), &mut info.as_mut_bytes()[..KNOWN])?;
-        info.signo = signo;
+        info.signo = signo.unwrap_or(info.signo);
         if !info.has_known_form() {
             let mut beyond = [0; size_of::<Self>() - KNOWN];
             uaccess::read_bytes(from.addr().wrapping_add(KNOWN), &mut beyond)?;

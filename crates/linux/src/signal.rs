@@ -22,6 +22,16 @@ const SIGKILL: i32 = sys::SIGKILL as i32;
 const SIGSTOP: i32 = sys::SIGSTOP as i32;
 pub(crate) const SIGCONT: i32 = sys::SIGCONT as i32;
 const SIGSEGV: i32 = sys::SIGSEGV as i32;
+/// The flags of an action.
+const KNOWN_FLAGS: u64 = (sys::SA_NOCLDSTOP
+    | sys::SA_NOCLDWAIT
+    | sys::SA_SIGINFO
+    | sys::SA_EXPOSE_TAGBITS
+    | sys::SA_RESTORER
+    | sys::SA_ONSTACK
+    | sys::SA_RESTART
+    | sys::SA_NODEFER
+    | sys::SA_RESETHAND) as u64;
 
 /// Puts a signal where its receiver finds it: with `task`, or with the process.
 pub(crate) fn post(process: &Arc<Process>, task: Option<&Task>, info: &SigInfo) -> Result<(), Errno> {
@@ -354,7 +364,8 @@ pub fn sys_rt_sigaction(task: &Task, signal: i32, new: UserPtr<Action>, old: Use
     let actions = process.actions();
     let before = actions.get(signal);
     if let Some(action) = new {
-        actions.set(signal, Action { mask: action.mask & !UNBLOCKABLE, ..action });
+        // Flags that nobody knows are taken out, so that a program that asks sees it.
+        actions.set(signal, Action { mask: action.mask & !UNBLOCKABLE, flags: action.flags & KNOWN_FLAGS, ..action });
         if actions.is_ignored(signal) {
             // What waits is forgotten, blocked or not (POSIX).
             process.pending.lock().discard(bit(signal));
