@@ -12,7 +12,7 @@ use abi::errno::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The most instructions of a program.
-const MAX_LENGTH: usize = 4096;
+pub const MAX_LENGTH: usize = 4096;
 /// Words of memory of a program.
 const MEMORY: usize = 16;
 

@@ -190,12 +190,19 @@ struct ProgramPtr {
     code: u64,
 }
 
-/// The program that a caller passed as a `struct sock_fprog`, checked.
+/// The program that a caller passed as a `struct sock_fprog`, checked. Whether it is `allowed` is asked before its instructions are read.
 ///
 /// # Errors
-/// `EFAULT`, `EINVAL`.
-pub(crate) fn read_program(addr: usize, purpose: Purpose) -> Result<Program, Errno> {
+/// `EFAULT`, `EINVAL`, that of `allowed`.
+pub(crate) fn read_program(addr: usize, purpose: Purpose, allowed: impl FnOnce() -> Result<(), Errno>) -> Result<Program, Errno> {
     let header = UserPtr::<ProgramPtr>::new(addr).read()?;
+    if !(1..=bpf::MAX_LENGTH).contains(&header.length.into()) {
+        return Err(Errno::EINVAL);
+    }
+    allowed()?;
+    if header.code == 0 {
+        return Err(Errno::EINVAL);
+    }
     let code = UserPtr::<Instruction>::new(header.code as usize);
     Program::new((0..header.length.into()).map(|i| code.add(i).read()).collect::<Result<Vec<_>, _>>()?, purpose)
 }
@@ -224,11 +231,9 @@ fn add_filter(task: &Task, flags: u32, addr: usize) -> SysResult {
     if flags & !known != 0 || ambiguous || (has(FLAG_WAIT_KILLABLE) && !has(FLAG_NEW_LISTENER)) {
         return Err(Errno::EINVAL);
     }
-    let program = read_program(addr, Purpose::Calls(size_of::<Data>() as u32))?;
     let cred = task.cred();
-    if !cred.no_new_privileges && !cred.privileged() {
-        return Err(Errno::EACCES);
-    }
+    let allowed = || if cred.no_new_privileges || cred.privileged() { Ok(()) } else { Err(Errno::EACCES) };
+    let program = read_program(addr, Purpose::Calls(size_of::<Data>() as u32), allowed)?;
     let old = task.seccomp.lock().clone();
     let length: usize = old.filters().map(|filter| filter.program.length() + PER_FILTER).sum();
     if length + program.length() > MOST_INSTRUCTIONS {

@@ -154,7 +154,8 @@ pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
                 if len != size_of::<[u64; 2]>() {
                     return Err(Errno::EINVAL);
                 }
-                options.set_filter(Some(read_program(value, Purpose::Packets)?))?;
+                let unlocked = || if options.filter_locked() { Err(Errno::EPERM) } else { Ok(()) };
+                options.set_filter(Some(read_program(value, Purpose::Packets, unlocked)?))?;
             }
             consts::SO_DETACH_FILTER => options.set_filter(None)?,
             // As of a kernel without the other sort of BPF.
@@ -168,7 +169,7 @@ pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
                 if !options.switch(consts::SO_REUSEPORT) {
                     return Err(Errno::EINVAL);
                 }
-                options.set_chooser(Some(read_program(value, Purpose::Packets)?))?;
+                options.set_chooser(Some(read_program(value, Purpose::Packets, || Ok(()))?))?;
             }
             consts::SO_DETACH_REUSEPORT_BPF if !options.switch(consts::SO_REUSEPORT) => return Err(Errno::ENOENT),
             consts::SO_DETACH_REUSEPORT_BPF => options.set_chooser(None)?,
