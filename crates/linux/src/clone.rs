@@ -23,6 +23,7 @@ use crate::{SysResult, Task, itimer, limits, namespaces, pidfd, run};
 #[derive(Clone, Copy, Default)]
 struct Request {
     flags: u32,
+    /// As `Process::exit_signal`.
     exit_signal: i32,
     /// The child's stack pointer; 0 for the parent's.
     stack: u64,
@@ -49,8 +50,7 @@ impl Request {
             && !(self.has(sys::CLONE_PIDFD) && (self.has(sys::CLONE_THREAD) || self.has(sys::CLONE_DETACHED)))
             && !(self.clear_handlers && self.has(sys::CLONE_SIGHAND))
             && !(self.has(sys::CLONE_NEWNS) && self.has(sys::CLONE_FS))
-            && !(self.has(sys::CLONE_NEWIPC) && self.has(sys::CLONE_SYSVSEM))
-            && (0..=crate::siginfo::COUNT).contains(&self.exit_signal);
+            && !(self.has(sys::CLONE_NEWIPC) && self.has(sys::CLONE_SYSVSEM));
         if sound { Ok(()) } else { Err(Errno::EINVAL) }
     }
 }
@@ -341,6 +341,7 @@ pub fn sys_clone3(task: &Task, regs: &mut UserRegs, args: usize, size: usize) ->
     if high & !CLEAR_SIGHAND != 0
         || args.flags & u64::from(sys::CSIGNAL & !sys::CLONE_NEWTIME) != 0
         || (args.stack == 0) != (args.stack_size == 0)
+        || args.exit_signal > crate::siginfo::COUNT as u64
     {
         return Err(Errno::EINVAL);
     }

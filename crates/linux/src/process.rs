@@ -59,7 +59,7 @@ pub struct Process {
     _counted: census::Process,
     pid: i32,
     pub(crate) start_ns: u64,
-    /// The signal its parent gets at its end; 0 for none.
+    /// The signal its parent gets at its end; none if there is no signal of this number.
     exit_signal: AtomicI32,
     /// `None` once it has ended.
     pub(crate) space: Mutex<Option<Arc<AddressSpace>>>,
@@ -466,7 +466,8 @@ pub(crate) fn notify_parent(parent: Option<Arc<Process>>, child: &Arc<Process>, 
     let Some(parent) = parent else { return };
     let ended = !matches!(code.cast_unsigned(), sys::CLD_STOPPED | sys::CLD_CONTINUED);
     let signo = if ended { child.exit_signal() } else { sys::SIGCHLD as i32 };
-    if signo != 0 && !signal::is_spared(&parent, signo) && (ended || parent.actions().wants_child_stops()) {
+    let told = (1..=siginfo::COUNT).contains(&signo);
+    if told && !signal::is_spared(&parent, signo) && (ended || parent.actions().wants_child_stops()) {
         let mut info = SigInfo::child(code, child.pid(), child.credentials().user.real, status, child.cpu_ns() / 10_000_000);
         info.signo = signo;
         signal::send(&parent, info);
