@@ -14,7 +14,6 @@ const GLOBAL_EXPEDITED: u32 = cmd::MEMBARRIER_CMD_GLOBAL_EXPEDITED as u32;
 const PRIVATE: u32 = cmd::MEMBARRIER_CMD_PRIVATE_EXPEDITED as u32;
 const CORE: u32 = cmd::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE as u32;
 const RSEQ: u32 = cmd::MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ as u32;
-const REGISTRATIONS: u32 = cmd::MEMBARRIER_CMD_GET_REGISTRATIONS as u32;
 /// The announcement of each of these is the next bit.
 const ANNOUNCED: u32 = GLOBAL_EXPEDITED | PRIVATE | CORE | RSEQ;
 /// Only threads on this processor: more is done than that.
@@ -27,8 +26,7 @@ pub fn sys_membarrier(task: &Task, command: u32, flags: u32, _cpu: i32) -> SysRe
     }
     let space = task.process().memory()?;
     match command {
-        QUERY => return Ok((GLOBAL | ANNOUNCED | ANNOUNCED << 1 | REGISTRATIONS) as usize),
-        REGISTRATIONS => return Ok((space.expected_barriers()) as usize),
+        QUERY => return Ok((GLOBAL | ANNOUNCED | ANNOUNCED << 1) as usize),
         GLOBAL | GLOBAL_EXPEDITED => {
             let asked = |space: &vm::AddressSpace| command == GLOBAL || space.expected_barriers() & (GLOBAL_EXPEDITED << 1) != 0;
             let spaces = processes::select(|_, _| true).into_iter().filter_map(|process| process.space());

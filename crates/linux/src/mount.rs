@@ -228,6 +228,9 @@ pub fn sys_sysfs(_: &Task, option: u32, argument: usize, buf: usize) -> SysResul
         1 => {
             let mut buffer = Name::new();
             let name = buffer.read(argument)?;
+            if name.is_empty() {
+                return Err(Errno::ENOENT);
+            }
             TYPES.iter().position(|t| t.as_bytes() == name).ok_or(Errno::EINVAL)
         }
         2 => {

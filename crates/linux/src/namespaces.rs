@@ -2,8 +2,8 @@
 //! kernel that was built without them. `unshare(2)`, `setns(2)`, and what `/proc/<pid>/ns` leads to.
 
 use alloc::collections::BTreeMap;
-use alloc::string::String;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use ::task::{Mutex, Once};
 use abi::errno::Errno;
@@ -11,14 +11,13 @@ use fs::Path;
 use fs::nsfs::{self, Held, Kind};
 use linux_raw_sys::general as sys;
 
-use crate::pidfd;
-use crate::{SysResult, Task, mount, mqueue, mqueuefs, msg, sem, shm};
+use crate::{SysResult, Task, mount, mqueue, mqueuefs, msg, peer, pidfd, sem, shm};
 
-/// The machine's names (`uts_namespaces(7)`).
+/// The machine's names (`uts_namespaces(7)`), which are any bytes.
 pub(crate) struct Uts {
     number: u32,
-    pub(crate) nodename: Mutex<String>,
-    pub(crate) domain: Mutex<String>,
+    pub(crate) nodename: Mutex<Vec<u8>>,
+    pub(crate) domain: Mutex<Vec<u8>>,
 }
 
 /// System V objects and POSIX message queues (`ipc_namespaces(7)`).
@@ -39,16 +38,17 @@ pub(crate) struct Namespaces {
 }
 
 impl Uts {
-    const fn new(number: u32) -> Self {
-        Self { number, nodename: Mutex::new(String::new()), domain: Mutex::new(String::new()) }
+    /// The first one, in which nobody has named anything.
+    fn first() -> Self {
+        let names = [&b"skerry"[..], b"(none)"].map(|name| Mutex::new(name.to_vec()));
+        let [nodename, domain] = names;
+        Self { number: Kind::Uts.first_number(), nodename, domain }
     }
 
     /// A copy for somebody else.
     fn copy(&self) -> Arc<Self> {
-        let new = Self::new(nsfs::new_number());
-        new.nodename.lock().clone_from(&self.nodename.lock());
-        new.domain.lock().clone_from(&self.domain.lock());
-        Arc::new(new)
+        let [nodename, domain] = [&self.nodename, &self.domain].map(|name| Mutex::new(name.lock().clone()));
+        Arc::new(Self { number: nsfs::new_number(), nodename, domain })
     }
 }
 
@@ -68,10 +68,7 @@ impl Ipc {
 /// The first ones.
 pub(crate) fn first() -> &'static Namespaces {
     static FIRST: Once<Namespaces> = Once::new();
-    FIRST.call_once(|| Namespaces {
-        uts: Arc::new(Uts::new(Kind::Uts.first_number())),
-        ipc: Arc::new(Ipc::new(Kind::Ipc.first_number())),
-    })
+    FIRST.call_once(|| Namespaces { uts: Arc::new(Uts::first()), ipc: Arc::new(Ipc::new(Kind::Ipc.first_number())) })
 }
 
 /// Those of the calling thread, or the first ones.
@@ -184,9 +181,7 @@ pub fn sys_setns(task: &Task, fd: i32, bits: u32) -> SysResult {
         return Err(Errno::EINVAL);
     }
     let other = process.tasks().into_iter().next().ok_or(Errno::ESRCH)?;
-    if !task.cred().may_trace(&process.credentials(), process.is_dumpable()) {
-        return Err(Errno::EPERM);
-    }
+    peer::check(task, &process)?;
     for kind in ORDER.into_iter().filter(|kind| bits & kind.flag() != 0) {
         let path = self::file(&other, kind);
         let namespace = nsfs::of(path.inode()).ok_or(Errno::EINVAL)?;

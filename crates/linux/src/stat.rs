@@ -263,7 +263,18 @@ pub fn sys_statfs(task: &Task, name: usize, to: UserPtr<StatFs>) -> SysResult {
 
 /// `fstatfs(2)`
 pub fn sys_fstatfs(task: &Task, fd: i32, to: UserPtr<StatFs>) -> SysResult {
-    to.write(&statfs(task.files().get(fd)?.path().mount()))?;
+    /// All that has no name is in one file system here.
+    const ANONYMOUS: i64 = 0x0904_1934;
+    const PIPES: i64 = 0x5049_5045;
+    const SOCKETS: i64 = 0x534f_434b;
+    let file = task.files().get(fd)?;
+    let mut told = statfs(file.path().mount());
+    told.kind = match file.path().dentry().kind() {
+        FileType::Fifo if told.kind == ANONYMOUS => PIPES,
+        FileType::Socket if told.kind == ANONYMOUS => SOCKETS,
+        _ => told.kind,
+    };
+    to.write(&told)?;
     Ok(0)
 }
 

@@ -1,6 +1,7 @@
 //! The machine and its settings: `uname(2)`, `sysinfo(2)`, `reboot(2)`.
 
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use ::task::{CpuId, Mutex, now_ns};
 use abi::errno::Errno;
@@ -22,7 +23,7 @@ const NAME_MAX: usize = 64;
 /// What `uname(2)` tells.
 pub(crate) struct Names {
     pub(crate) sysname: &'static str,
-    pub(crate) nodename: String,
+    pub(crate) nodename: Vec<u8>,
     pub(crate) release: &'static str,
     pub(crate) version: &'static str,
     pub(crate) machine: &'static str,
@@ -30,37 +31,32 @@ pub(crate) struct Names {
 
 /// What this system is.
 pub(crate) fn uname() -> Names {
-    let mut nodename = namespaces::current().uts.nodename.lock().clone();
-    if nodename.is_empty() {
-        nodename = "skerry".into();
-    }
+    let nodename = namespaces::current().uts.nodename.lock().clone();
     Names { sysname: "Linux", nodename, release: RELEASE, version: VERSION, machine: "x86_64" }
 }
 
 /// Sets the machine's name.
 ///
 /// # Errors
-/// `EINVAL` if it is too long or no text.
+/// `EINVAL` if it is too long.
 pub fn set_hostname(name: &[u8]) -> Result<(), Errno> {
     set_name(&namespaces::current().uts.nodename, name)
 }
 
-/// The domain's name; "(none)" without one.
-pub(crate) fn domain_name() -> String {
-    let domain = namespaces::current().uts.domain.lock().clone();
-    if domain.is_empty() { "(none)".into() } else { domain }
+/// The domain's name; "(none)" if it never had one.
+pub(crate) fn domain_name() -> Vec<u8> {
+    namespaces::current().uts.domain.lock().clone()
 }
 
 /// Sets it.
 ///
 /// # Errors
-/// `EINVAL` if it is too long or no text.
+/// `EINVAL` if it is too long.
 pub(crate) fn set_domain_name(name: &[u8]) -> Result<(), Errno> {
     set_name(&namespaces::current().uts.domain, name)
 }
 
-fn set_name(which: &Mutex<String>, name: &[u8]) -> Result<(), Errno> {
-    let name = core::str::from_utf8(name).map_err(|_| Errno::EINVAL)?;
+fn set_name(which: &Mutex<Vec<u8>>, name: &[u8]) -> Result<(), Errno> {
     if name.len() > NAME_MAX {
         return Err(Errno::EINVAL);
     }
@@ -68,7 +64,7 @@ fn set_name(which: &Mutex<String>, name: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-fn set_name_from(task: &Task, which: &Mutex<String>, addr: usize, len: usize) -> SysResult {
+fn set_name_from(task: &Task, which: &Mutex<Vec<u8>>, addr: usize, len: usize) -> SysResult {
     if !task.cred().privileged() {
         return Err(Errno::EPERM);
     }
@@ -105,9 +101,10 @@ pub fn sys_uname(task: &Task, to: usize) -> SysResult {
     let release = if persona_has(task, UNAME26) { release_26(names.release) } else { names.release.into() };
     let domain = domain_name();
     let mut bytes = [0; 6 * FIELD];
-    let texts = [names.sysname, &names.nodename, &release, names.version, machine, &domain];
+    let texts =
+        [names.sysname.as_bytes(), &names.nodename, release.as_bytes(), names.version.as_bytes(), machine.as_bytes(), &domain];
     for (field, text) in bytes.chunks_mut(FIELD).zip(texts) {
-        field[..text.len()].copy_from_slice(text.as_bytes());
+        field[..text.len()].copy_from_slice(text);
     }
     uaccess::write_bytes(to, &bytes)?;
     Ok(0)
@@ -171,7 +168,8 @@ pub fn sys_sysinfo(_: &Task, to: UserPtr<SysInfo>) -> SysResult {
 
 /// `getrandom(2)`
 pub fn sys_getrandom(task: &Task, to: usize, len: usize, flags: u32) -> SysResult {
-    if flags & !(sys::GRND_NONBLOCK | sys::GRND_RANDOM | sys::GRND_INSECURE) != 0 {
+    let both = sys::GRND_RANDOM | sys::GRND_INSECURE;
+    if flags & !(sys::GRND_NONBLOCK | both) != 0 || flags & both == both {
         return Err(Errno::EINVAL);
     }
     let mut bytes = [0; 256];

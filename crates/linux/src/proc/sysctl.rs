@@ -141,16 +141,13 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     }
     let hostname = pseudo::writable_file(
         Attr::new(dev, 0o644),
-        || Ok(format!("{}\n", crate::sys::uname().nodename).into_bytes()),
-        |text| {
-            let name = text.trim_ascii_end();
-            crate::sys::set_hostname(name)
-        },
+        || Ok([&crate::sys::uname().nodename[..], b"\n"].concat()),
+        |text| crate::sys::set_hostname(text.trim_ascii_end()),
     );
     place(dir, "kernel/hostname", hostname);
     let domainname = pseudo::writable_file(
         Attr::new(dev, 0o644),
-        || Ok(format!("{}\n", crate::sys::domain_name()).into_bytes()),
+        || Ok([&crate::sys::domain_name()[..], b"\n"].concat()),
         |text| crate::sys::set_domain_name(text.trim_ascii_end()),
     );
     place(dir, "kernel/domainname", domainname);
