@@ -126,14 +126,20 @@ pub fn sys_process_madvise(task: &Task, fd: i32, ranges: UserPtr<IoVec>, count: 
         return Err(Errno::EINVAL);
     }
     check(task, &process).map_err(|_| Errno::EACCES)?;
-    if !Arc::ptr_eq(&process, task.process()) && !task.cred().capable(sys::CAP_SYS_NICE) {
+    let space = process.memory()?;
+    if !task.cred().capable(sys::CAP_SYS_NICE) {
         return Err(Errno::EPERM);
     }
-    let space = process.memory()?;
     let mut done = 0;
     for &(addr, len) in ranges.as_slice() {
         // Beyond large pages there is nothing to do.
-        let taken = if advice == sys::MADV_COLLAPSE { space.collapse(addr, len) } else { space.check_mapped(addr, len) };
+        let taken = if !addr.is_multiple_of(PAGE_SIZE) {
+            Err(Errno::EINVAL)
+        } else if advice == sys::MADV_COLLAPSE {
+            space.collapse(addr, len)
+        } else {
+            space.check_mapped(addr, len)
+        };
         match taken {
             Ok(()) => done += len,
             Err(_) if done > 0 => break,

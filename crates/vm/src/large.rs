@@ -107,13 +107,16 @@ impl AddressSpace {
     /// present (`MADV_COLLAPSE`).
     ///
     /// # Errors
-    /// `ENOMEM` if something is not mapped or memory is short, `EINVAL` if some part cannot be in a large page; other parts are done then.
+    /// `ENOMEM` if something is not mapped or memory is short, `EINVAL` if some part cannot be in a large page, or an area has no room for one;
+    /// other parts are done then.
     pub fn collapse(&self, addr: usize, len: usize) -> Result<(), Errno> {
         let range = Self::range(addr, len)?;
         if !self.state.read().areas.covers(range.clone()) {
             return Err(Errno::ENOMEM);
         }
-        let mut result = Ok(());
+        let touched = |(start, area): &(usize, &Area)| *start < range.end && area.end > range.start;
+        let room = self.state.read().areas.iter().filter(touched).all(|(start, area)| has_room(start, area));
+        let mut result = if room { Ok(()) } else { Err(Errno::EINVAL) };
         let mut start = range.start.next_multiple_of(LARGE);
         while start + LARGE <= range.end {
             result = self.collapse_one(start..start + LARGE).and(result);

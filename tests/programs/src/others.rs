@@ -16,6 +16,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("others-missing-are-not-found", missing_are_not_found),
     ("others-threads-are-refused", threads_are_refused),
     ("others-files-are-refused", files_are_refused),
+    ("others-nobody-is-his-own-other", nobody_is_his_own_other),
     ("others-negative-numbers", negative_numbers),
 ];
 
@@ -323,6 +324,20 @@ fn files_are_refused() -> Result<()> {
             is(read, -i64::from(libc::EACCES), &format!("readlink of {file}"))?;
         }
         Ok(())
+    })
+}
+
+/// Who may not be looked into by others of the same user may still look into himself. Advice on memory takes a right whoever's it is.
+fn nobody_is_his_own_other() -> Result<()> {
+    in_child(|| {
+        become_user(USER)?;
+        is(call!(SYS_prctl, libc::PR_SET_DUMPABLE, 0, 0, 0, 0), 0, "PR_SET_DUMPABLE")?;
+        let own = std::process::id();
+        Fd::new(call!(SYS_open, c"/proc/self/ns/uts".as_ptr(), libc::O_RDONLY, 0), "a namespace of its own")?;
+        let list = call!(SYS_get_robust_list, own, [0u64; 1].as_mut_ptr(), [0u64; 1].as_mut_ptr());
+        is(list, 0, "get_robust_list of itself")?;
+        let itself = Fd::new(call!(SYS_pidfd_open, own, 0), "pidfd_open of itself")?;
+        is(process_madvise(itself.0), -i64::from(EPERM), "process_madvise of itself")
     })
 }
 

@@ -214,11 +214,8 @@ fn namespaces(attr: Attr, pid: i32, tid: Option<i32>) -> Arc<dyn Inode> {
     for (place, (name, kind)) in NAMES.into_iter().enumerate() {
         let attr = Attr { ino: attr.ino + NS_INO + place as u64, mode: 0o777, ..attr };
         let target = move || {
+            may_look(pid)?;
             let process = find(pid)?;
-            let caller = crate::current_task().ok_or(Errno::ESRCH)?;
-            if !caller.cred().may_trace(&process.credentials(), process.is_dumpable()) {
-                return Err(Errno::EACCES);
-            }
             let task = process.find_task(|task| task.tid() == tid.unwrap_or(pid)).or_else(|| process.tasks().into_iter().next());
             Ok(crate::namespaces::file(&*task.ok_or(Errno::ENOENT)?, kind))
         };
