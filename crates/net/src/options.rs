@@ -13,6 +13,12 @@ use task::Mutex;
 
 const MIN_SEND_BUFFER: usize = 4608;
 const MIN_RECEIVE_BUFFER: usize = 2304;
+/// The highest priority that takes no right.
+const ORDINARY_PRIORITY: i32 = 6;
+
+/// Bits of `SO_BUF_LOCK`.
+const SEND_FIXED: i32 = 1;
+const RECEIVE_FIXED: i32 = 2;
 
 /// `struct linger`: on or off, and seconds.
 pub type Linger = (bool, i32);
@@ -21,6 +27,8 @@ pub type Linger = (bool, i32);
 pub struct Options {
     send_buffer: AtomicUsize,
     receive_buffer: AtomicUsize,
+    /// Which of the two were set by the program (`SO_BUF_LOCK`): a bit each.
+    fixed: AtomicI32,
     /// Nanoseconds; 0 is for ever.
     send_timeout: AtomicU64,
     receive_timeout: AtomicU64,
@@ -51,6 +59,7 @@ impl Default for Options {
         Self {
             send_buffer: AtomicUsize::new(settings::SEND_DEFAULT.size()),
             receive_buffer: AtomicUsize::new(settings::RECEIVE_DEFAULT.size()),
+            fixed: AtomicI32::new(0),
             send_timeout: AtomicU64::new(0),
             receive_timeout: AtomicU64::new(0),
             receive_least: AtomicUsize::new(1),
@@ -103,6 +112,7 @@ impl Options {
         Self {
             send_buffer: size(&self.send_buffer),
             receive_buffer: size(&self.receive_buffer),
+            fixed: AtomicI32::new(self.fixed.load(Ordering::Relaxed)),
             send_timeout: wide(&self.send_timeout),
             receive_timeout: wide(&self.receive_timeout),
             receive_least: size(&self.receive_least),
@@ -122,6 +132,13 @@ impl Options {
     #[must_use]
     pub fn send_buffer(&self) -> usize {
         self.send_buffer.load(Ordering::Relaxed)
+    }
+
+    /// Makes room for at least so many bytes to be sent, unless the program has said how many it wants.
+    pub(crate) fn grow_send_buffer(&self, bytes: usize) {
+        if self.fixed.load(Ordering::Relaxed) & SEND_FIXED == 0 {
+            self.send_buffer.fetch_max(bytes, Ordering::Relaxed);
+        }
     }
 
     /// How many bytes may wait to be received.
@@ -217,6 +234,7 @@ impl Options {
         Ok(match option {
             net::SO_SNDBUF => size(self.send_buffer()),
             net::SO_RCVBUF => size(self.receive_buffer()),
+            net::SO_BUF_LOCK => self.fixed.load(Ordering::Relaxed),
             net::SO_RCVLOWAT => size(self.receive_least()),
             net::SO_SNDLOWAT => 1,
             net::SO_PASSCRED => i32::from(self.pass_credentials()),
@@ -238,11 +256,18 @@ impl Options {
     /// Sets such an option.
     ///
     /// # Errors
-    /// `ENOPROTOOPT`; `EPERM` for `SO_*BUFFORCE` unless `privileged`.
+    /// `ENOPROTOOPT`; unless `privileged` `EACCES` for `SO_DEBUG` and `EPERM` for other things.
     pub fn set_number(&self, option: u32, value: i32, privileged: bool) -> Result<()> {
         // Twice what was asked for, because Linux counts its own overhead, and programs know it.
         let buffer = |least: usize, limit: usize| (value.max(0) as usize).min(limit).saturating_mul(2).max(least);
+        let fixed = match option {
+            net::SO_SNDBUF | net::SO_SNDBUFFORCE => SEND_FIXED,
+            net::SO_RCVBUF | net::SO_RCVBUFFORCE => RECEIVE_FIXED,
+            _ => 0,
+        };
         match option {
+            net::SO_BUF_LOCK if value & !(SEND_FIXED | RECEIVE_FIXED) != 0 => return Err(Errno::EINVAL),
+            net::SO_BUF_LOCK => self.fixed.store(value, Ordering::Relaxed),
             net::SO_SNDBUF => self.send_buffer.store(buffer(MIN_SEND_BUFFER, settings::SEND_MOST.size()), Ordering::Relaxed),
             net::SO_RCVBUF => {
                 self.receive_buffer.store(buffer(MIN_RECEIVE_BUFFER, settings::RECEIVE_MOST.size()), Ordering::Relaxed)
@@ -257,6 +282,8 @@ impl Options {
                 self.receive_least.store(least, Ordering::Relaxed);
             }
             net::SO_PASSCRED => self.pass_credentials.store(value != 0, Ordering::Relaxed),
+            net::SO_DEBUG if value != 0 && !privileged => return Err(Errno::EACCES),
+            net::SO_PRIORITY if !(0..=ORDINARY_PRIORITY).contains(&value) && !privileged => return Err(Errno::EPERM),
             net::SO_PRIORITY => self.priority.store(value.cast_unsigned(), Ordering::Relaxed),
             _ if is_switch(option) && value != 0 => {
                 self.switches.fetch_or(1 << option, Ordering::Relaxed);
@@ -269,6 +296,7 @@ impl Options {
             }
             _ => return self.remember(option, value, privileged),
         }
+        self.fixed.fetch_or(fixed, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -281,6 +309,8 @@ mod tests {
     fn buffers_are_doubled_and_bounded_as_on_linux() {
         let options = Options::default();
         assert_eq!(options.number(net::SO_SNDBUF), Ok(212_992));
+        options.grow_send_buffer(300_000);
+        assert_eq!((options.number(net::SO_SNDBUF), options.number(net::SO_BUF_LOCK)), (Ok(300_000), Ok(0)));
         for (asked, granted) in [(0, 4608), (10_000, 20_000), (i32::MAX, 425_984)] {
             options.set_number(net::SO_SNDBUF, asked, false).unwrap();
             assert_eq!(options.number(net::SO_SNDBUF), Ok(granted));
@@ -290,6 +320,9 @@ mod tests {
         assert_eq!(options.set_number(net::SO_SNDBUFFORCE, 1_000_000, false), Err(Errno::EPERM));
         options.set_number(net::SO_SNDBUFFORCE, 1_000_000, true).unwrap();
         assert_eq!(options.number(net::SO_SNDBUF), Ok(2_000_000));
+        assert_eq!(options.number(net::SO_BUF_LOCK), Ok(3));
+        options.grow_send_buffer(3_000_000);
+        assert_eq!(options.number(net::SO_SNDBUF), Ok(2_000_000));
     }
 
     #[test]
@@ -298,6 +331,11 @@ mod tests {
         options.set_number(net::SO_REUSEADDR, 7, false).unwrap();
         assert_eq!(options.number(net::SO_REUSEADDR), Ok(1));
         assert_eq!(options.number(net::SO_KEEPALIVE), Ok(0));
+        assert_eq!(options.set_number(net::SO_DEBUG, 1, false), Err(Errno::EACCES));
+        assert_eq!(options.set_number(net::SO_DEBUG, 0, false), Ok(()));
+        assert_eq!(options.set_number(net::SO_PRIORITY, 6, false), Ok(()));
+        assert_eq!(options.set_number(net::SO_PRIORITY, 7, false), Err(Errno::EPERM));
+        assert_eq!(options.set_number(net::SO_MARK, 0, false), Err(Errno::EPERM));
         assert_eq!(options.number(net::SO_PEERSEC), Err(Errno::ENOPROTOOPT));
         assert_eq!(options.number(200), Err(Errno::ENOPROTOOPT));
         options.set_linger((true, -3));

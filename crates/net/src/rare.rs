@@ -30,7 +30,7 @@ pub(crate) struct Rare {
 }
 
 /// Numbers that are remembered, what they are at first, and whether it takes a right to set them.
-const REMEMBERED: [(u32, i32, bool); 10] = [
+const REMEMBERED: [(u32, i32, bool); 9] = [
     (net::SO_MARK, 0, true),
     (net::SO_BUSY_POLL, 0, true),
     (net::SO_PREFER_BUSY_POLL, 0, true),
@@ -39,7 +39,6 @@ const REMEMBERED: [(u32, i32, bool); 10] = [
     (net::SO_MAX_PACING_RATE, -1, false),
     (net::SO_INCOMING_CPU, -1, false),
     (net::SO_BINDTOIFINDEX, 0, false),
-    (net::SO_BUF_LOCK, 0, false),
     (net::SO_RCVMARK, 0, true),
     // "As the host does it."
     (net::SO_TXREHASH, 255, false),
@@ -79,7 +78,8 @@ impl Options {
     }
 
     pub(crate) fn remember(&self, option: u32, value: i32, privileged: bool) -> Result<()> {
-        if known(option)?.2 && !privileged && value > self.remembered(option)? {
+        let raises = known(option)?.2 && value > self.remembered(option)?;
+        if !privileged && (raises || matches!(option, net::SO_MARK | net::SO_RCVMARK)) {
             return Err(Errno::EPERM);
         }
         if value < 0 && matches!(option, net::SO_BUSY_POLL | net::SO_BUSY_POLL_BUDGET | net::SO_BINDTOIFINDEX) {

@@ -110,7 +110,7 @@ pub(crate) static SEND_DEFAULT: Setting = Setting::number("core/wmem_default", 2
 pub(crate) static SEND_MOST: Setting = Setting::number("core/wmem_max", 212_992, 4608, LARGEST);
 /// The same of TCP: least, at first, most.
 pub(crate) static TCP_RECEIVE: Setting = Setting::many("ipv4/tcp_rmem", [4096, 131_072, 6_291_456], 3, 1, LARGEST, false);
-pub(crate) static TCP_SEND: Setting = Setting::many("ipv4/tcp_wmem", [4096, 87_040, 4_194_304], 3, 1, LARGEST, false);
+pub(crate) static TCP_SEND: Setting = Setting::many("ipv4/tcp_wmem", [4096, 16_384, 4_194_304], 3, 1, LARGEST, false);
 /// The ports that are given to who asks for none.
 pub(crate) static EPHEMERAL: Setting = Setting::many("ipv4/ip_local_port_range", [32_768, 60_999, 0], 2, 1, 65_535, true);
 /// Ports below are an administrator's.

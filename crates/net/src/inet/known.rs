@@ -73,7 +73,7 @@ const KNOWN: [Known; 84] = [
     (IPV6, net::IPV6_UNICAST_IF, 0, 0, i32::MAX),
     switch(IPV6, net::IPV6_MULTICAST_ALL, 1),
     switch(TCP, net::TCP_NODELAY, 0),
-    (TCP, net::TCP_MAXSEG, LOOP_SEGMENT, 88, 32_767),
+    (TCP, net::TCP_MAXSEG, 0, 88, 32_767),
     switch(TCP, net::TCP_CORK, 0),
     (TCP, net::TCP_KEEPIDLE, 7200, 1, 32_767),
     (TCP, net::TCP_KEEPINTVL, 75, 1, 32_767),

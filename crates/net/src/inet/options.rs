@@ -3,7 +3,7 @@
 
 use super::groups::{self, Membership};
 use super::info::info;
-use super::known::{SWITCH, TCP_INQ, UDP_LITE, known};
+use super::known::{LOOP_SEGMENT, SWITCH, TCP_INQ, UDP_LITE, known};
 use super::network;
 use super::tcp::Tcp;
 use super::{Common, Family};
@@ -33,6 +33,8 @@ struct Chosen {
 
 /// The ways of keeping networks from being crowded that there are: the loop never is.
 const CONGESTION: [&[u8]; 2] = [b"cubic", b"reno"];
+/// The largest segment that every network takes, bytes.
+const ANY_SEGMENT: i32 = 536;
 /// Bytes of the name of one.
 const CONGESTION_NAME: usize = 16;
 const TCP_CC_INFO: u32 = 26;
@@ -140,6 +142,12 @@ pub(super) fn get(common: &Common, tcp: Option<&Tcp>, level: u32, option: u32) -
         }
         // None of these has anything to say: no upper protocol, no packets that were kept, an algorithm without figures.
         (TCP, TCP_ULP | TCP_SAVED_SYN | TCP_CC_INFO) | (IP, net::IP_OPTIONS) => return Ok(Vec::new()),
+        (TCP, net::TCP_MAXSEG) => match common.options.number(TCP, net::TCP_MAXSEG) {
+            // Nothing was chosen: what any network takes, until it is known which one it is.
+            0 if tcp.is_some_and(|tcp| tcp.addresses().1.is_some()) => LOOP_SEGMENT,
+            0 => ANY_SEGMENT,
+            chosen => chosen,
+        },
         (TCP, net::TCP_DEFER_ACCEPT) => tcp.map_or(0, |tcp| tcp.deferral().cast_signed()),
         (TCP, net::TCP_USER_TIMEOUT) => tcp.map_or(0, |tcp| tcp.patience().cast_signed()),
         (IP, net::IP_MTU) | (IPV6, net::IPV6_MTU) => 65_535,

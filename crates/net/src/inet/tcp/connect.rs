@@ -35,7 +35,7 @@ impl Initiator for Tcp {
             let local = state.place.as_ref().map(|place| place.address);
             match (state.connecting.take(), local) {
                 (Some(remote), Some(local)) => {
-                    self.connection.call_once(|| Connection { peer, local, remote });
+                    self.connect_with(|| Connection { peer, local, remote });
                 }
                 // It was closed in the meantime.
                 _ => {

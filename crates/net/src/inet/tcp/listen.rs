@@ -81,7 +81,7 @@ impl Tcp {
         let port = Arc::new(Port::new(Arc::new(self.port.options.inherit())));
         let server = Self::with(common, port);
         server.set_patience(self.patience());
-        server.connection.call_once(|| Connection { peer: opening.port.clone(), local: opening.to, remote: opening.from });
+        server.connect_with(|| Connection { peer: opening.port.clone(), local: opening.to, remote: opening.from });
         server
     }
 

@@ -29,6 +29,9 @@ use linux_raw_sys::net;
 use listen::Backlog;
 use task::{Mutex, Once};
 
+/// How many bytes a connection may have under way: Linux lets them become more with the traffic, beginning with less.
+const SENDS: usize = 87_040;
+
 /// One side of a connection: where it receives.
 pub(super) type Port = port::Port<Stream>;
 
@@ -134,6 +137,12 @@ impl Tcp {
     /// The number of connections that wait to be accepted and how many may, of a listener.
     pub(super) fn backlog(&self) -> Option<(usize, usize)> {
         self.state.lock().backlog.as_ref().map(|backlog| (backlog.waiting.len(), backlog.most))
+    }
+
+    /// There is a connection from now on, unless there is one already.
+    fn connect_with(&self, connection: impl FnOnce() -> Connection) {
+        self.port.options.grow_send_buffer(SENDS);
+        self.connection.call_once(connection);
     }
 
     /// Its own address and the peer's.
