@@ -4,7 +4,7 @@
 //! that file, is touched.
 
 use crate::process::signal_broken_pipe;
-use crate::sockmsg::{signals_broken_pipe, write_message};
+use crate::sockmsg::{kind_of, signals_broken_pipe, write_message};
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task, dispatch, limits, usage};
 use abi::errno::Errno;
@@ -16,6 +16,7 @@ use fs::poll::Events;
 use fs::{File, FileType, Whence};
 use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
+use net::Kind;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The most that one call transfers, as on Linux.
@@ -188,8 +189,9 @@ fn read_pieces(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> 
         (None, Some(pipe)) if done > 0 => pipe.read_now(buf),
         (None, _) => file.read(buf),
     };
-    if !whole
-        && pipe.is_none()
+    // Bytes on their way through sockets must not be lost because they cannot be delivered. A message, a signal, an event is, as on Linux.
+    let socket = kind_of(file);
+    if socket == Some(Kind::Stream)
         && let Some((addr, _)) = buffers.iter().find(|(_, len)| *len > 0)
     {
         probe(file, *addr)?;
@@ -212,6 +214,9 @@ fn read_pieces(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> 
         };
         let delivered = copy_out(buffers, done, &buf[..n]);
         if delivered < n {
+            if socket.is_some_and(|kind| kind != Kind::Stream) {
+                return Err(Errno::EFAULT);
+            }
             done += take_back(file, offset, &buf[..n], delivered);
             return if done > 0 { Ok(done) } else { Err(Errno::EFAULT) };
         }
@@ -386,8 +391,8 @@ fn read_few(file: &File, buf: usize, len: usize) -> SysResult {
     if !in_user_space(buf, len) {
         return Err(Errno::EFAULT);
     }
-    // Only a pipe takes back what could not be delivered.
-    if file.ops_as::<PipeEnd>().is_none() {
+    // As in `read_pieces`.
+    if kind_of(file) == Some(Kind::Stream) {
         probe(file, buf)?;
     }
     let mut bytes = [0; TINY];

@@ -51,20 +51,26 @@ pub(crate) fn with_caller<R>(task: &Task, f: impl FnOnce(&Caller<'_>) -> R) -> R
     f(&Caller { walk: context.walk(&cred), umask: context.umask() })
 }
 
-/// The address that a caller passed.
+/// The address that a caller passed, as a socket means it. Who leaves out the family means the socket's if that is IPv4, where an address is to be
+/// bound only with no address in particular.
 ///
 /// # Errors
-/// `EINVAL`, `EFAULT`, `EAFNOSUPPORT`.
-pub(crate) fn read_address(addr: usize, len: u32) -> Result<Address, Errno> {
-    let (bytes, len) = copy_address(addr, len)?;
-    Address::decode(&bytes[..len])
+/// `EINVAL`, `EFAULT`.
+pub(crate) fn read_address(socket: &Socket, addr: usize, len: u32, binds: bool) -> Result<Address, Errno> {
+    let (mut bytes, len) = copy_address(addr, len)?;
+    let family = socket.protocol().family();
+    let left_out = family == consts::AF_INET && bytes[..2] == [0; 2];
+    if left_out && (!binds || len < size_of::<consts::sockaddr_in>() || bytes[4..8] == [0; 4]) {
+        bytes[..2].copy_from_slice(&(consts::AF_INET as u16).to_ne_bytes());
+    }
+    Ok(Address::meant_for(family, &bytes[..len]))
 }
 
 /// The bytes of an address that a caller passed, whatever they mean, and how many they are.
 ///
 /// # Errors
 /// `EINVAL`, `EFAULT`.
-pub(crate) fn copy_address(addr: usize, len: u32) -> Result<([u8; MAX_ADDRESS], usize), Errno> {
+fn copy_address(addr: usize, len: u32) -> Result<([u8; MAX_ADDRESS], usize), Errno> {
     let len = len as usize;
     if len > MAX_ADDRESS {
         return Err(Errno::EINVAL);
@@ -167,12 +173,7 @@ pub fn sys_socketpair(task: &Task, domain: u32, kind: u32, protocol: i32, fds: U
 /// `bind(2)`
 pub fn sys_bind(task: &Task, fd: i32, addr: usize, len: u32) -> SysResult {
     with_socket(task, fd, |socket, _| {
-        let (mut bytes, len) = copy_address(addr, len)?;
-        // Programs that leave out the family mean the socket's, if they want no address in particular.
-        if socket.protocol().family() == consts::AF_INET && len >= 8 && bytes[..2] == [0; 2] && bytes[4..8] == [0; 4] {
-            bytes[..2].copy_from_slice(&(consts::AF_INET as u16).to_ne_bytes());
-        }
-        let address = Address::decode(&bytes[..len])?;
+        let address = read_address(socket, addr, len, true)?;
         with_caller(task, |caller| socket.protocol().bind(caller, &address)).map(|()| 0)
     })
 }
@@ -183,7 +184,10 @@ pub fn sys_connect(task: &Task, fd: i32, addr: usize, len: u32) -> SysResult {
     // As on Linux: the address comes before whether it is a socket, what it means after that.
     let (bytes, len) = copy_address(addr, len)?;
     let socket = of_file(&file)?;
-    let address = Address::decode(&bytes[..len])?;
+    if len < size_of::<consts::__kernel_sa_family_t>() {
+        return Err(Errno::EINVAL);
+    }
+    let address = Address::meant_for(socket.protocol().family(), &bytes[..len]);
     let wait = socket.send_wait(file.nonblocking());
     with_caller(task, |caller| socket.protocol().connect(caller, &address, wait)).map(|()| 0)
 }

@@ -12,12 +12,16 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::file::{Buffers, IoVec, MAX_TRANSFER, SMALL, in_user_space, pieces, total, writable};
 use crate::process::signal_broken_pipe;
-use crate::socket::{MAX_ADDRESS, copy_address, of_file, read_address, with_caller, write_address};
+use crate::socket::{MAX_ADDRESS, of_file, read_address, with_caller, write_address};
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task, process_table};
 
 /// The most that is sent of a stream in one step.
 const CHUNK: usize = 65_536;
+/// No message of the internet's protocols is longer.
+const LONGEST_PACKET: usize = 65_535;
+/// What Linux puts of a stream's bytes into one buffer: as much is sent or not.
+const PIECE: usize = 36_544;
 /// The most descriptors in one message (`SCM_MAX_FD`).
 const MAX_RIGHTS: usize = 253;
 /// The most bytes beside those of the message (`net.core.optmem_max`).
@@ -153,10 +157,14 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
     let stream = protocol.kind() == Kind::Stream;
     let address = match to.addr {
         0 => None,
-        // A connection has its other end, whatever the address means.
-        addr if stream && is_inet(socket) => copy_address(addr, to.len).map(|_| None)?,
-        addr => Some(read_address(addr, to.len)?),
+        addr => Some(read_address(socket, addr, to.len, false)?),
     };
+    let address = address.filter(|_| match protocol.family() {
+        // A connection has its other end, whatever the address means.
+        consts::AF_INET | consts::AF_INET6 => !stream,
+        consts::AF_UNIX => to.len > 0,
+        _ => true,
+    });
     let mut once = |data: &[u8], last: bool| {
         // The last byte of the message is urgent, not that of each step.
         let message_flags = if last { message_flags } else { message_flags - Flags::OOB };
@@ -169,14 +177,10 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
             None => protocol.send(plain, message_flags, wait),
         }
     };
-    // Where it goes comes before how long it is, and whether it can be read.
-    let goes_somewhere = || match &address {
-        _ if !stream && message_flags.contains(Flags::OOB) => Err(Errno::EOPNOTSUPP),
-        None if protocol.family() == consts::AF_UNIX => protocol.peer().map(drop),
-        _ => Ok(()),
-    };
-    if !stream && wanted > socket.options().send_buffer() {
-        return goes_somewhere().and(Err(Errno::EMSGSIZE));
+    // Where it goes and how long it is come before whether it can be read.
+    let check = || protocol.check_message(address.as_ref(), wanted, message_flags);
+    if !stream && wanted > LONGEST_PACKET.max(socket.options().send_buffer()) {
+        return check().and(Err(Errno::EMSGSIZE));
     }
     let mut small = [0; SMALL];
     let mut large = Vec::new();
@@ -186,15 +190,20 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
         large.resize(if stream { wanted.min(CHUNK) } else { wanted }, 0);
         &mut large[..]
     };
-    let mut done = 0;
+    let (mut done, mut step) = (0, buf.len());
     let sent = loop {
-        let len = (wanted - done).min(buf.len());
+        let len = (wanted - done).min(step);
         let copied = pieces(buffers, done, len, |addr, range| uaccess::read_bytes(addr, &mut buf[range]));
         let sent = match copied {
+            // What there is before the place that cannot be read is sent in pieces of this size.
+            Err(_) if stream && len > PIECE => {
+                step = PIECE;
+                continue;
+            }
             Ok(()) => once(&buf[..len], done + len == wanted),
             // Whether bytes can be sent at all comes before whether they can be read.
-            Err(e) if stream && done == 0 => once(&[], false).and(Err(e)),
-            Err(e) => goes_somewhere().and(Err(e)),
+            Err(e) if stream && done == 0 => once(&[], false).and_then(|_| protocol.wait_for_room(wait)).and(Err(e)),
+            Err(e) => check().and(Err(e)),
         };
         match sent {
             Ok(n) => {
@@ -234,8 +243,9 @@ pub fn sys_sendto(task: &Task, fd: i32, buf: usize, len: usize, flags: u32, addr
 
 /// What is written to a socket that keeps messages apart, as one message however long it is. `None`: to others.
 pub(crate) fn write_message(task: &Task, file: &File, buffers: &[(usize, usize)]) -> Option<SysResult> {
-    let apart = of_file(file).is_ok_and(|socket| socket.protocol().kind() != Kind::Stream);
-    apart.then(|| send(task, file, buffers, &To { addr: 0, len: 0 }, Beside::default(), 0))
+    kind_of(file)
+        .is_some_and(|kind| kind != Kind::Stream)
+        .then(|| send(task, file, buffers, &To { addr: 0, len: 0 }, Beside::default(), 0))
 }
 
 /// A message's head. An address that cannot be one is refused, or cut to the longest there is.
@@ -314,9 +324,8 @@ fn receive(socket: &Socket, file: &File, buffers: &[(usize, usize)], flags: u32)
         let (_, got) = protocol.receive_owned(wanted, message_flags, wait)?;
         return Ok((got.copied, 0, got));
     }
-    // What is taken out must not be lost because it cannot be delivered.
-    let sound = writable(file, buffers)?;
-    let wanted = if bytes { sound } else { wanted };
+    // Bytes must not be lost because they cannot be delivered; a message is.
+    let wanted = if bytes { writable(file, buffers)? } else { wanted };
     let got = if wanted <= SMALL {
         let mut buf = [0; SMALL];
         let got = protocol.receive(&mut buf[..wanted], message_flags, wait)?;
@@ -498,7 +507,12 @@ pub fn sys_recvmmsg(
     })
 }
 
+/// The kind of socket that it is, if it is one.
+pub(crate) fn kind_of(file: &File) -> Option<Kind> {
+    of_file(file).ok().map(|socket| socket.protocol().kind())
+}
+
 /// Whether a broken pipe of this file is told by a signal too: not of sockets that keep messages apart.
 pub(crate) fn signals_broken_pipe(file: &File) -> bool {
-    of_file(file).map_or(true, |socket| socket.protocol().kind() == Kind::Stream)
+    kind_of(file).is_none_or(|kind| kind == Kind::Stream)
 }

@@ -36,6 +36,8 @@ pub enum Address {
     Netlink(u32, u32),
     /// `AF_PACKET`.
     Packet(LinkAddress),
+    /// Bytes that are no address of the socket's family, with the error of a call that looks at them.
+    Wrong(Errno),
 }
 
 /// Where a packet comes from, or goes to: `struct sockaddr_ll`.
@@ -78,12 +80,33 @@ impl Address {
         }
     }
 
-    /// The address as the kernel gives it to programs.
+    /// What the bytes of a `struct sockaddr` mean to a socket of a family. Many calls fail for other reasons first, or need no address: what
+    /// is none of the family is [`Address::Wrong`].
+    #[must_use]
+    pub fn meant_for(family: u32, bytes: &[u8]) -> Self {
+        let named = bytes.first_chunk().map(|family| u32::from(u16::from_ne_bytes(*family)));
+        // Of an internet address the length comes before the family, of which only they make a difference.
+        let least = match family {
+            net::AF_INET => 16,
+            net::AF_INET6 => 24,
+            _ => usize::MAX,
+        };
+        match Self::decode(bytes) {
+            Ok(address) if named.is_some_and(|named| named == family || named == net::AF_UNSPEC) => address,
+            // Datagrams of IPv6 may go to such an address, too.
+            Ok(address @ Self::Inet(_)) if (family, named) == (net::AF_INET6, Some(net::AF_INET)) => address,
+            _ if named == Some(family) || bytes.len() < least => Self::Wrong(Errno::EINVAL),
+            _ => Self::Wrong(Errno::EAFNOSUPPORT),
+        }
+    }
+
+    /// The address as the kernel gives it to programs. What is none has no bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut family = |family: u32| bytes.extend_from_slice(&(family as u16).to_ne_bytes());
         match self {
+            Self::Wrong(_) => {}
             Self::Unspecified => family(net::AF_UNSPEC),
             Self::Unix(name) => {
                 family(net::AF_UNIX);
@@ -199,6 +222,22 @@ mod tests {
         assert_eq!(Address::decode(&unix(&[b'x'; 109])), Err(Errno::EINVAL));
         assert!(Address::decode(&unix(&[b'x'; 108])).is_ok());
         assert_eq!(Address::decode(&[99, 0, 1, 2]), Err(Errno::EAFNOSUPPORT));
+    }
+
+    #[test]
+    fn what_is_no_address_of_the_family_is_told_as_on_linux() {
+        let meant = |family, bytes: &[u8]| Address::meant_for(family, bytes);
+        let [wrong, foreign] = [Errno::EINVAL, Errno::EAFNOSUPPORT].map(Address::Wrong);
+        let v4 = Address::Inet(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80).into());
+        assert_eq!(meant(net::AF_INET, &v4.encode()), v4);
+        assert_eq!(meant(net::AF_INET6, &v4.encode()), v4);
+        assert_eq!(meant(net::AF_UNIX, &v4.encode()), wrong);
+        assert_eq!(meant(net::AF_INET, &v4.encode()[..15]), wrong);
+        assert_eq!(meant(net::AF_INET, &unix(b"name")), wrong);
+        assert_eq!(meant(net::AF_INET, &unix(&[b'n'; 20])), foreign);
+        assert_eq!(meant(net::AF_INET, &[0; 2]), Address::Unspecified);
+        assert_eq!(meant(net::AF_UNIX, &[99, 0, 1]), wrong);
+        assert_eq!(meant(net::AF_UNIX, &[1]), wrong);
     }
 
     proptest::proptest! {

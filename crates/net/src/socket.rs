@@ -245,6 +245,22 @@ pub trait Protocol: FileOps {
     /// Those of `shutdown(2)`.
     fn shutdown(&self, receiving: bool, sending: bool) -> Result<()>;
 
+    /// What is wrong with a message before its bytes are looked at, of a socket that keeps messages apart: where it goes, and how long it is.
+    ///
+    /// # Errors
+    /// Those of `send(2)`.
+    fn check_message(&self, _to: Option<&Address>, _length: usize, flags: Flags) -> Result<()> {
+        if flags.contains(Flags::OOB) { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
+    }
+
+    /// Waits until a stream that is connected has room for anything, as it does before the bytes are looked at.
+    ///
+    /// # Errors
+    /// Those of `send(2)`.
+    fn wait_for_room(&self, _wait: Wait) -> Result<()> {
+        Ok(())
+    }
+
     /// Sends. How much was sent may be less than all of a stream's bytes.
     ///
     /// # Errors

@@ -287,6 +287,24 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
         Ok(done)
     }
 
+    /// Waits until there is room for anything.
+    ///
+    /// # Errors
+    /// As [`Wait::at`]; the port's own error; `EPIPE` if nothing can be sent any more.
+    pub(crate) fn wait_for_room(&self, wait: Wait) -> Result<()> {
+        wait.at(&self.own.writable, || {
+            if let Some(error) = self.own.take_error() {
+                return Some(Err(error));
+            }
+            let mut queue = self.peer.queue.lock();
+            let queue = queue.as_mut();
+            if self.own.is_shut(SENDING) || queue.closed {
+                return Some(Err(Errno::EPIPE));
+            }
+            (queue.charge < self.limit).then_some(Ok(()))
+        })
+    }
+
     /// Sends bytes with nothing else, if that takes no more than putting them into a queue. `None`: it takes more.
     #[inline]
     pub(crate) fn send_plain(&self, data: &[u8]) -> Option<usize> {

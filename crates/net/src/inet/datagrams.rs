@@ -228,6 +228,9 @@ pub(super) trait Transport: Send + Sync + 'static {
     /// What `Protocol::connect` promises.
     fn connect(&self, address: &Address) -> Result<()>;
 
+    /// What `Protocol::check_message` promises.
+    fn check_message(&self, to: Option<&Address>, length: usize, flags: Flags) -> Result<()>;
+
     /// What `Protocol::send` promises.
     fn send(&self, message: Outgoing<'_>, flags: Flags) -> Result<usize>;
 
@@ -327,6 +330,10 @@ impl<T: Transport> Protocol for Endpoint<T> {
         self.0.inbox().port.shut((u8::from(receiving) * RECEIVING) | (u8::from(sending) * SENDING));
         // Linux does it, and says so all the same.
         if connected { Ok(()) } else { Err(Errno::ENOTCONN) }
+    }
+
+    fn check_message(&self, to: Option<&Address>, length: usize, flags: Flags) -> Result<()> {
+        self.0.check_message(to, length, flags)
     }
 
     fn send(&self, message: Outgoing<'_>, flags: Flags, _: Wait) -> Result<usize> {

@@ -136,13 +136,14 @@ impl Common {
     /// The address that a program means, which has to be of the socket's family.
     ///
     /// # Errors
-    /// `EAFNOSUPPORT`.
+    /// `EINVAL`, `EAFNOSUPPORT`.
     fn meant(&self, address: &Address) -> Result<SocketAddr> {
         match (self.family, address) {
             (Family::V4, Address::Inet(SocketAddr::V4(_))) | (Family::V6, Address::Inet(SocketAddr::V6(_))) => {
                 let Address::Inet(address) = address else { return Err(Errno::EAFNOSUPPORT) };
                 Ok(SocketAddr::new(address.ip().to_canonical(), address.port()))
             }
+            (_, Address::Wrong(error)) => Err(*error),
             _ => Err(Errno::EAFNOSUPPORT),
         }
     }
@@ -150,7 +151,7 @@ impl Common {
     /// Where a program wants to reach: no address means this host.
     ///
     /// # Errors
-    /// `EAFNOSUPPORT`; `ENETUNREACH` for an IPv4 address if the socket is for IPv6 only.
+    /// `EINVAL`, `EAFNOSUPPORT`; `ENETUNREACH` for an IPv4 address if the socket is for IPv6 only.
     fn destination(&self, address: &Address) -> Result<SocketAddr> {
         let meant = self.meant(address)?;
         let ip = match meant.ip() {
@@ -170,7 +171,7 @@ impl Common {
     /// Checks an address to be bound.
     ///
     /// # Errors
-    /// `EAFNOSUPPORT`, `EADDRNOTAVAIL`, `EACCES`.
+    /// `EINVAL`, `EAFNOSUPPORT`, `EADDRNOTAVAIL`, `EACCES`.
     fn bindable(&self, caller: &Caller<'_>, address: &Address) -> Result<SocketAddr> {
         let meant = self.meant(address)?;
         let ip = meant.ip();

@@ -280,14 +280,16 @@ impl Transport for Raw {
         Ok(())
     }
 
-    fn send(&self, message: Outgoing<'_>, flags: Flags) -> Result<usize> {
-        if flags.contains(Flags::OOB) {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let len = message.data.len();
-        if len > LONGEST {
+    fn check_message(&self, _: Option<&Address>, length: usize, flags: Flags) -> Result<()> {
+        if length > LONGEST {
             return Err(Errno::EMSGSIZE);
         }
+        if flags.contains(Flags::OOB) { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
+    }
+
+    fn send(&self, message: Outgoing<'_>, flags: Flags) -> Result<usize> {
+        let len = message.data.len();
+        self.check_message(message.to.map(|(_, address)| address), len, flags)?;
         let state = *self.state.lock();
         let to = match message.to {
             Some((_, address)) => self.common.destination(address)?,

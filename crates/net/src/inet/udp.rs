@@ -18,6 +18,8 @@ use task::Mutex;
 /// The longest datagram over IPv4, bytes; over IPv6 it is 20 more.
 const LONGEST_V4: usize = 65_507;
 const LONGEST_V6: usize = 65_527;
+/// What is longer is not looked at any further.
+const LONGEST: usize = 65_535;
 static PORTS: Table<Udp> = Table::new();
 static LITE_PORTS: Table<Udp> = Table::new();
 
@@ -128,16 +130,35 @@ impl Udp {
         ports(self.protocol).bind(&self.this.upgrade().ok_or(Errno::EINVAL)?, scope, port)
     }
 
-    /// The address datagrams go out from, with a port; an interface's own address if the socket has none.
-    fn source(&self, route: &network::Route) -> Result<SocketAddr> {
+    /// The address that it is bound to, from now on with a port.
+    fn own(&self) -> Result<SocketAddr> {
         let mut state = self.state.lock();
         if state.place.is_none() {
             let scope = Scope::new(self.common.family.nowhere().ip(), self.common.only_v6());
             state.place = Some(self.place(scope, 0)?);
         }
-        let address = state.place.as_ref().map_or(self.common.family.nowhere(), |place| place.address);
-        let ip = address.ip();
-        Ok(if ip.is_unspecified() || ip.is_multicast() { SocketAddr::new(route.source, address.port()) } else { address })
+        Ok(state.place.as_ref().map_or(self.common.family.nowhere(), |place| place.address))
+    }
+
+    /// Where a datagram of so many bytes comes from, and where it goes: to the address, or to whom it talks.
+    fn ways(&self, to: Option<&Address>, length: usize, flags: Flags) -> Result<(SocketAddr, SocketAddr)> {
+        let from = self.own()?;
+        if length > LONGEST {
+            return Err(Errno::EMSGSIZE);
+        }
+        if flags.contains(Flags::OOB) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let to = match to {
+            Some(address) => self.destination(address)?,
+            None => (*self.peer.lock()).ok_or(Errno::EDESTADDRREQ)?,
+        };
+        let longest = if self.common.family == Family::V4 { LONGEST_V4 } else { LONGEST_V6 };
+        match (to.port(), length > longest) {
+            (0, _) => Err(Errno::EINVAL),
+            (_, true) => Err(Errno::EMSGSIZE),
+            _ => Ok((from, to)),
+        }
     }
 
     /// Whether it is told why what it sent was refused.
@@ -226,9 +247,10 @@ impl Transport for Udp {
             drop(place);
             return Ok(());
         }
+        // As on Linux it has a port from now on, whatever the address is.
+        self.own()?;
         let to = self.destination(address)?;
         let route = self.route(to)?;
-        self.source(&route)?;
         if let Some(place) = &mut self.state.lock().place
             && place.address.ip().is_unspecified()
         {
@@ -238,22 +260,14 @@ impl Transport for Udp {
         Ok(())
     }
 
+    fn check_message(&self, to: Option<&Address>, length: usize, flags: Flags) -> Result<()> {
+        self.ways(to, length, flags).map(drop)
+    }
+
     fn send(&self, message: Outgoing<'_>, flags: Flags) -> Result<usize> {
-        if flags.contains(Flags::OOB) {
-            return Err(Errno::EOPNOTSUPP);
-        }
         let len = message.data.len();
-        if len > if self.common.family == Family::V4 { LONGEST_V4 } else { LONGEST_V6 } {
-            return Err(Errno::EMSGSIZE);
-        }
+        let (mut from, to) = self.ways(message.to.map(|(_, address)| address), len, flags)?;
         let peer = *self.peer.lock();
-        let to = match message.to {
-            Some((_, address)) => self.destination(address)?,
-            None => peer.ok_or(Errno::EDESTADDRREQ)?,
-        };
-        if to.port() == 0 {
-            return Err(Errno::EINVAL);
-        }
         if let Some(error) = self.inbox.port.take_error() {
             return Err(error);
         }
@@ -262,7 +276,9 @@ impl Transport for Udp {
         }
         let sends = Sends::new(&self.common, to.ip(), &message.beside)?;
         let route = self.route(to)?;
-        let mut from = self.source(&route)?;
+        if from.ip().is_unspecified() || from.ip().is_multicast() {
+            from.set_ip(route.source);
+        }
         if let Some(ip) = sends.source {
             from.set_ip(ip);
         }

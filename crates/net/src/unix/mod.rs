@@ -26,7 +26,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use fs::poll::{Events, PollTable};
-use fs::{File, FileOps, Result};
+use fs::{File, FileOps, Result, ops};
 use linux_raw_sys::net;
 use names::Binding;
 use port::Port;
@@ -136,8 +136,8 @@ impl Unix {
         }
     }
 
-    /// Puts a new socket, connected to `client`, into the backlog. `None`: there is no room.
-    fn admit(&self, client: &Self) -> Option<Result<()>> {
+    /// Puts a new socket, connected to `client`, into the backlog, unless that one `listens`. `None`: there is no room.
+    fn admit(&self, client: &Self, listens: bool) -> Option<Result<()>> {
         let mut state = self.state.lock();
         let Some(backlog) = &mut state.backlog else { return Some(Err(Errno::ECONNREFUSED)) };
         if self.port.is_shut(RECEIVING) || self.port.is_closed() {
@@ -145,6 +145,12 @@ impl Unix {
         }
         if backlog.waiting.len() > backlog.most {
             return None;
+        }
+        if listens {
+            return Some(Err(Errno::EINVAL));
+        }
+        if client.peer.get().is_some() {
+            return Some(Err(Errno::EISCONN));
         }
         let mut connected = false;
         let server = Self::new(self.kind, Arc::default());
@@ -271,9 +277,16 @@ impl Protocol for Unix {
 
     fn bind(&self, caller: &Caller<'_>, address: &Address) -> Result<()> {
         let Address::Unix(name) = address else { return Err(Errno::EINVAL) };
+        let bind = || names::bind(caller, self.kind, name, &self.this);
         match name {
-            UnixName::Unnamed => self.bind_to(|| names::bind_anywhere(self.kind, &self.this)),
-            name => self.bind_to(|| Ok((names::bind(caller, self.kind, name, &self.this)?, name.clone()))),
+            UnixName::Unnamed => self.bind_anywhere(),
+            UnixName::Abstract(_) => self.bind_to(|| Ok((bind()?, name.clone()))),
+            UnixName::Path(path) => {
+                // As on Linux the file is made before it is asked whether the socket has a name, and then taken away again.
+                let binding = bind()?;
+                let result = self.bind_to(|| Ok((binding, name.clone())));
+                result.or_else(|error| ops::remove(&caller.walk, path, false).and(Err(error)))
+            }
         }
     }
 
@@ -293,17 +306,15 @@ impl Protocol for Unix {
             self.port.set_target(Some(&target.port));
             return Ok(());
         }
-        let listener = self.find(caller, address)?;
+        if !matches!(address, Address::Unix(name) if *name != UnixName::Unnamed) {
+            return Err(Errno::EINVAL);
+        }
         if self.port.options.pass_credentials() {
             self.bind_anywhere()?;
         }
-        if self.listening() {
-            return Err(Errno::EINVAL);
-        }
-        if self.peer.get().is_some() {
-            return Err(Errno::EISCONN);
-        }
-        wait.at(&listener.port.writable, || listener.admit(self))?;
+        let listener = self.find(caller, address)?;
+        let listens = self.listening();
+        wait.at(&listener.port.writable, || listener.admit(self, listens))?;
         listener.port.readable.notify();
         self.port.writable.notify();
         Ok(())
@@ -361,6 +372,14 @@ impl Protocol for Unix {
             peer.shut(bits(sending, receiving));
         }
         Ok(())
+    }
+
+    fn check_message(&self, to: Option<&Address>, length: usize, flags: Flags) -> Result<()> {
+        self.check_packet(to, length, flags)
+    }
+
+    fn wait_for_room(&self, wait: Wait) -> Result<()> {
+        self.peer.get().map_or(Ok(()), |peer| self.pair(peer).wait_for_room(wait))
     }
 
     fn send(&self, message: Outgoing<'_>, flags: Flags, wait: Wait) -> Result<usize> {

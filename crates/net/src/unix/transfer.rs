@@ -1,18 +1,21 @@
 //! Sending and receiving.
 
 use super::Unix;
-use super::port::{MESSAGE_COST, Packet, Port, Queue};
+use super::port::{Packet, Port, Queue};
 use super::rights::Rights;
 use crate::port::{RECEIVING, ROOM, SENDING};
 use crate::socket::identity;
 use crate::stream::Pair;
-use crate::{Address, Flags, Incoming, Kind, Outgoing, Ucred, Wait, settings};
+use crate::{Address, Flags, Incoming, Kind, Outgoing, Ucred, UnixName, Wait, settings};
 use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use fs::Result;
 use fs::poll::Events;
+
+/// How much less than the whole buffer a message may take.
+const OVERHEAD: usize = 32;
 
 /// What the receiver does to a message before it is put into its queue; false: it is not.
 fn filter(receiver: &Port, packet: &mut Option<Packet>) -> bool {
@@ -65,16 +68,40 @@ impl Unix {
         }
     }
 
-    /// Sends; what `Protocol::send` promises.
-    pub(super) fn transmit(&self, message: Outgoing<'_>, flags: Flags, wait: Wait) -> Result<usize> {
-        if flags.contains(Flags::OOB) && (self.kind != Kind::Stream || message.data.is_empty()) {
+    /// What `Protocol::check_message` promises.
+    pub(super) fn check_packet(&self, to: Option<&Address>, length: usize, flags: Flags) -> Result<()> {
+        if self.kind == Kind::Seqpacket {
+            // It has its peer, whatever the address means.
+            if let Some(error) = self.port.take_error() {
+                return Err(error);
+            }
+            self.peer.get().ok_or(Errno::ENOTCONN)?;
+        }
+        if flags.contains(Flags::OOB) {
             return Err(Errno::EOPNOTSUPP);
         }
-        match self.kind {
-            Kind::Stream => self.send_bytes(message, flags, wait),
-            Kind::Seqpacket => self.send_packet(message, wait),
-            Kind::Datagram | Kind::Raw => self.send_datagram(message, wait),
+        match to {
+            _ if self.kind == Kind::Seqpacket => {}
+            Some(Address::Unix(name)) if *name != UnixName::Unnamed => {}
+            Some(_) => return Err(Errno::EINVAL),
+            None => drop(self.port.target().ok_or(Errno::ENOTCONN)?),
         }
+        if length > self.port.options.send_buffer().saturating_sub(OVERHEAD) {
+            return Err(Errno::EMSGSIZE);
+        }
+        if self.port.is_shut(SENDING) { Err(Errno::EPIPE) } else { Ok(()) }
+    }
+
+    /// Sends; what `Protocol::send` promises.
+    pub(super) fn transmit(&self, message: Outgoing<'_>, flags: Flags, wait: Wait) -> Result<usize> {
+        if self.kind == Kind::Stream {
+            if flags.contains(Flags::OOB) && message.data.is_empty() {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            return self.send_bytes(message, flags, wait);
+        }
+        self.check_packet(message.to.map(|(_, address)| address), message.data.len(), flags)?;
+        if self.kind == Kind::Seqpacket { self.send_packet(message, wait) } else { self.send_datagram(message, wait) }
     }
 
     /// Whom the message says it is from, if the receiver may want to know.
@@ -84,7 +111,7 @@ impl Unix {
     }
 
     /// The two ends of a connected stream.
-    fn pair<'a>(&'a self, peer: &'a Port) -> Pair<'a, Queue> {
+    pub(super) fn pair<'a>(&'a self, peer: &'a Port) -> Pair<'a, Queue> {
         Pair { own: &self.port, peer, limit: self.port.options.send_buffer() }
     }
 
@@ -102,7 +129,7 @@ impl Unix {
         let peer = self.peer.get().ok_or(Errno::ENOTCONN)?;
         let limit = self.port.options.send_buffer();
         let credentials = self.sender(peer, &message);
-        let mut packet = self.packet(&mut message, credentials, limit)?;
+        let mut packet = Some(self.packet(&mut message, credentials));
         if !filter(peer, &mut packet) {
             return Ok(message.data.len());
         }
@@ -127,12 +154,9 @@ impl Unix {
         Ok(message.data.len())
     }
 
-    fn packet(&self, message: &mut Outgoing<'_>, credentials: Option<Ucred>, limit: usize) -> Result<Option<Packet>> {
-        if message.data.len() + MESSAGE_COST > limit {
-            return Err(Errno::EMSGSIZE);
-        }
+    fn packet(&self, message: &mut Outgoing<'_>, credentials: Option<Ucred>) -> Packet {
         let from = (self.kind == Kind::Datagram).then(|| self.port.clone());
-        Ok(Some(Packet { data: message.data.to_vec(), from, credentials, rights: message.rights.take(), arrival: 0 }))
+        Packet { data: message.data.to_vec(), from, credentials, rights: message.rights.take(), arrival: 0 }
     }
 
     fn send_datagram(&self, mut message: Outgoing<'_>, wait: Wait) -> Result<usize> {
@@ -145,7 +169,7 @@ impl Unix {
         }
         let limit = self.port.options.send_buffer();
         let credentials = self.sender(&peer, &message);
-        let mut packet = self.packet(&mut message, credentials, limit)?;
+        let mut packet = Some(self.packet(&mut message, credentials));
         if !filter(&peer, &mut packet) {
             return Ok(message.data.len());
         }

@@ -126,12 +126,16 @@ impl Tcp {
             }
             return Ok(());
         }
-        let to = self.common.destination(address)?;
-        let (began, unreported) = {
+        let (began, unreported, listens) = {
             let state = self.state.lock();
-            (state.connecting.is_some(), state.unreported)
+            (state.connecting.is_some(), state.unreported, state.backlog.is_some())
         };
         if !unreported {
+            // Where it is to go is looked at only if it can go anywhere.
+            if listens || self.connection.get().is_some() {
+                return Err(Errno::EISCONN);
+            }
+            let to = self.common.destination(address)?;
             if to.ip().is_multicast() {
                 return Err(Errno::ENETUNREACH);
             }

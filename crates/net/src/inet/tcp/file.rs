@@ -159,6 +159,10 @@ impl Protocol for Tcp {
         Ok(())
     }
 
+    fn wait_for_room(&self, wait: Wait) -> Result<()> {
+        self.pair(self.connected(wait)?).wait_for_room(wait)
+    }
+
     fn send(&self, message: Outgoing<'_>, flags: Flags, wait: Wait) -> Result<usize> {
         // Linux does not tell one that never was connected from one that is no more.
         let connection = self.connected(wait).map_err(|e| if e == Errno::ENOTCONN { Errno::EPIPE } else { e })?;
