@@ -247,8 +247,15 @@ pub fn sys_vmsplice(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, fla
     broken_pipe(
         task,
         pipe.fill(len, nonblocking, |buf| {
-            pieces(buffers, 0, buf.len(), |addr, range| uaccess::read_bytes(addr, &mut buf[range]))?;
-            Ok(buf.len())
+            // What can be read counts, up to a page that cannot.
+            let mut there = 0;
+            let all = pieces(buffers, 0, buf.len(), |addr, range| {
+                let (start, wanted) = (range.start, range.len());
+                let read = uaccess::read_some(addr, &mut buf[range]);
+                there = start + read;
+                if read == wanted { Ok(()) } else { Err(Errno::EFAULT) }
+            });
+            if there == 0 { all.map(|()| 0) } else { Ok(there) }
         }),
     )
 }
