@@ -158,4 +158,42 @@ mod tests {
         }
         assert_eq!(Boot::parse(&[blob, std::vec![0]].concat()), Err(Invalid::Length));
     }
+
+    /// Each thing that can be wrong with a blob, and the name it has then.
+    #[test]
+    fn each_fault_is_named() {
+        let blob = |cwd: &[u8], hostname: &[u8], arguments: &[&[u8]], variables: &[&[u8]]| {
+            let mut blob = MAGIC.to_vec();
+            for number in [VERSION, 0, arguments.len() as u32, variables.len() as u32] {
+                blob.extend_from_slice(&number.to_le_bytes());
+            }
+            for string in [cwd, hostname].into_iter().chain(arguments.iter().copied()).chain(variables.iter().copied()) {
+                blob.extend_from_slice(&(string.len() as u32).to_le_bytes());
+                blob.extend_from_slice(string);
+            }
+            blob
+        };
+        let verdict = |blob: &[u8]| Boot::parse(blob).map(|_| ());
+        let good = blob(b"/", b"box", &[b"sh"], &[]);
+        assert_eq!(verdict(&good), Ok(()));
+        assert_eq!(verdict(&blob(b"", b"", &[b""], &[b"\xff="])), Ok(()), "what programs are told is bytes");
+        for (at, fault) in [(0, Invalid::Header), (7, Invalid::Header), (8, Invalid::Header)] {
+            let mut wrong = good.clone();
+            wrong[at] += 1;
+            assert_eq!(verdict(&wrong), Err(fault), "{at}");
+        }
+        assert_eq!(verdict(&good[..good.len() - 1]), Err(Invalid::Length));
+        assert_eq!(verdict(&[&good[..], &[0]].concat()), Err(Invalid::Length));
+        assert_eq!(verdict(&blob(b"/", b"box", &[], &[b"A=b"])), Err(Invalid::NoProgram));
+        for wrong in [
+            blob(b"\xff", b"box", &[b"sh"], &[]),
+            blob(b"/\0", b"box", &[b"sh"], &[]),
+            blob(b"/", b"\xff", &[b"sh"], &[]),
+            blob(b"/", b"b\0x", &[b"sh"], &[]),
+            blob(b"/", b"box", &[b"s\0"], &[]),
+            blob(b"/", b"box", &[b"sh"], &[b"\0"]),
+        ] {
+            assert_eq!(verdict(&wrong), Err(Invalid::Text));
+        }
+    }
 }

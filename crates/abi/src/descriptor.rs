@@ -660,4 +660,140 @@ mod tests {
         d.set_label(&long);
         assert_eq!(d.label().chars().count(), LABEL_BYTES / 2);
     }
+
+    /// Of each number that is checked the last allowed value, and the next one.
+    #[test]
+    fn bounds_are_where_they_should_be() {
+        type Change<'a> = &'a dyn Fn(&mut Descriptor);
+        let verdict = |change: Change<'_>| {
+            let mut d = sample();
+            change(&mut d);
+            d.validate()
+        };
+        let good: [Change<'_>; 17] = [
+            &|d| d.role = ROLE_SUBOS,
+            &|d| d.nreserved = MAX_RESERVED as u32,
+            &|d| d.nports = MAX_PORTS as u32,
+            &|d| d.nirqs = MAX_IRQS as u32,
+            &|d| d.nioapics = MAX_IOAPICS as u32,
+            &|d| d.cmdline_len = CMDLINE_BYTES as u32,
+            &|d| d.label_len = LABEL_BYTES as u32,
+            &|d| d.ports[0] = PortRange { base: 0xffff, len: 1 },
+            &|d| d.boot_blob_len = 1024 * 4096,
+            &|d| (d.boot_blob_frame, d.boot_blob_len) = (1023, 4096),
+            &|d| (d.initramfs_frame, d.initramfs_len) = (1023, 1),
+            &|d| (d.image_frame, d.image_frames) = (511, 2),
+            &|d| (d.image_frame, d.image_frames) = (u64::MAX, 0),
+            &|d| assert!(d.push_reserved(Reserved { first_frame: 1023, count: 1, kind: 0 })),
+            // Beside the other one, on either side, and at the end of the address space.
+            &|d| d.ranges[1].phys = 0x40_0000,
+            &|d| d.ranges[1].phys = 0,
+            &|d| d.ranges[1].phys = (1 << 52) - 512 * 4096,
+        ];
+        for (n, change) in good.into_iter().enumerate() {
+            assert_eq!(verdict(change), Ok(()), "{n}");
+        }
+        let bad: [(Change<'_>, Invalid); 28] = [
+            (&|d| d.role = 2, Invalid::Role(2)),
+            (&|d| d.nranges = 0, Invalid::Count("ranges")),
+            (&|d| d.nranges = MAX_RANGES as u32 + 1, Invalid::Count("ranges")),
+            (&|d| d.nreserved = MAX_RESERVED as u32 + 1, Invalid::Count("reserved")),
+            (&|d| d.nports = MAX_PORTS as u32 + 1, Invalid::Count("ports")),
+            (&|d| d.nirqs = MAX_IRQS as u32 + 1, Invalid::Count("irqs")),
+            (&|d| d.nioapics = MAX_IOAPICS as u32 + 1, Invalid::Count("ioapics")),
+            (&|d| d.cmdline_len = CMDLINE_BYTES as u32 + 1, Invalid::Count("cmdline")),
+            (&|d| d.label_len = LABEL_BYTES as u32 + 1, Invalid::Count("label")),
+            (&|d| d.lapic_hz = 0, Invalid::Clock),
+            (&|d| d.ports[0] = PortRange { base: 0xffff, len: 2 }, Invalid::Port(0)),
+            (&|d| d.boot_blob_len = 1024 * 4096 + 1, Invalid::Outside("boot blob")),
+            (&|d| (d.boot_blob_frame, d.boot_blob_len) = (1024, 1), Invalid::Outside("boot blob")),
+            (&|d| (d.initramfs_frame, d.initramfs_len) = (1023, 4097), Invalid::Outside("initramfs")),
+            (&|d| (d.image_frame, d.image_frames) = (1020, 5), Invalid::Outside("image")),
+            (&|d| (d.image_frame, d.image_frames) = (u64::MAX, 2), Invalid::Outside("image")),
+            (&|d| assert!(d.push_reserved(Reserved { first_frame: 1023, count: 2, kind: 0 })), Invalid::Outside("reservation")),
+            (&|d| d.ranges[1].count = 0, Invalid::Range(1)),
+            (&|d| d.ranges[1].phys += 1, Invalid::Range(1)),
+            (&|d| d.ranges[1].phys = 0x3f_f000, Invalid::Range(1)),
+            (&|d| d.ranges[1].phys = 0x1000, Invalid::Range(1)),
+            (&|d| d.ranges[1].phys = 0x20_0000, Invalid::Range(1)),
+            (&|d| d.ranges[1].phys = (1 << 52) - 511 * 4096, Invalid::Range(1)),
+            (&|d| d.ranges[1].phys = u64::MAX - 4095, Invalid::Range(1)),
+            (&|d| d.ranges[1].first_frame = u64::MAX, Invalid::Range(1)),
+            (&|d| d.ranges[1].first_frame = (1 << 34) - 511, Invalid::Range(1)),
+            (&|d| d.ranges[0].first_frame = 1, Invalid::Range(1)),
+            (
+                &|d| {
+                    d.cmdline[0] = 0xff;
+                    d.cmdline_len = 1;
+                },
+                Invalid::Text("command line"),
+            ),
+        ];
+        for (n, (change, fault)) in bad.into_iter().enumerate() {
+            assert_eq!(verdict(change), Err(fault), "{n}");
+        }
+        // The last frame number there is. A gap in the numbers is allowed, but nothing may lie in it.
+        let mut d = sample();
+        d.ranges[1].first_frame = (1 << 34) - 512;
+        assert_eq!(d.validate(), Ok(()));
+        assert_eq!([d.phys_of(511), d.phys_of(512)], [Some(0x3f_f000), None]);
+        (d.image_frame, d.image_frames) = (511, 2);
+        assert_eq!(d.validate(), Err(Invalid::Outside("image")));
+    }
+
+    #[test]
+    fn tables_take_so_many_and_no_more() {
+        let mut d = Box::new(Descriptor::empty());
+        let count = |push: &mut dyn FnMut(u32) -> bool| (0..1000).take_while(|n| push(*n)).count();
+        assert_eq!(count(&mut |n| d.push_cpu(CpuEntry { apic_id: n, slot: n })), MAX_CPUS);
+        assert_eq!(count(&mut |n| d.push_range(MemRange { first_frame: n.into(), phys: 0, count: 1 })), MAX_RANGES);
+        assert_eq!(count(&mut |n| d.push_reserved(Reserved { first_frame: n.into(), count: 1, kind: 0 })), MAX_RESERVED);
+        assert_eq!(count(&mut |n| d.push_ports(PortRange { base: n, len: 1 })), MAX_PORTS);
+        assert_eq!(count(&mut |n| d.push_irq(IrqLine { isa: n as u8, gsi: 100 + n, ..IrqLine::default() })), MAX_IRQS);
+        assert_eq!(count(&mut |n| d.push_ioapic(IoApic { phys: n.into(), gsi_base: n, id: n })), MAX_IOAPICS);
+        assert_eq!((d.cpus().len(), d.reserved().len(), d.ioapics().len()), (MAX_CPUS, MAX_RESERVED, MAX_IOAPICS));
+        assert!(d.cpus().iter().zip(0..).all(|(cpu, n)| cpu.apic_id == n));
+        assert_eq!(d.isa_irq(9).map(|line| line.gsi), Some(109));
+        assert!(d.isa_irq(200).is_none());
+        assert_eq!(d.total_frames(), MAX_RANGES as u64);
+    }
+
+    #[test]
+    fn flags_roles_and_ports_are_told_as_they_are() {
+        let mut d = sample();
+        assert!(d.is_supervisor());
+        d.role = ROLE_SUBOS;
+        assert!(!d.is_supervisor());
+        d.flags = FLAG_X2APIC | FLAG_COM1;
+        assert!(d.has(FLAG_COM1) && d.has(FLAG_X2APIC | FLAG_COM1) && !d.has(FLAG_COM1 | FLAG_NO_MWAIT));
+        // The last port there is.
+        d.ports[0] = PortRange { base: 0xfff0, len: 0x20 };
+        assert!(d.owns_ports(0xffff, 1) && !d.owns_ports(0xffff, 2));
+        // Text is told as far as it is text.
+        d.label[0] = 0xff;
+        d.label_len = 1;
+        assert_eq!(d.label(), "");
+    }
+
+    /// The faults in words: each names what is wrong, with its numbers.
+    #[test]
+    fn faults_are_told_in_words() {
+        use std::string::ToString;
+        let told = [
+            (Invalid::Magic, "magic"),
+            (Invalid::Version(9), "version 9"),
+            (Invalid::Size(7), "7 bytes"),
+            (Invalid::Role(5), "role 5"),
+            (Invalid::Count("ranges"), "count of ranges"),
+            (Invalid::DuplicateCpu(12), "APIC id 12"),
+            (Invalid::Range(3), "memory range 3"),
+            (Invalid::Outside("image"), "image outside"),
+            (Invalid::Port(2), "port range 2"),
+            (Invalid::Clock, "clock"),
+            (Invalid::Text("label"), "label is no"),
+        ];
+        for (fault, words) in told {
+            assert!(fault.to_string().contains(words), "{fault}");
+        }
+    }
 }

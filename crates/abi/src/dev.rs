@@ -334,4 +334,25 @@ mod tests {
         status.set_detail(&"ü".repeat(100));
         assert_eq!(text(&status.detail).map(|t| t.chars().count()), Some(63));
     }
+
+    #[test]
+    fn fields_hold_what_fits_with_a_zero_to_spare() {
+        assert_eq!(field::<4>("yes"), Some(*b"yes\0"));
+        assert_eq!(field::<4>(""), Some([0; 4]));
+        assert_eq!(text(b"all four"), Some("all four"));
+        assert_eq!((text(b"a\0b"), text(b"\0"), text(b""), text(b"\xff\0")), (Some("a"), Some(""), Some(""), None));
+        let mut status: Status = zeroed();
+        let long = "x".repeat(200);
+        for (length, kept) in [(127, 127), (128, 127), (200, 127), (3, 3)] {
+            status.set_detail(&long[..length]);
+            assert_eq!(text(&status.detail).map(str::len), Some(kept));
+        }
+        assert_eq!(status.detail[127], 0);
+    }
+
+    #[test]
+    fn each_state_has_a_name_of_its_own() {
+        let names = [0, 1, 2, 3, 4, 5, 6, 7].map(state_name);
+        assert_eq!(names, ["unknown", "created", "running", "exited", "panicked", "halted", "failed", "unknown"]);
+    }
 }

@@ -141,3 +141,21 @@ impl fmt::Display for Errno {
 }
 
 impl core::error::Error for Errno {}
+
+#[cfg(test)]
+mod tests {
+    use super::Errno;
+    use std::string::ToString;
+
+    #[test]
+    fn numbers_names_and_words() {
+        let told = |number| {
+            let error = Errno::from_raw(number);
+            (std::format!("{error:?}"), error.to_string(), error.raw(), error.is_restart())
+        };
+        assert_eq!(told(2), ("ENOENT".into(), "No such file or directory".into(), 2, false));
+        assert_eq!(told(4000).0, "E?");
+        assert_eq!([125, 130, 511, 512, 513, 514, 516].map(|n| told(n).3), [false, false, false, true, true, true, true]);
+        assert_eq!(Errno::ERESTARTSYS.raw(), 512);
+    }
+}

@@ -106,4 +106,10 @@ mod tests {
         assert_eq!(slot.state.load(Relaxed), STATE_AWAY);
         assert_eq!(slot.apic_id.load(Relaxed), 7);
     }
+
+    #[test]
+    fn a_ticket_is_never_empty() {
+        assert_eq!([ticket(1), ticket(u64::from(u32::MAX)), ticket(1 << 32 | 7)], [1, u32::MAX, 7]);
+        assert_eq!([ticket(0), ticket(1 << 32)], [u32::MAX; 2]);
+    }
 }

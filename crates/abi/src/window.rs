@@ -222,6 +222,8 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::boxed::Box;
+    use std::vec::Vec;
 
     #[test]
     fn states_round_trip_and_nonsense_is_refused() {
@@ -236,5 +238,64 @@ mod tests {
     fn a_new_ring_is_empty() {
         let h = RingHeader::new();
         assert_eq!(h.written.load(Ordering::Relaxed), h.read.load(Ordering::Relaxed));
+    }
+
+    /// A window as it is in zeroed memory.
+    fn zeroed() -> Box<Window> {
+        let area = |len| (0..len).map(|_| AtomicU8::new(0)).collect::<Vec<_>>();
+        let streams = || -> [AtomicU8; STREAM_BYTES] { area(STREAM_BYTES).try_into().expect("as many") };
+        let ring = RingHeader::new;
+        let cells = || [const { MessageCell::new() }; CONTROL_MESSAGES];
+        Box::new(Window {
+            magic: AtomicU64::new(0),
+            version: AtomicU32::new(0),
+            size: AtomicU32::new(0),
+            status: Status::default(),
+            orders: Orders::default(),
+            control_in: ring(),
+            control_out: ring(),
+            stdin: ring(),
+            stdout: ring(),
+            stderr: ring(),
+            klog: ring(),
+            _pad: [const { AtomicU8::new(0) }; 0x1000 - 0x400],
+            control_in_area: cells(),
+            control_out_area: cells(),
+            stdin_area: streams(),
+            stdout_area: streams(),
+            stderr_area: streams(),
+            klog_area: area(KLOG_BYTES).try_into().expect("as many"),
+        })
+    }
+
+    #[test]
+    fn a_window_is_valid_once_it_is_made_and_as_long_as_nobody_spoils_it() {
+        let window = zeroed();
+        assert!(!window.is_valid());
+        window.init();
+        assert!(window.is_valid());
+        for word in [&window.version, &window.size] {
+            let right = word.fetch_add(1, Ordering::Relaxed);
+            assert!(!window.is_valid());
+            word.store(right, Ordering::Relaxed);
+        }
+        window.magic.fetch_xor(1, Ordering::Relaxed);
+        assert!(!window.is_valid());
+        assert_eq!(window.size.load(Ordering::Relaxed), 0x4_3000);
+    }
+
+    #[test]
+    fn what_one_side_says_the_other_reads() {
+        let window = zeroed();
+        assert_eq!(window.state(), Some(State::Booting));
+        window.set_state(State::Exited);
+        assert_eq!(window.state(), Some(State::Exited));
+        window.status.state.store(77, Ordering::Relaxed);
+        assert_eq!(window.state(), None);
+        assert!(!window.halt_ordered());
+        window.orders.force_halt.store(2, Ordering::Relaxed);
+        assert!(window.halt_ordered());
+        let finals = [State::Booting, State::Running, State::Exited, State::Panicked, State::Halted].map(State::is_final);
+        assert_eq!(finals, [false, false, true, true, true]);
     }
 }
