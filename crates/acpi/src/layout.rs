@@ -187,6 +187,104 @@ pub(crate) mod tests {
         assert!(Tables::new(&memory, 0x50).is_none());
     }
 
+    /// A machine whose root pointer is changed by `spoil`. What that leaves in the checksums is how wrong they are.
+    fn pointed(spoil: impl Fn(&mut RootPointer)) -> Bytes {
+        let mut memory = machine(&[(b"APIC", &[1])]);
+        // The older root table names another one.
+        place(&mut memory, 0x3000, b"HPET", 1, &[]);
+        place(&mut memory, 0x200, b"RSDT", 1, &0x3000u32.to_le_bytes());
+        let mut pointer = RootPointer::read_from_bytes(&memory.0[0x40..0x64]).unwrap();
+        pointer.rsdt = 0x200;
+        (pointer.checksum, pointer.extended_checksum) = (0, 0);
+        spoil(&mut pointer);
+        let (wrong, wrong_too) = (pointer.checksum, pointer.extended_checksum);
+        (pointer.checksum, pointer.extended_checksum) = (0, 0);
+        pointer.checksum = wrong.wrapping_sub(sum(&pointer.as_bytes()[..20]));
+        pointer.extended_checksum = wrong_too.wrapping_sub(sum(pointer.as_bytes()));
+        memory.0[0x40..0x64].copy_from_slice(pointer.as_bytes());
+        memory
+    }
+
+    /// The root table with addresses of 64 bits is used if the pointer says soundly that there is one, and otherwise that of 32.
+    #[test]
+    fn the_newer_root_table_comes_first_if_it_is_sound() {
+        let newer = |spoil: &dyn Fn(&mut RootPointer)| {
+            let memory = pointed(spoil);
+            let tables = Tables::new(&memory, 0x40)?;
+            let found = [b"APIC", b"HPET"].map(|signature| tables.find(signature).map(|(at, _)| at));
+            Some(match found {
+                [Some(0x1000), None] => true,
+                [None, Some(0x3000)] => false,
+                other => panic!("{other:x?}"),
+            })
+        };
+        assert_eq!(newer(&|_| {}), Some(true));
+        assert_eq!(newer(&|pointer| pointer.revision = 3), Some(true));
+        assert_eq!(newer(&|pointer| pointer.revision = 1), Some(false));
+        assert_eq!(newer(&|pointer| pointer.revision = 0), Some(false));
+        assert_eq!(newer(&|pointer| pointer.xsdt = 0), Some(false));
+        assert_eq!(newer(&|pointer| pointer.extended_checksum = 1), Some(false));
+        // What is not sound at all is no pointer.
+        assert_eq!(newer(&|pointer| pointer.checksum = 1), None);
+        assert_eq!(newer(&|pointer| pointer.signature = *b"RSD PTRx"), None);
+        assert_eq!(newer(&|pointer| pointer.xsdt = 0x1_0000_0000), None);
+        assert!(Tables::new(&pointed(|_| {}), 0x10_0000).is_none());
+    }
+
+    /// A table as long as its header is one, and the longest allowed one; the next ones are not. Each byte counts for the sum.
+    #[test]
+    fn lengths_and_sums_are_looked_at_whole() {
+        let header = |body: &[u8], length: Option<u32>| {
+            let mut memory = Bytes(vec![0; 16]);
+            place(&mut memory, 16, b"TEST", 1, body);
+            if let Some(length) = length {
+                let old = u32::from_le_bytes(memory.0[20..24].try_into().unwrap());
+                memory.0[20..24].copy_from_slice(&length.to_le_bytes());
+                let (old, new) = (sum(&old.to_le_bytes()), sum(&length.to_le_bytes()));
+                memory.0[25] = memory.0[25].wrapping_add(old).wrapping_sub(new);
+            }
+            let tables = Tables { memory: &memory, root: 16, entry_bytes: 8 };
+            tables.checked_header(16).map(|header| header.length)
+        };
+        assert_eq!(header(&[], None), Some(36));
+        assert_eq!(header(&[], Some(35)), None);
+        let largest = vec![0; LARGEST as usize - 36 + 1];
+        assert_eq!(header(&largest[1..], None), Some(LARGEST));
+        assert_eq!(header(&largest, None), None);
+        // It ends behind what can be seen.
+        assert_eq!(header(&[], Some(37)), None);
+        for length in [1, 27, 28, 29, 92, 93, 200] {
+            assert_eq!(header(&vec![7; length], None), Some(36 + length as u32));
+            for wrong in [0, length / 2, length - 1] {
+                let mut memory = Bytes(vec![0; 16]);
+                place(&mut memory, 16, b"TEST", 1, &vec![7; length]);
+                memory.0[16 + 36 + wrong] += 1;
+                let tables = Tables { memory: &memory, root: 16, entry_bytes: 8 };
+                assert!(tables.checked_header(16).is_none(), "{length} {wrong}");
+            }
+        }
+    }
+
+    /// Of two tables of the same name the first valid one is taken; an entry that leads nowhere hides none behind it.
+    #[test]
+    fn the_first_valid_table_is_found() {
+        let mut memory = machine(&[(b"SSDT", &[1]), (b"SSDT", &[2]), (b"SSDT", &[3]), (b"LAST", &[])]);
+        let second = Tables::new(&memory, 0x40).unwrap().find(b"SSDT").map(|(at, _)| (at, memory.0[at as usize + 36]));
+        assert_eq!(second, Some((0x1000, 1)));
+        memory.0[0x1000 + 36] = 9;
+        let (at, header) = Tables::new(&memory, 0x40).unwrap().find(b"SSDT").unwrap();
+        assert_eq!((memory.0[at as usize + 36], { header.length }), (2, 37));
+        // The first entry of the root table leads behind the memory.
+        let root = 0x100;
+        memory.0[root + 36 + 4] = 1;
+        memory.0[root + 9] = memory.0[root + 9].wrapping_sub(1);
+        let tables = Tables::new(&memory, 0x40).unwrap();
+        assert!(tables.find(b"SSDT").is_some() && tables.find(b"LAST").is_some());
+        // Without a valid root table there is nothing.
+        memory.0[root + 9] ^= 1;
+        assert!(Tables::new(&memory, 0x40).is_none());
+    }
+
     #[test]
     fn a_broken_table_is_absent() {
         let mut memory = machine(&[(b"APIC", &[1, 2, 3])]);

@@ -117,4 +117,66 @@ mod tests {
         );
         assert_eq!(local_apic_address(&tables), Some(0xfee0_0000));
     }
+
+    /// The entries found in a table with this body behind its fixed part.
+    fn entries(body: &[u8]) -> Vec<MadtEntry> {
+        let memory = machine(&[(b"APIC", &[&[0; 8], body].concat())]);
+        let mut seen = Vec::new();
+        assert!(Tables::new(&memory, 0x40).unwrap().for_each_madt_entry(|entry| seen.push(entry)));
+        seen
+    }
+
+    const CPU: [u8; 8] = [0, 8, 0, 5, 1, 0, 0, 0];
+
+    #[test]
+    fn entries_are_as_long_as_they_say() {
+        let cpu = [MadtEntry::Cpu { apic_id: 5 }];
+        assert_eq!(entries(&CPU), cpu);
+        assert_eq!(entries(&[&CPU[..], &[0]].concat()), cpu, "less than the head of one is left");
+        // The shortest and the longest one, of a kind that is not known; and one that is longer than what is read of it.
+        assert_eq!(entries(&[&[0x7f, 2], &CPU[..]].concat()), cpu);
+        assert_eq!(entries(&[&[0x7f, 255], &[0; 253][..], &CPU[..]].concat()), cpu);
+        assert_eq!(entries(&[&[0, 20], &CPU[2..], &[0; 12][..], &CPU[..]].concat()), [cpu[0], cpu[0]]);
+        // One that is shorter than its head, and one that ends a byte behind the table.
+        assert_eq!(entries(&[&[0x7f, 1], &CPU[..]].concat()), []);
+        assert_eq!(entries(&[&[0x7f, 0], &CPU[..]].concat()), []);
+        assert_eq!(entries(&CPU[..7]), []);
+    }
+
+    #[test]
+    fn an_entry_that_is_too_short_for_its_kind_is_left_out() {
+        let whole: [&[u8]; 4] = [
+            &CPU,
+            &[9, 12, 0, 0, 0x2c, 1, 0, 0, 1, 0, 0, 0],
+            &[1, 12, 2, 0, 0, 0, 0xc0, 0xfe, 24, 0, 0, 0],
+            &[2, 10, 0, 9, 20, 0, 0, 0, 0x0d, 0x80],
+        ];
+        let found = [
+            MadtEntry::Cpu { apic_id: 5 },
+            MadtEntry::Cpu { apic_id: 300 },
+            MadtEntry::IoApic { id: 2, address: 0xfec0_0000, gsi_base: 24 },
+            MadtEntry::Override { source: 9, gsi: 20, flags: 0x800d },
+        ];
+        for (entry, found) in whole.into_iter().zip(found) {
+            assert_eq!(entries(entry), [found]);
+            let mut short = entry[..entry.len() - 1].to_vec();
+            short[1] -= 1;
+            assert_eq!(entries(&[&short, entry].concat()), [found]);
+        }
+        // CPUs that are there and must not be started.
+        assert_eq!(entries(&[0, 8, 1, 6, 2, 0, 0, 0]), []);
+        assert_eq!(entries(&[9, 12, 0, 0, 0x2c, 1, 0, 0, 2, 0, 0, 0]), []);
+    }
+
+    #[test]
+    fn without_a_table_there_is_nothing() {
+        let memory = machine(&[(b"HPET", &[])]);
+        let tables = Tables::new(&memory, 0x40).unwrap();
+        assert!(!tables.for_each_madt_entry(|entry| panic!("{entry:?}")));
+        assert_eq!(local_apic_address(&tables), None);
+        for (length, address) in [(7, None), (8, Some(0xfee0_0000))] {
+            let memory = machine(&[(b"APIC", &[0, 0, 0xe0, 0xfe, 0, 0, 0, 0][..length])]);
+            assert_eq!(local_apic_address(&Tables::new(&memory, 0x40).unwrap()), address);
+        }
+    }
 }
