@@ -102,3 +102,82 @@ fn the_round_lasts_until_the_slow_are_done() {
     shrinkers.unregister(&cache);
     assert_eq!(shrinkers.stats().len(), 1);
 }
+
+/// What is still missing is asked of the others again, up to twice: of those only that gave all they were asked for.
+#[test]
+fn what_is_missing_is_split_again_twice() {
+    let stuck = |stuck| Arc::new(Cache { stuck, ..Cache::new(1000) });
+    let held = |caches: &[Arc<Cache>]| caches.iter().map(|cache| cache.held.load(Ordering::Relaxed)).collect::<Vec<_>>();
+    let round = Arc::new(Round::default());
+    let caches = [stuck(1000), stuck(750), stuck(0)];
+    let shrinkers = registry(&caches);
+    shrinkers.reclaim(&round, 600, Urgency::High);
+    // 200 each; then the 200 of the first, 100 each; then the 50 that the second had not.
+    assert_eq!((round.wait(), held(&caches)), (600, vec![1000, 750, 650]));
+    assert_eq!(shrinkers.stats().iter().map(|stats| stats.asked).collect::<Vec<_>>(), [200, 300, 350]);
+}
+
+/// A cache that tells what it is asked.
+#[derive(Default)]
+struct Listener {
+    asked: StdMutex<Vec<(u64, Urgency)>>,
+}
+
+impl Shrinker for Listener {
+    fn name(&self) -> &'static str {
+        "listener"
+    }
+    fn reclaimable(&self, urgency: Urgency) -> u64 {
+        if urgency >= Urgency::High { 100 } else { 0 }
+    }
+    fn shrink(&self, bytes: u64, urgency: Urgency, ticket: Ticket) {
+        self.asked.lock().unwrap().push((bytes, urgency));
+        ticket.freed(bytes);
+    }
+}
+
+#[test]
+fn who_has_nothing_at_this_urgency_is_not_asked() {
+    let listener = Arc::new(Listener::default());
+    let (shrinkers, round) = (Shrinkers::new(), Arc::new(Round::default()));
+    shrinkers.register(listener.clone());
+    for (bytes, urgency) in
+        [(50, Urgency::Idle), (50, Urgency::Low), (0, Urgency::Critical), (50, Urgency::High), (1, Urgency::Critical)]
+    {
+        shrinkers.reclaim(&round, bytes, urgency);
+        assert!(round.is_finished());
+    }
+    assert_eq!(*listener.asked.lock().unwrap(), [(50, Urgency::High), (1, Urgency::Critical)]);
+    assert_eq!(shrinkers.stats(), [Stats { name: "listener", reclaimable: 100, asked: 51 }]);
+}
+
+#[test]
+fn the_waiter_sleeps_until_the_last_ticket_is_gone() {
+    let round = Arc::new(Round::default());
+    let tickets: Vec<Ticket> = (0..3).map(|_| Ticket::new(&round)).collect();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| round.wait());
+        while round.waiter.lock().is_none() {
+            std::thread::yield_now();
+        }
+        for (n, ticket) in (1..).zip(tickets) {
+            assert!(!round.is_finished());
+            ticket.freed(n);
+        }
+        assert_eq!(waiting.join().unwrap(), 6);
+    });
+    assert!(round.is_finished());
+    // Nobody waits any more; the next round is told apart.
+    drop(Ticket::new(&round));
+    assert!(round.waiter.lock().is_none());
+}
+
+#[test]
+fn there_is_room_for_so_many_caches() {
+    let caches: Vec<Arc<Cache>> = (0..MOST).map(|_| Arc::new(Cache::new(10))).collect();
+    let (shrinkers, round) = (registry(&caches), Arc::new(Round::default()));
+    shrinkers.reclaim(&round, u64::MAX, Urgency::Critical);
+    assert_eq!((round.wait(), shrinkers.stats().len()), (10 * MOST as u64, MOST));
+    let one_more = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| shrinkers.register(caches[0].clone())));
+    assert!(one_more.is_err());
+}
