@@ -266,4 +266,78 @@ mod tests {
         assert_eq!(consumer.pop(&mut buffer), 4);
         assert!(consumer.is_at_end());
     }
+
+    #[test]
+    fn room_is_told_exactly_and_nonsense_is_no_room() {
+        let (header, area) = (RingHeader::new(), area(8));
+        let mut producer = Producer::new(&header, &area);
+        let mut consumer = Consumer::new(&header, &area);
+        assert_eq!((producer.free(), consumer.len(), consumer.is_empty()), (8, 0, true));
+        assert_eq!(producer.push(b"abcde"), 5);
+        assert_eq!((producer.free(), consumer.len(), consumer.is_empty()), (3, 5, false));
+        assert_eq!((producer.push(b"fgh"), producer.push(b"i")), (3, 0));
+        let mut buffer = [0; 3];
+        assert_eq!((consumer.pop(&mut buffer), &buffer), (3, b"abc"));
+        assert_eq!((producer.free(), producer.position(), consumer.position()), (3, 8, 3));
+        // A consumer that has read more than there is, or less than it must have, leaves no room.
+        for read in [9, u64::MAX] {
+            header.read.store(read, Ordering::Relaxed);
+            assert_eq!((producer.free(), producer.push(b"x")), (0, 0));
+        }
+    }
+
+    #[test]
+    fn an_end_goes_on_where_an_earlier_one_was() {
+        let (header, area) = (RingHeader::new(), area(4));
+        let mut buffer = [0; 4];
+        let mut producer = Producer::new(&header, &area);
+        producer.push(b"abc");
+        let mut consumer = Consumer::new(&header, &area);
+        consumer.pop(&mut buffer[..1]);
+        let mut producer = Producer::resume(&header, &area, producer.position());
+        let mut consumer = Consumer::resume(&header, &area, consumer.position());
+        assert_eq!((producer.free(), consumer.len()), (2, 2));
+        assert_eq!(producer.push(b"de"), 2);
+        assert_eq!((consumer.pop(&mut buffer), &buffer), (4, b"bcde"));
+        for end in [
+            std::panic::catch_unwind(|| drop(Producer::new(&RingHeader::new(), &[]))),
+            std::panic::catch_unwind(|| drop(Consumer::new(&RingHeader::new(), &[]))),
+        ] {
+            assert!(end.is_err(), "a ring of no bytes");
+        }
+    }
+
+    /// The producer is told of room if the ring was full before these bytes were popped, and only then.
+    #[test]
+    fn a_producer_is_told_of_room_when_it_had_none() {
+        let (header, area) = (RingHeader::new(), area(4));
+        let mut producer = Producer::new(&header, &area);
+        let mut consumer = Consumer::new(&header, &area);
+        let mut buffer = [0; 4];
+        producer.push(b"abcd");
+        assert!(!consumer.made_room(0), "nothing was popped");
+        let mut pop = |count: usize| {
+            assert_eq!(consumer.pop(&mut buffer[..count]), count);
+            consumer.made_room(count)
+        };
+        assert!(pop(1));
+        assert!(!pop(1), "it was not full");
+        producer.push(b"ef");
+        assert!(pop(4));
+        producer.push(b"ghi");
+        assert!(!pop(3), "one less than full");
+    }
+
+    #[test]
+    fn a_doorbell_is_wanted_once() {
+        let (header, area) = (RingHeader::new(), area(4));
+        let (producer, consumer) = (Producer::new(&header, &area), Consumer::new(&header, &area));
+        assert!(!producer.take_wanted());
+        consumer.want_doorbell();
+        assert!(producer.take_wanted() && !producer.take_wanted());
+        // An end that is not said is none, however empty the ring is.
+        assert!(!consumer.is_at_end());
+        producer.close();
+        assert!(consumer.is_at_end());
+    }
 }

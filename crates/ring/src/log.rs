@@ -101,4 +101,39 @@ mod tests {
         assert_eq!(&buffer[..8], b"23456789");
         assert_eq!(reader.read(&mut buffer), (0, 0));
     }
+
+    /// What was written is read or lost, each byte once, in any pieces; lost is only what the area had no room for.
+    #[test]
+    fn each_byte_is_read_or_lost() {
+        let header = RingHeader::new();
+        let area: Vec<AtomicU8> = (0..8).map(|_| AtomicU8::new(0)).collect();
+        let writer = LogWriter::new(&header, &area);
+        let mut reader = LogReader::new(&header, &area, 0);
+        let mut buffer = [0; 16];
+        writer.append(b"01234567");
+        assert_eq!((reader.read(&mut buffer[..3]), reader.position()), ((3, 0), 3));
+        assert_eq!(&buffer[..3], b"012");
+        // Just as much as fits, then one more.
+        writer.append(b"89a");
+        assert_eq!(reader.read(&mut buffer[..0]), (0, 0));
+        writer.append(b"b");
+        assert_eq!((reader.read(&mut buffer[..2]), reader.position()), ((2, 1), 6));
+        assert_eq!(&buffer[..2], b"45");
+        // Another one begins where this one is.
+        let mut other = LogReader::new(&header, &area, reader.position());
+        for reader in [&mut reader, &mut other] {
+            assert_eq!((reader.read(&mut buffer), reader.position()), ((6, 0), 12));
+            assert_eq!(&buffer[..6], b"6789ab");
+        }
+        writer.append(b"");
+        assert_eq!(reader.read(&mut buffer), (0, 0));
+        writer.append(&[b'x'; 100]);
+        assert_eq!((reader.read(&mut buffer), reader.position()), ((8, 92), 112));
+        for end in [
+            std::panic::catch_unwind(|| drop(LogWriter::new(&RingHeader::new(), &[]))),
+            std::panic::catch_unwind(|| drop(LogReader::new(&RingHeader::new(), &[], 0))),
+        ] {
+            assert!(end.is_err(), "a log of no bytes");
+        }
+    }
 }

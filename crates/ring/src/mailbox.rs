@@ -99,6 +99,33 @@ mod tests {
         assert_eq!(claim(&slot), None);
     }
 
+    #[test]
+    fn a_proof_is_an_order_to_stay() {
+        let slot = Slot::new(1);
+        let mut publisher = Publisher::new(&slot);
+        assert!(publisher.ask_for_proof() && !publisher.ask_for_proof());
+        assert!(!publisher.is_claimed());
+        assert_eq!(claim(&slot), Some(Order { cr3: 0, rip: RIP_STAY, arg: 0 }));
+        assert!(publisher.is_claimed());
+    }
+
+    /// Each publication has a number of its own, of whichever publisher it is: a claim of an earlier one proves nothing.
+    #[test]
+    fn a_new_publisher_goes_on_counting() {
+        let slot = Slot::new(1);
+        let order = |arg| Order { cr3: 5, rip: 6, arg };
+        for n in 1..=3 {
+            let mut publisher = Publisher::new(&slot);
+            assert!(publisher.publish(order(n)) && !publisher.is_claimed());
+            assert_eq!((slot.epoch.load(Ordering::Relaxed), slot.ready.load(Ordering::Relaxed)), (n, ticket(n)));
+            assert_eq!(claim(&slot), Some(order(n)));
+            assert!(publisher.is_claimed());
+        }
+        let mut publisher = Publisher::new(&slot);
+        assert!(publisher.publish(order(4)) && publisher.revoke() && !publisher.revoke());
+        assert!(!publisher.is_claimed(), "revoked, and never taken");
+    }
+
     /// Real threads, because the slot's atomics are the real ones: every order is either claimed or revoked, never both.
     #[test]
     fn publisher_and_parked_cpu_agree() {

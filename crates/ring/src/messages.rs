@@ -105,4 +105,27 @@ mod tests {
         }
         assert_eq!(writer.position(), 15);
     }
+
+    #[test]
+    fn a_writer_goes_on_where_an_earlier_one_was() {
+        let header = RingHeader::new();
+        let cells: Vec<MessageCell> = (0..2).map(|_| MessageCell::new()).collect();
+        let mut reader = MessageReader::new(&header, &cells);
+        let mut writer = MessageWriter::new(&header, &cells, 0);
+        assert!(writer.send(&Message::new(1, &[10])));
+        let mut writer = MessageWriter::new(&header, &cells, writer.position());
+        assert!(writer.send(&Message::new(2, &[20, 21])) && !writer.send(&Message::new(3, &[])));
+        assert_eq!(reader.receive(), Some(Message::new(1, &[10])));
+        assert_eq!(reader.receive(), Some(Message::new(2, &[20, 21])));
+        // A reader that claims to have read what was never written leaves no room.
+        header.read.store(3, Ordering::Relaxed);
+        assert!(!writer.send(&Message::new(4, &[])));
+        assert_eq!((reader.receive(), writer.position()), (None, 2));
+        for end in [
+            std::panic::catch_unwind(|| drop(MessageWriter::new(&RingHeader::new(), &[], 0))),
+            std::panic::catch_unwind(|| drop(MessageReader::new(&RingHeader::new(), &[]))),
+        ] {
+            assert!(end.is_err(), "a ring of no cells");
+        }
+    }
 }

@@ -114,6 +114,28 @@ mod tests {
         assert!(queues.is_empty());
     }
 
+    /// What is taken out may be put in again at once, and is there for the next look; what is not announced is not empty.
+    #[test]
+    fn the_owner_takes_all_that_is_there_once() {
+        let links = links();
+        let next = |n: u32| &links[n as usize];
+        let queues = WakeQueues::<128, 2>::default();
+        assert!(queues.is_empty());
+        for number in 0..4 {
+            queues.push(127, number, next);
+            assert!(!queues.is_empty());
+        }
+        let mut seen = Vec::new();
+        queues.drain(next, |n| {
+            seen.push(n);
+            queues.push(0, n, next);
+        });
+        assert_eq!((seen.as_slice(), queues.is_empty()), (&[0, 1, 2, 3][..], false));
+        queues.drain(next, |n| seen.push(n));
+        queues.drain(next, |n| seen.push(n));
+        assert_eq!((seen.as_slice(), queues.is_empty()), (&[0, 1, 2, 3, 0, 1, 2, 3][..], true));
+    }
+
     #[test]
     fn what_docs_say_of_its_size() {
         assert_eq!(size_of::<WakeQueues<1024, 16>>(), 4 * 1024 + 17 * 8);
