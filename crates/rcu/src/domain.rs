@@ -141,3 +141,120 @@ impl<C: Cpus, G> Domain<C, G> {
         self.lagging(marks).next().is_none()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use core::sync::atomic::{AtomicBool, AtomicUsize};
+    use std::sync::Mutex as StdMutex;
+
+    /// Two CPUs that pass quiescent states when they are told to, and keep what they are asked.
+    #[derive(Default)]
+    struct Told {
+        passed: [AtomicU64; 2],
+        idle: [AtomicBool; 2],
+        here: AtomicUsize,
+        slept: AtomicUsize,
+        nudged: StdMutex<Vec<usize>>,
+    }
+
+    // SAFETY: there are no sections.
+    unsafe impl Cpus for &Told {
+        fn count(&self) -> usize {
+            2
+        }
+        fn passed(&self, cpu: usize) -> u64 {
+            self.passed[cpu].load(Ordering::SeqCst)
+        }
+        fn idle(&self, cpu: usize) -> bool {
+            self.idle[cpu].load(Ordering::SeqCst)
+        }
+        fn pass_here(&self) {
+            self.here.fetch_add(1, Ordering::SeqCst);
+        }
+        fn nudge(&self, cpu: usize) {
+            self.nudged.lock().unwrap().push(cpu);
+        }
+        fn sleep_until(&self, over: &dyn Fn() -> bool) {
+            assert!(!over());
+            self.slept.fetch_add(1, Ordering::SeqCst);
+            self.pass(0);
+            self.pass(1);
+            assert!(over());
+        }
+        fn section<R>(&self, section: impl FnOnce() -> R) -> R {
+            section()
+        }
+    }
+
+    impl Told {
+        fn pass(&self, cpu: usize) {
+            self.passed[cpu].fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Counts those that were freed.
+    struct Garbage<'a>(&'a AtomicUsize);
+    impl Drop for Garbage<'_> {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn what_waits_is_freed_when_every_cpu_has_passed() {
+        let (cpus, freed) = (Told::default(), AtomicUsize::new(0));
+        let domain = Domain::new(&cpus);
+        let retire = |count: usize| {
+            (0..count).for_each(|_| domain.retire(Garbage(&freed)));
+            (freed.load(Ordering::SeqCst), domain.periods())
+        };
+        // Nothing begins before a batch is full: what CPUs passed before that does not count.
+        assert_eq!(retire(BATCH - 1), (0, 0));
+        cpus.pass(0);
+        cpus.pass(1);
+        assert_eq!((retire(1), retire(1)), ((0, 0), (0, 0)));
+        assert_eq!(cpus.here.load(Ordering::SeqCst), 1, "the CPU that retires is in no section");
+        cpus.pass(0);
+        assert_eq!(retire(1), (0, 0), "the other one may be in one");
+        cpus.pass(1);
+        assert_eq!(retire(1), (BATCH, 1));
+        // The next one needs a batch again. A CPU that is idle has passed.
+        assert_eq!(retire(BATCH - 4), (BATCH, 1));
+        assert_eq!((retire(1), retire(1)), ((BATCH, 1), (BATCH, 1)));
+        cpus.pass(1);
+        cpus.idle[0].store(true, Ordering::SeqCst);
+        assert_eq!(retire(1), (2 * BATCH, 2));
+        assert_eq!((cpus.slept.load(Ordering::SeqCst), cpus.nudged.lock().unwrap().len()), (0, 0));
+    }
+
+    #[test]
+    fn who_lags_is_nudged_and_in_the_end_waited_for() {
+        let (cpus, freed) = (Told::default(), AtomicUsize::new(0));
+        let domain = Domain::new(&cpus);
+        let retire = |count: usize| {
+            (0..count).for_each(|_| domain.retire(Garbage(&freed)));
+            freed.load(Ordering::SeqCst)
+        };
+        retire(BATCH);
+        cpus.pass(0);
+        assert_eq!(retire(PATIENCE - 1), 0);
+        assert!(cpus.nudged.lock().unwrap().is_empty());
+        retire(1);
+        assert_eq!(*cpus.nudged.lock().unwrap(), [1], "only the one that has not passed");
+        retire(PATIENCE - 1);
+        assert_eq!(cpus.nudged.lock().unwrap().len(), 1);
+        retire(1);
+        assert_eq!(*cpus.nudged.lock().unwrap(), [1, 1]);
+        // As many as may wait: one more waits itself.
+        assert_eq!((retire(LIMIT - 2 * PATIENCE - 1), cpus.slept.load(Ordering::SeqCst)), (0, 0));
+        assert_eq!((retire(1), cpus.slept.load(Ordering::SeqCst), domain.periods()), (BATCH, 1, 1));
+        // Those wait for the next grace period, which began then.
+        assert_eq!(retire(1), BATCH);
+        cpus.pass(0);
+        cpus.pass(1);
+        assert_eq!((retire(1), domain.periods()), (BATCH + LIMIT, 2));
+    }
+}
