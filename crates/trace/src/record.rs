@@ -256,4 +256,29 @@ mod tests {
         assert_eq!(Class::parse("switch,nonsense"), None);
         assert_eq!(Class::parse(""), None);
     }
+
+    /// Each class has a bit and a name of its own, and is recorded by the kinds that are of it; what says who is who, by all.
+    #[test]
+    fn each_kind_is_of_its_class() {
+        for (n, (class, name)) in Class::ALL.into_iter().enumerate() {
+            assert_eq!((class.bit(), Class::parse(name)), (1 << n, Some(1 << n)));
+        }
+        assert_eq!((Class::parse("all,irq"), Class::parse("irq,"), Class::parse("irq,irq")), (None, None, Some(8)));
+        let kinds =
+            |class: Class| Kind::ALL.into_iter().filter(|kind| kind.classes() == class.bit()).collect::<std::vec::Vec<_>>();
+        assert_eq!(kinds(Class::Switch), [Kind::Switch]);
+        assert_eq!(kinds(Class::Irq), [Kind::IrqBegin, Kind::IrqEnd]);
+        assert_eq!(kinds(Class::Lock), [Kind::LockBegin, Kind::LockEnd]);
+        assert_eq!(Kind::ALL.into_iter().filter(|kind| kind.classes() == u32::MAX).count(), 2);
+    }
+
+    #[test]
+    fn a_number_that_is_no_kind_is_no_record() {
+        for (kind, there) in [(0, false), (1, true), (15, true), (16, false), (255, false)] {
+            let mut bytes = [0; RECORD_BYTES];
+            bytes[8] = kind;
+            assert_eq!(Record::from_bytes(&bytes).is_some(), there, "{kind}");
+        }
+        assert_eq!((Note::detail(5).detail, Note::two(1, 2)), (5, Note { detail: 0, a: 1, b: 2 }));
+    }
 }

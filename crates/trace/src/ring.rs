@@ -142,6 +142,20 @@ mod tests {
     }
 
     #[test]
+    fn it_holds_as_many_as_it_says_lap_after_lap() {
+        for (wanted, capacity) in [(0, 2), (1, 2), (2, 2), (3, 4), (5, 8), (8, 8)] {
+            let ring = Ring::new(wanted).unwrap();
+            for lap in 0..5 {
+                let pushed = (0..20).take_while(|n| ring.push(&record(lap * 100 + n))).count();
+                assert_eq!((pushed, ring.take_lost()), (capacity, 1), "{wanted}");
+                let popped: Vec<u64> = core::iter::from_fn(|| ring.pop().map(|r| r.a)).collect();
+                assert!(popped.into_iter().eq((0..capacity as u64).map(|n| lap * 100 + n)));
+            }
+        }
+        assert!(Ring::new(usize::MAX).is_none() && Ring::new(1 << 62).is_none());
+    }
+
+    #[test]
     fn many_writers_and_a_reader() {
         const EACH: u64 = 50_000;
         let ring = Arc::new(Ring::new(64).unwrap());

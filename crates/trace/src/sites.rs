@@ -117,4 +117,15 @@ mod tests {
         assert_eq!(all.iter().map(|s| s.waits).sum::<u64>(), PLACES as u64 + 10);
         assert!(all.last().is_some_and(|rest| rest.location.is_none() && rest.waits == 11));
     }
+
+    #[test]
+    fn a_place_where_nobody_waited_is_not_listed() {
+        let sites = Sites::default();
+        let place = || -> &'static Location<'static> { Box::leak(Box::new(*Location::caller())) };
+        let (first, second) = (sites.number(place()), sites.number(place()));
+        assert!(sites.all().next().is_none());
+        sites.add(second, 0);
+        assert!(sites.all().map(|site| (site.number, site.waits, site.ns)).eq([(second, 1, 0)]));
+        assert!(first < PLACES - 1 && second < PLACES - 1, "the last one is for those that have no room");
+    }
 }
