@@ -146,3 +146,65 @@ fn threads_share_a_magazine() {
     unsafe { slabs.drain(&magazines) };
     assert!(host.out.load(Ordering::Relaxed) <= CLASSES * SPARE);
 }
+
+/// What goes between a magazine and the slabs at once, and what is counted meanwhile: small objects and large ones.
+#[test]
+fn magazines_are_filled_and_emptied_by_halves() {
+    let host = host(usize::MAX);
+    let slabs = Slabs::new(&host);
+    let magazines = Magazines::default();
+    for (class, rounds) in [(0, SMALL_ROUNDS), (1, SMALL_ROUNDS), (SMALL, LARGE_ROUNDS), (SMALL + 1, LARGE_ROUNDS)] {
+        // SAFETY: the magazines belong to these slabs.
+        let take = || unsafe { slabs.alloc(&magazines, class) }.unwrap();
+        // SAFETY: taken from these slabs, and forgotten.
+        let give = |object| unsafe { slabs.free(&magazines, object, class) };
+        let used = || slabs.in_use([&magazines].into_iter()).nth(class).unwrap();
+        assert_eq!((used(), magazines.bytes()), ((SIZES[class], 0), 0));
+        let first = take();
+        assert_eq!((used(), magazines.len(class)), ((SIZES[class], 1), rounds / 2 - 1));
+        assert_eq!(magazines.bytes(), (rounds / 2 - 1) * SIZES[class]);
+        let others: Vec<_> = (1..=rounds).map(|_| take()).collect();
+        assert_eq!(used().1, rounds + 1);
+        // Those that were in use fill it up; the one that finds it full takes half of them along.
+        let kept = magazines.len(class);
+        for (there, object) in (kept + 1..).zip(others.into_iter().chain([first])) {
+            give(object);
+            match there {
+                _ if there <= rounds => assert_eq!(magazines.len(class), there),
+                _ if there == rounds + 1 => assert_eq!(magazines.len(class), rounds / 2 + 1),
+                _ => {}
+            }
+        }
+        assert_eq!(used().1, 0);
+        let left = magazines.len(class);
+        assert!((1..=rounds).contains(&left));
+        // SAFETY: as above.
+        assert_eq!((unsafe { slabs.drain(&magazines) }, magazines.bytes(), used().1), (left, 0, 0));
+    }
+    // A spare slab of each, and none more.
+    assert_eq!(host.out.load(Ordering::Relaxed), 4 * SPARE);
+}
+
+#[test]
+fn a_closed_magazine_keeps_nothing() {
+    for class in [0, SMALL - 1, SMALL, CLASSES - 1] {
+        let host = host(usize::MAX);
+        let slabs = Slabs::new(&host);
+        let magazines = Magazines::default();
+        magazines.close();
+        // SAFETY: the magazines belong to these slabs.
+        let held: Vec<_> = (0..3 * per_slab(class)).map(|_| unsafe { slabs.alloc(&magazines, class) }.unwrap()).collect();
+        assert_eq!((magazines.bytes(), host.out.load(Ordering::Relaxed)), (0, 3), "three slabs, to the last object");
+        for object in held {
+            // SAFETY: taken above.
+            unsafe { slabs.free(&magazines, object, class) };
+        }
+        assert_eq!((magazines.bytes(), host.out.load(Ordering::Relaxed)), (0, SPARE));
+        // The spare one is used before another is taken.
+        for _ in 0..per_slab(class) {
+            // SAFETY: as above.
+            assert!(unsafe { slabs.alloc(&magazines, class) }.is_some());
+        }
+        assert_eq!(host.out.load(Ordering::Relaxed), 1);
+    }
+}
