@@ -498,3 +498,173 @@ fn handing_over_is_wake_block_and_pick() {
     }
     assert!(ran[0].abs_diff(ran[1]) <= 2 * SLICE_NS, "{ran:?}");
 }
+
+/// What is remembered of a thread is the same through words.
+#[test]
+fn a_history_survives_as_words() {
+    let words = [1, u64::MAX - 1, 3u64.wrapping_neg(), 5, 7 << 32 | 9];
+    let history = History::from_words(words);
+    assert_eq!((history.to_words(), history.lag_ns()), (words, -3));
+    assert_eq!(History::from_words(history.to_words()), history);
+    assert_eq!(history.recent().to_words(), [1, u64::MAX - 1]);
+    let even = History::even(history.recent());
+    assert_eq!((even.recent(), even.lag_ns()), (history.recent(), 0));
+}
+
+#[test]
+fn room_is_taken_if_it_is_more() {
+    let mut queue = RunQueue::new(0);
+    for id in 0..3 {
+        queue.wake(id, Policy::Fifo(1), &History::default(), 0);
+    }
+    let mut room = Room::new(100);
+    queue.enlarge(&mut room);
+    assert_eq!((queue.capacity(), queue.waiting()), (100, 3));
+    // Neither the old one, which is there now, nor one as large is taken.
+    for mut room in [room, Room::new(100)] {
+        queue.enlarge(&mut room);
+        assert_eq!(queue.capacity(), 100);
+    }
+    assert_eq!((queue.pick(0), queue.pick_other(1), queue.pick_other(2)), (Some(0), Some(1), Some(2)));
+}
+
+/// A higher priority interrupts a quantum, and what is left of it comes after; moving to another CPU keeps it.
+#[test]
+fn what_is_left_of_a_quantum_is_kept() {
+    let mut queue = RunQueue::new(0);
+    let (part, rest) = (RR_QUANTUM_NS / 4, RR_QUANTUM_NS * 3 / 4);
+    queue.wake(1, Policy::Rr(5), &History::default(), 0);
+    queue.wake(2, Policy::Rr(5), &History::default(), 0);
+    assert_eq!(queue.pick(0), Some(1));
+    assert!(queue.wake(3, Policy::Fifo(6), &History::default(), part));
+    assert_eq!(queue.pick(part), Some(3));
+    queue.block(2 * part);
+    assert_eq!((queue.pick(2 * part), queue.next_deadline()), (Some(1), Some(2 * part + rest)));
+    // A quantum that is used up ends with the thread behind its equals; another begins then.
+    assert_eq!((queue.pick(2 * part + rest - 1), queue.pick(2 * part + rest)), (Some(1), Some(2)));
+    assert_eq!(queue.next_deadline(), Some(2 * part + rest + RR_QUANTUM_NS));
+    let now = 2 * part + rest + part;
+    let history = queue.remove(2, now).unwrap();
+    assert_eq!((queue.pick(now), queue.next_deadline()), (Some(1), None));
+    let mut other = RunQueue::new(1);
+    other.migrate_in(2, Policy::Rr(5), &history, now);
+    other.pick(now);
+    assert!(!other.wake(4, Policy::Rr(4), &History::default(), now), "a lower priority waits");
+    assert_eq!(other.next_deadline(), None);
+    assert!(!other.migrate_in(5, Policy::Rr(5), &History::default(), now));
+    // It shares from now on, so that its quantum is a new one.
+    assert!(other.next_deadline().is_some_and(|at| at > now && at <= now + RR_QUANTUM_NS));
+}
+
+#[test]
+fn fifo_threads_give_way_to_higher_priorities_only() {
+    let mut queue = RunQueue::new(0);
+    queue.wake(1, Policy::Fifo(5), &History::default(), 0);
+    assert_eq!(queue.pick(0), Some(1));
+    let now = 10 * SECOND;
+    assert!(!queue.wake(2, Policy::Fifo(5), &History::default(), now));
+    assert!(!queue.wake(3, Policy::Rr(4), &History::default(), now));
+    assert!(!queue.wake(4, Policy::Other(-20), &History::default(), now));
+    assert_eq!((queue.pick(2 * now), queue.weight()), (Some(1), u64::from(Policy::Other(-20).weight())));
+    assert!(queue.wake(5, Policy::Fifo(6), &History::default(), 2 * now));
+    // A fair thread gives way to any of them, at once.
+    let mut fair = RunQueue::new(0);
+    fair.wake(1, Policy::Other(-20), &History::default(), 0);
+    fair.pick(0);
+    assert!(fair.wake(2, Policy::Rr(1), &History::default(), 1));
+    assert_eq!(fair.pick(1), Some(2));
+}
+
+#[test]
+fn a_policy_that_is_changed_holds_at_once() {
+    let mut queue = RunQueue::new(0);
+    for id in 0..3 {
+        queue.wake(id, Policy::default(), &History::default(), 0);
+    }
+    assert_eq!(queue.pick(0), Some(0));
+    let weight = u64::from(Policy::default().weight());
+    assert!(!queue.set_policy(7, Policy::Fifo(1), 1), "there is no such thread");
+    assert_eq!((queue.weight(), queue.waiting()), (3 * weight, 2));
+    // One that waits becomes more than the current one.
+    assert!(queue.set_policy(2, Policy::Fifo(3), 1));
+    assert_eq!((queue.weight(), queue.waiting(), queue.pick(1)), (2 * weight, 2, Some(2)));
+    // The current one becomes less than one that waits, and then again more.
+    assert!(!queue.set_policy(1, Policy::Fifo(2), 2));
+    assert!(queue.set_policy(2, Policy::Fifo(1), 2));
+    assert!(!queue.set_policy(2, Policy::Rr(9), 2));
+    assert_eq!(queue.pick(2), Some(2));
+    assert!(queue.set_policy(2, Policy::Idle, 2));
+    assert_eq!((queue.pick(2), queue.weight()), (Some(1), weight + u64::from(Policy::Idle.weight())));
+}
+
+#[test]
+fn only_who_may_go_is_given_away() {
+    let mut queue = RunQueue::new(0);
+    let policies = [Policy::default(), Policy::default(), Policy::Fifo(1), Policy::Idle];
+    for (id, policy) in policies.into_iter().enumerate() {
+        queue.wake(id as u32, policy, &History::default(), 0);
+    }
+    assert_eq!(queue.pick(0), Some(2));
+    assert!(queue.migrate_out(|_| false, 1).is_none() && queue.migrate_out(|id| id == 2, 1).is_none());
+    assert_eq!(queue.migrate_out(|id| id == 3, 1).map(|(id, _)| id), Some(3));
+    assert_eq!((queue.waiting(), queue.remove(9, 1).is_none(), queue.remove(1, 1).is_some()), (2, true, true));
+    assert_eq!((queue.waiting(), queue.remove(2, 2).is_some(), queue.current(), queue.pick(2)), (1, true, None, Some(0)));
+    assert_eq!(queue.weight(), u64::from(Policy::default().weight()));
+}
+
+#[test]
+fn handing_over_needs_a_thread_that_has_the_cpu_and_nobody_else() {
+    let mut queue = RunQueue::new(0);
+    let recent = History::default().recent();
+    assert!(!queue.may_hand_over(Policy::default()) && queue.hand_over(1, recent, 0).is_none());
+    queue.wake(1, Policy::Fifo(3), &History::default(), 0);
+    queue.pick(0);
+    assert!(!queue.may_hand_over(Policy::Fifo(3)), "only fair ones");
+    queue.block(1);
+    queue.wake(1, Policy::Batch(3), &History::default(), 1);
+    queue.pick(1);
+    assert!(queue.may_hand_over(Policy::Batch(3)) && !queue.may_hand_over(Policy::Other(3)));
+    assert!(queue.hand_over(2, recent, 5).is_some_and(|left| left.to_words()[1] == 5));
+    assert_eq!(queue.current(), Some(2));
+    queue.wake(3, Policy::Batch(3), &History::default(), 5);
+    assert!(!queue.may_hand_over(Policy::Batch(3)) && queue.hand_over(4, recent, 6).is_none());
+    assert_eq!(queue.current(), Some(2));
+}
+
+/// A thread that was ahead of its share when it fell asleep comes back no better than it would have become by waiting; what one was owed
+/// is gone, on the same CPU and on another.
+#[test]
+fn sleep_forgives_as_much_as_waiting_would_have() {
+    let lag = |sleep: u64, cpu: u32| {
+        let mut queue = RunQueue::new(0);
+        for id in 0..2 {
+            queue.wake(id, Policy::default(), &History::default(), 0);
+        }
+        assert_eq!(queue.pick(0), Some(0));
+        let history = queue.block(SLICE_NS);
+        assert!(history.lag_ns() < -1_900_000, "half a slice ahead");
+        queue.pick(SLICE_NS);
+        let mut there = if cpu == 0 { queue } else { RunQueue::new(cpu) };
+        if cpu != 0 {
+            there.wake(1, Policy::default(), &History::default(), 0);
+            there.pick(0);
+        }
+        let now = SLICE_NS + sleep;
+        there.wake(0, Policy::default(), &history, now);
+        there.remove(0, now).unwrap().lag_ns()
+    };
+    for cpu in [0, 1] {
+        let [at_once, soon, late] = [0, SLICE_NS / 4, SECOND].map(|sleep| lag(sleep, cpu));
+        assert!(at_once < -1_900_000 && at_once < soon && soon < -500_000 && late.abs() < 1000, "{cpu}: {at_once} {soon} {late}");
+    }
+    // What was owed.
+    let mut queue = RunQueue::new(0);
+    for id in 0..2 {
+        queue.wake(id, Policy::default(), &History::default(), 0);
+    }
+    queue.pick(0);
+    let owed = queue.remove(1, SLICE_NS).unwrap();
+    assert!(owed.lag_ns() > 1_900_000);
+    queue.wake(1, Policy::default(), &owed, SLICE_NS);
+    assert!(queue.remove(1, SLICE_NS).unwrap().lag_ns().abs() < 1000);
+}
