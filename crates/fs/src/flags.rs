@@ -103,3 +103,36 @@ impl OpenFlags {
         matches!(self.bits() & sys::O_ACCMODE, sys::O_WRONLY | sys::O_RDWR) && !self.contains(Self::PATH)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn access_modes_and_what_they_need() {
+        let told = |flags: OpenFlags| (flags.wanted().0, flags.readable(), flags.writable());
+        assert_eq!(told(OpenFlags::RDONLY), (4, true, false));
+        assert_eq!(told(OpenFlags::WRONLY), (2, false, true));
+        assert_eq!(told(OpenFlags::RDWR), (6, true, true));
+        assert_eq!(told(OpenFlags::WRONLY | OpenFlags::RDWR), (6, false, false));
+        assert_eq!(told(OpenFlags::PATH | OpenFlags::RDWR), (0, false, false));
+        assert_eq!(told(OpenFlags::TRUNC), (6, true, false));
+        assert_eq!(told(OpenFlags::TRUNC | OpenFlags::WRONLY), (2, false, true));
+    }
+
+    #[test]
+    fn flags_that_do_not_go_together_are_refused() {
+        let checked = |flags: OpenFlags| flags.checked();
+        let path = OpenFlags::PATH | OpenFlags::NOFOLLOW | OpenFlags::CLOEXEC | OpenFlags::DIRECTORY;
+        assert_eq!(checked(path | OpenFlags::RDWR | OpenFlags::CREAT | OpenFlags::TRUNC | OpenFlags::APPEND), Ok(path));
+        assert_eq!(checked(OpenFlags::CREAT | OpenFlags::DIRECTORY), Err(Errno::EINVAL));
+        assert_eq!(checked(OpenFlags::CREAT), Ok(OpenFlags::CREAT | OpenFlags::LARGEFILE));
+        assert_eq!(checked(OpenFlags::DIRECTORY), Ok(OpenFlags::DIRECTORY | OpenFlags::LARGEFILE));
+        // A file without a name must be written to, and the bit that is its own says nothing alone.
+        let unnamed = OpenFlags::TMPFILE | OpenFlags::WRONLY;
+        assert_eq!(checked(unnamed), Ok(unnamed | OpenFlags::LARGEFILE));
+        assert_eq!(checked(OpenFlags::TMPFILE), Err(Errno::EINVAL));
+        assert_eq!(checked(OpenFlags::TMPFILE | OpenFlags::TRUNC), Err(Errno::EINVAL));
+        assert_eq!(checked(OpenFlags::TMPFILE.difference(OpenFlags::DIRECTORY) | OpenFlags::RDWR), Err(Errno::EINVAL));
+    }
+}

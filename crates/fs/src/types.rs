@@ -401,4 +401,62 @@ mod tests {
         assert!(reader.check(&meta, Access::READ).is_ok());
         assert_eq!(reader.check(&meta, Access::READ.and(Access::WRITE)), Err(Errno::EACCES));
     }
+
+    #[test]
+    fn who_may_override_permissions_and_what_for() {
+        let meta = |kind, mode| Metadata { uid: 10, gid: 20, ..Metadata::generated(1, 1, kind, mode) };
+        let who = |caps: u64| Cred { caps, ..Cred::user(11, 21) };
+        let allowed = |cred: &Cred, meta: &Metadata| [4, 2, 1].map(|want| cred.check(meta, Access(want)).is_ok());
+        let (file, program, directory) =
+            (meta(FileType::Regular, 0o600), meta(FileType::Regular, 0o610), meta(FileType::Directory, 0o600));
+        let all = who(1 << sys::CAP_DAC_OVERRIDE);
+        assert_eq!(allowed(&all, &file), [true, true, false]);
+        assert_eq!(allowed(&all, &program), [true, true, true]);
+        assert_eq!(allowed(&all, &directory), [true, true, true]);
+        assert_eq!((all.check(&file, Access(7)), all.check(&directory, Access(7))), (Err(Errno::EACCES), Ok(())));
+        let reader = who(1 << sys::CAP_DAC_READ_SEARCH);
+        assert_eq!(allowed(&reader, &file), [true, false, false]);
+        assert_eq!(allowed(&reader, &program), [true, false, false]);
+        assert_eq!(allowed(&reader, &directory), [true, false, true]);
+        assert_eq!(allowed(&who(0), &file), [false; 3]);
+        // Whom it belongs to, and who acts as if.
+        assert!(who(1 << sys::CAP_FOWNER).owns(&file) && Cred::user(10, 0).owns(&file) && !who(0).owns(&file));
+        assert!(!Cred::user(20, 10).owns(&file), "the group's number is not the owner's");
+        let member = Cred { groups: Arc::from([5, 20]), ..who(0) };
+        assert!(member.in_group(20) && member.in_group(21) && member.in_group(5) && !member.in_group(10));
+        assert_eq!(allowed(&member, &meta(FileType::Regular, 0o741)), [true, false, false]);
+        assert_eq!(allowed(&Cred::user(10, 20), &meta(FileType::Regular, 0o421)), [true, false, false]);
+        assert_eq!(allowed(&who(0), &meta(FileType::Regular, 0o421)), [false, false, true]);
+        assert_eq!((Cred::root().caps, Cred::user(0, 7).caps, Cred::user(7, 0).caps), (u64::MAX, u64::MAX, 0));
+    }
+
+    #[test]
+    fn kinds_are_bits_of_the_mode() {
+        use FileType::{Block, Char, Directory, Fifo, Regular, Socket, Symlink};
+        for (kind, digit) in [(Fifo, 1), (Char, 2), (Directory, 4), (Block, 6), (Regular, 8), (Symlink, 10), (Socket, 12)] {
+            assert_eq!((kind.mode_bits(), kind.dirent_type()), (digit << 12, digit as u8));
+            assert_eq!(FileType::from_mode(digit << 12 | 0o7777), Some(kind));
+        }
+        for digit in [0, 3, 5, 7, 9, 15] {
+            assert_eq!(FileType::from_mode(digit << 12 | 0o644), None);
+        }
+        assert_eq!((FileType::Anonymous.mode_bits(), FileType::Anonymous.dirent_type()), (0, 0));
+        assert_eq!(DeviceId::decode(0xfff0_0123_4567), DeviceId::new(0x345, 0x1267));
+    }
+
+    #[test]
+    fn a_change_leaves_what_it_does_not_name() {
+        let time = |sec| Timestamp { sec, nsec: 5 };
+        let mut meta = Metadata::generated(1, 2, FileType::Directory, 0o755);
+        (meta.atime, meta.mtime, meta.ctime) = (time(1), time(2), time(3));
+        SetAttr { mode: Some(0o700), gid: Some(9), mtime: Some(time(7)), ..SetAttr::default() }.apply_to(&mut meta);
+        assert_eq!((meta.mode, meta.uid, meta.gid, meta.nlink), (0o700, 0, 9, 2));
+        assert_eq!((meta.atime, meta.mtime), (time(1), time(7)));
+        assert!(meta.ctime > time(1_000_000_000), "that of the change");
+        SetAttr { uid: Some(8), atime: Some(time(6)), ..SetAttr::default() }.apply_to(&mut meta);
+        assert_eq!((meta.mode, meta.uid, meta.gid, meta.atime, meta.mtime), (0o700, 8, 9, time(6), time(7)));
+        assert_eq!(Metadata::generated(1, 2, FileType::Regular, 0).nlink, 1);
+        assert_eq!(Timestamp::from_ns(3_999_999_999), Timestamp { sec: 3, nsec: 999_999_999 });
+        assert_eq!(Timestamp::from_ns(4_000_000_000), Timestamp { sec: 4, nsec: 0 });
+    }
 }

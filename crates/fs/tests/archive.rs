@@ -70,7 +70,8 @@ fn everything_arrives() {
     let meta = sh.metadata();
     assert_eq!((meta.mode, meta.uid, meta.gid, meta.mtime.sec, meta.size), (0o755, 1, 2, 1000, 5));
     assert!(matches!(find(&root, "bin/bash").unwrap().follow(), Ok(Link::Text(t)) if t == b"sh"));
-    assert!(find(&root, "deep/er/file").is_some());
+    let mut contents = [0; 4];
+    assert_eq!((find(&root, "deep/er/file").unwrap().read_at(0, &mut contents), contents[0]), (Ok(1), b'x'));
     assert_eq!(find(&root, "dev/console").unwrap().device(), Some(fs::DeviceId::new(5, 1)));
     assert_eq!(find(&root, "pipe").unwrap().kind(), FileType::Fifo);
 }

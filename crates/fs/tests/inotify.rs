@@ -105,3 +105,80 @@ fn an_unmounted_file_system_ends_its_marks() {
     mount::unmount(&context.namespace(), &lookup(&context, "/mnt"), &context.root(), Unmount::DETACH).unwrap();
     assert_eq!(events(&group), [(wd, IN_UNMOUNT, 0, String::new()), (wd, IN_IGNORED, 0, String::new())]);
 }
+
+/// How many files are watched.
+fn watched() -> u64 {
+    let mut found = None;
+    fs::census(&mut |name, count| {
+        if name == "watched_files" {
+            found = Some(count);
+        }
+    });
+    found.expect("they are counted")
+}
+
+#[test]
+fn who_is_gone_watches_nothing() {
+    let context = tree();
+    let files: Vec<_> = (0..50).map(|n| open(&context, &format!("/{n}"), OpenFlags::RDWR | OpenFlags::CREAT)).collect();
+    // Others of this program watch a file or two meanwhile.
+    let about = |more: u64, before: u64| (before + more).abs_diff(watched()) < 20;
+    let before = watched();
+    let group = inotify(OpenFlags::NONBLOCK);
+    let watches: Vec<_> = files.iter().map(|file| watch(&group, file.path(), IN_OPEN).unwrap()).collect();
+    assert!(about(50, before));
+    drop(group);
+    assert!(about(0, before), "the group has gone");
+    let group = inotify(OpenFlags::NONBLOCK);
+    let again: Vec<_> = files.iter().map(|file| watch(&group, file.path(), IN_OPEN).unwrap()).collect();
+    assert_eq!(again, watches);
+    let marks = group.ops_as::<InotifyFile>().unwrap().group();
+    for wd in again {
+        marks.remove(wd).unwrap();
+    }
+    assert!(about(0, before), "the watches have");
+    assert_eq!(marks.remove(1), Err(Errno::EINVAL));
+    assert_eq!(events(&group).len(), 50, "each says so");
+}
+
+#[test]
+fn masks_have_an_event_and_nothing_unknown() {
+    assert_eq!([IN_OPEN, IN_ALL_EVENTS | IN_ONESHOT, IN_ISDIR].map(fs::inotify::check_mask), [Ok(()); 3]);
+    assert_eq!([0, 1 << 20, IN_OPEN | 1 << 20].map(fs::inotify::check_mask), [Err(Errno::EINVAL); 3]);
+}
+
+#[test]
+fn changed_attributes_are_told_and_only_what_was_asked_for() {
+    let context = tree();
+    let cred = Cred::root();
+    let file = open(&context, "/f", OpenFlags::RDWR | OpenFlags::CREAT);
+    let group = inotify(OpenFlags::NONBLOCK);
+    let own = watch(&group, file.path(), IN_ATTRIB).unwrap();
+    let directory = watch(&group, &lookup(&context, "/"), IN_ATTRIB | IN_MODIFY).unwrap();
+    fs::xattr::set(file.path(), b"user.a", b"x", fs::xattr::SetMode::Any, &cred).unwrap();
+    let attributes = [(directory, IN_ATTRIB, 0, "f".to_owned()), (own, IN_ATTRIB, 0, String::new())];
+    let mut found = events(&group);
+    found.sort_by_key(|event| std::cmp::Reverse(event.3.len()));
+    assert_eq!(found, attributes);
+    file.write(b"x").unwrap();
+    assert_eq!(events(&group), [(directory, IN_MODIFY, 0, "f".to_owned())]);
+    // More is asked for, or something else; a watch for one event ends with it.
+    assert_eq!(watch(&group, file.path(), IN_MODIFY | IN_MASK_ADD), Ok(own));
+    assert_eq!(watch(&group, file.path(), IN_OPEN | IN_MASK_CREATE), Err(Errno::EEXIST));
+    assert_eq!(watch(&group, &lookup(&context, "/"), IN_CREATE | IN_ONESHOT), Ok(directory));
+    file.write(b"y").unwrap();
+    ops::chmod(file.path(), 0o600, &cred).unwrap();
+    for name in ["/g", "/h"] {
+        open(&context, name, OpenFlags::RDWR | OpenFlags::CREAT);
+    }
+    let told: Vec<_> = events(&group).into_iter().map(|(wd, mask, ..)| (wd, mask)).collect();
+    assert_eq!(told, [(own, IN_MODIFY), (own, IN_ATTRIB), (directory, IN_CREATE), (directory, IN_IGNORED)]);
+}
+
+#[test]
+fn signals_of_directories_are_of_directories_only() {
+    let context = tree();
+    let file = open(&context, "/f", OpenFlags::RDWR | OpenFlags::CREAT);
+    assert_eq!(fs::dnotify::set(&file, 3, DN_CREATE), Err(Errno::ENOTDIR));
+    assert_eq!(fs::dnotify::set(&open(&context, "/", OpenFlags::DIRECTORY), 3, DN_CREATE), Ok(()));
+}

@@ -58,3 +58,68 @@ fn record_locks_belong_to_processes() {
     drop(a);
     assert!(lock::conflicting(&b, Owner::opening(&b), range(50, 51), false).is_none());
 }
+
+/// Waits in a thread of its own until it sleeps for the lock, interrupts it, and says what it was told.
+fn interrupted(wait: impl FnOnce() -> Result<(), Errno> + Send + 'static) -> Result<(), Errno> {
+    let (tell, told) = std::sync::mpsc::channel();
+    let waiter = task::spawn("waiter", None, move || tell.send(wait()).unwrap()).unwrap();
+    waiter.interrupt();
+    told.recv().unwrap()
+}
+
+#[test]
+fn an_interrupted_wait_takes_nothing() {
+    let (_path, a, b) = two_openings("interrupted");
+    lock::flock(&a, true, true).unwrap();
+    let other = b.clone();
+    assert_eq!(interrupted(move || lock::flock(&other, true, false)), Err(Errno::ERESTARTSYS));
+    lock::unflock(&a);
+    assert_eq!(lock::flock(&a, true, true), Ok(()), "the other one did not get it");
+    let whole = Range { start: 0, end: u64::MAX };
+    lock::set_record(&a, process(11), whole, Some(true), false).unwrap();
+    let other = b.clone();
+    assert_eq!(interrupted(move || lock::set_record(&other, process(12), whole, Some(true), true)), Err(Errno::ERESTARTSYS));
+    lock::release(&a, process(11));
+    assert!(lock::conflicting(&a, process(13), whole, true).is_none());
+}
+
+#[test]
+fn a_lock_that_becomes_less_lets_others_in() {
+    let (_path, a, b) = two_openings("less");
+    lock::flock(&a, true, true).unwrap();
+    let (begins, begun) = std::sync::mpsc::channel();
+    let other = b.clone();
+    let waiter = thread::spawn(move || {
+        begins.send(()).unwrap();
+        lock::flock(&other, false, false)
+    });
+    begun.recv().unwrap();
+    thread::sleep(Duration::from_millis(10));
+    lock::flock(&a, false, true).unwrap();
+    assert_eq!(waiter.join().unwrap(), Ok(()));
+    assert_eq!((lock::flock(&a, true, true), lock::flock(&b, false, true)), (Err(Errno::EAGAIN), Ok(())));
+}
+
+#[test]
+fn the_tables_count_what_is_there() {
+    let count = |wanted: &str| {
+        let mut found = None;
+        fs::census(&mut |name, number| {
+            if name == wanted {
+                found = Some(number);
+            }
+        });
+        found.unwrap_or_else(|| panic!("{wanted} is not counted"))
+    };
+    // Others of this program lock files meanwhile, but none so many.
+    let files: Vec<_> = (0..100).map(|n| two_openings(&format!("counted-{n}"))).collect();
+    let before = (count("locked_files"), count("file_locks"));
+    for (_, a, b) in &files {
+        lock::flock(a, false, true).unwrap();
+        lock::flock(b, false, true).unwrap();
+    }
+    assert!(count("locked_files") + 20 > before.0 + 100 && count("file_locks") + 20 > before.1 + 200);
+    for name in ["file_lock_waits", "leases", "watched_files", "controlling_terminals", "terminal_pairs", "file_pages"] {
+        assert!(count(name) < 1 << 40, "{name}");
+    }
+}

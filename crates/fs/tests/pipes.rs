@@ -113,6 +113,8 @@ fn capacity_can_be_changed() {
     // What is there may shrink, however large it stays.
     assert_eq!(end.set_capacity((1 << 20) + 1, false), Ok(1 << 21));
     assert_eq!(end.set_capacity(usize::MAX, true), Err(Errno::EINVAL));
+    assert_eq!(end.set_capacity(1 << 28, true), Ok(1 << 28));
+    assert_eq!(end.set_capacity((1 << 28) + 1, true), Err(Errno::ENOMEM));
 }
 
 #[test]
@@ -363,4 +365,77 @@ fn pipes_move_and_copy_into_each_other() {
     drop(writer);
     assert_eq!(end(&reader).copy_to(end(&writer2), 1, true), Ok(0));
     assert!(end(&reader).is_of_same_pipe(end(&reader)) && !end(&reader).is_of_same_pipe(end(&reader2)));
+}
+
+#[test]
+fn a_named_pipe_that_all_have_left_is_empty_again() {
+    let fs = FsContext::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none"));
+    let cred = Cred::root();
+    ops::make(&fs.walk(&cred), b"/fifo", NewKind::Fifo, 0o600).unwrap();
+    let open = |flags| ops::open(&fs.walk(&cred), b"/fifo", flags | NONBLOCK, 0).unwrap();
+    // Whichever side goes last.
+    for writer_last in [true, false] {
+        let (reader, writer) = (open(OpenFlags::RDONLY), open(OpenFlags::WRONLY));
+        assert!(!reader.poll(None).contains(Events::HUP), "there is a writer");
+        assert_eq!(writer.write(b"left"), Ok(4));
+        if writer_last {
+            drop(reader);
+            drop(writer);
+        } else {
+            drop(writer);
+            drop(reader);
+        }
+        let (reader, _writer) = (open(OpenFlags::RDONLY), open(OpenFlags::WRONLY));
+        assert_eq!(reader.read(&mut [0; 8]), Err(Errno::EAGAIN));
+    }
+    // One that is left with a reader keeps what is in it, and says that nobody writes.
+    let (reader, writer) = (open(OpenFlags::RDONLY), open(OpenFlags::WRONLY));
+    writer.write(b"kept").unwrap();
+    drop(writer);
+    assert!(reader.poll(None).contains(Events::HUP | Events::READABLE));
+    assert_eq!((reader.read(&mut [0; 8]), reader.read(&mut [0; 8])), (Ok(4), Ok(0)));
+}
+
+#[test]
+fn a_single_byte_goes_through_like_many() {
+    let (reader, writer) = pipe(NONBLOCK);
+    writer.write(b"a").unwrap();
+    let mut got = Vec::new();
+    let drained = end(&reader).drain(10, true, |bytes| {
+        got.extend_from_slice(bytes);
+        Ok(bytes.len())
+    });
+    assert_eq!((drained, got.as_slice()), (Ok(1), &b"a"[..]));
+    drop(writer);
+    assert_eq!(end(&reader).drain(10, true, |_| unreachable!()), Ok(0));
+}
+
+#[test]
+fn a_full_counter_takes_more_when_it_was_read() {
+    let counter = eventfd(0, false, OpenFlags::empty());
+    counter.write(&(u64::MAX - 1).to_ne_bytes()).unwrap();
+    assert!(!counter.poll(None).contains(Events::OUT));
+    let theirs = counter.clone();
+    let writer = thread::spawn(move || theirs.write(&5u64.to_ne_bytes()));
+    thread::sleep(Duration::from_millis(10));
+    let mut buf = [0; 8];
+    assert_eq!((counter.read(&mut buf), u64::from_ne_bytes(buf)), (Ok(8), u64::MAX - 1));
+    assert_eq!(writer.join().unwrap(), Ok(8));
+    assert_eq!((counter.read(&mut buf), u64::from_ne_bytes(buf)), (Ok(8), 5));
+}
+
+#[test]
+fn what_has_no_end_is_appended_to_as_it_is_written() {
+    let (reader, writer) = pipe(NONBLOCK);
+    assert_eq!(writer.append(b"abc", true), Ok(3));
+    let mut buf = [0; 8];
+    assert_eq!((reader.read(&mut buf), &buf[..3]), (Ok(3), &b"abc"[..]));
+    let file = File::of_inode(RamFs::memfd("end", 0o600, 0), OpenFlags::RDWR, None);
+    file.write(b"0123").unwrap();
+    assert_eq!(
+        (file.seek(fs::Whence::Set, 1), file.append(b"45", false), file.seek(fs::Whence::Current, 0)),
+        (Ok(1), Ok(2), Ok(1))
+    );
+    assert_eq!((file.append(b"6", true), file.seek(fs::Whence::Current, 0), file.append(b"", true)), (Ok(1), Ok(7), Ok(0)));
+    assert_eq!(reader.append(b"x", false), Err(Errno::EBADF));
 }

@@ -176,3 +176,71 @@ fn the_other_side_without_a_name() {
     slave.write(b"x").unwrap();
     assert_eq!(read(&master).unwrap(), "x");
 }
+
+#[test]
+fn what_waits_is_thrown_away_as_asked() {
+    let context = tree();
+    let (master, slave, _) = pair(&context);
+    let flush = |file: &Arc<File>, which: u32| {
+        file.ioctl(&Request { command: ioctl::TCFLSH, arg: which as usize, caller: &Buffer::default() })
+    };
+    let waits = |file: &Arc<File>| i32::from_ne_bytes(control(file, ioctl::FIONREAD, b"").unwrap().try_into().unwrap());
+    for (which, left) in [(sys::TCIFLUSH, (0, 3)), (sys::TCOFLUSH, (3, 0)), (sys::TCIOFLUSH, (0, 0))] {
+        // The echo goes the other way, too.
+        slave.write(b"out").unwrap();
+        flush(&master, sys::TCIOFLUSH).unwrap();
+        master.write(b"in\n").unwrap();
+        flush(&master, sys::TCIFLUSH).unwrap();
+        slave.write(b"out").unwrap();
+        assert_eq!((waits(&master), waits(&slave)), (3, 3));
+        flush(&master, which).unwrap();
+        assert_eq!((waits(&master), waits(&slave)), left, "{which}");
+        flush(&master, sys::TCIOFLUSH).unwrap();
+    }
+    assert_eq!(flush(&master, 3), Err(Errno::EINVAL));
+}
+
+#[test]
+fn a_full_line_takes_more_when_the_master_has_read() {
+    let context = tree();
+    let (master, slave, _) = pair(&context);
+    let mut termios = control(&slave, ioctl::TCGETS, b"").unwrap();
+    termios[..8].fill(0);
+    control(&slave, ioctl::TCSETS, &termios).unwrap();
+    // Until it is full; the last byte has room as the first has.
+    let mut sent = 0;
+    while slave.poll(None).contains(Events::OUT) {
+        sent += slave.write(b"x").unwrap();
+    }
+    assert_eq!(control(&master, ioctl::FIONREAD, b"").unwrap(), (sent as i32).to_ne_bytes());
+    assert!(sent.is_power_of_two(), "{sent} bytes are the whole of it");
+    let theirs = slave.clone();
+    let writer = thread::spawn(move || theirs.write(b"more"));
+    let mut got = 0;
+    while got < sent + 4 {
+        got += read(&master).unwrap().len();
+    }
+    assert_eq!(writer.join().unwrap(), Ok(4));
+}
+
+/// Who reads the master hears of what the slave writes, and of its end.
+#[test]
+fn a_master_that_waits_is_told() {
+    let context = tree();
+    let (master, slave, _) = pair(&context);
+    let reader = thread::spawn(move || {
+        let first = read(&master);
+        (first, read(&master))
+    });
+    thread::sleep(std::time::Duration::from_millis(10));
+    slave.write(b"word").unwrap();
+    thread::sleep(std::time::Duration::from_millis(10));
+    drop(slave);
+    assert_eq!(reader.join().unwrap(), (Ok("word".into()), Err(Errno::EIO)));
+}
+
+#[test]
+fn devices_are_registered_once() {
+    tree();
+    assert_eq!(tty::register_standard(), Err(Errno::EEXIST));
+}

@@ -341,3 +341,63 @@ fn job_control() {
     assert_eq!(signals(), [(50, 1), (50, 18), (50, 1), (50, 18)]);
     assert_eq!(tty.session(), None);
 }
+
+#[test]
+fn who_has_a_terminal_to_himself() {
+    const TIOCEXCL: u32 = 0x540c;
+    const TIOCNXCL: u32 = 0x540d;
+    let (tty, _) = terminal(Termios::default());
+    let file = open(&tty, OpenFlags::NOCTTY);
+    control(&file, TIOCEXCL, b"").unwrap();
+    assert_eq!(tty.open(OpenFlags::RDWR).err(), Some(Errno::EBUSY));
+    control(&file, TIOCNXCL, b"").unwrap();
+    assert!(tty.open(OpenFlags::RDWR).is_ok());
+}
+
+#[test]
+fn a_minimum_of_one_waits_for_it() {
+    let mut termios = Termios::raw();
+    (termios.cc[6], termios.cc[5]) = (1, 0);
+    let (tty, _) = terminal(termios);
+    let file = open(&tty, OpenFlags::empty());
+    let late = tty.clone();
+    let typist = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(20));
+        late.input(b"x");
+    });
+    assert_eq!(read(&file).unwrap(), "x");
+    typist.join().unwrap();
+    // With a time, too: the first byte is waited for without one. A hang-up ends that.
+    termios.cc[5] = 1;
+    control(&file, TCSETS, termios.as_bytes()).unwrap();
+    let late = tty.clone();
+    let typist = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(20));
+        late.hang_up();
+    });
+    assert_eq!(read(&file).unwrap(), "");
+    typist.join().unwrap();
+    let file = open(&tty, OpenFlags::NONBLOCK);
+    assert_eq!(read(&file), Err(Errno::EAGAIN));
+}
+
+/// A terminal becomes the controlling one by being opened to read, and not otherwise.
+#[test]
+fn only_who_reads_it_gets_a_controlling_terminal() {
+    tty::set_job_control(Arc::new(FakeJobs));
+    let (tty, _) = terminal(Termios::default());
+    CALLER.set(Some(Process { pid: 70, group: 70, session: 70 }));
+    drop(tty.open(OpenFlags::WRONLY).unwrap());
+    drop(tty.open(OpenFlags::RDWR | OpenFlags::NOCTTY).unwrap());
+    assert_eq!(tty.session(), None);
+    drop(tty.open(OpenFlags::RDONLY).unwrap());
+    assert_eq!(tty.session(), Some(70));
+    // Another session's leader does not get it, unless it takes it.
+    CALLER.set(Some(Process { pid: 71, group: 71, session: 71 }));
+    assert_eq!((tty.set_controlling(false), tty.session()), (Err(Errno::EPERM), Some(70)));
+    assert_eq!((tty.set_controlling(true), tty.session()), (Ok(()), Some(71)));
+    assert!(tty::controlling(70).is_none());
+    tty::leader_exits(71);
+    CALLER.set(None);
+    assert_eq!(tty.set_controlling(false), Err(Errno::EPERM), "who is no process");
+}

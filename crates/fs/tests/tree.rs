@@ -492,3 +492,98 @@ fn a_tree_of_any_depth_is_taken_down_without_recursion() {
     w.fs.set_cwd(w.fs.root());
     drop(w);
 }
+
+#[test]
+fn names_and_paths_may_be_so_long() {
+    let w = World::new();
+    let longest = "x".repeat(255);
+    w.write(&format!("/{longest}"), "long");
+    assert_eq!(w.read(&format!("/{longest}")).unwrap(), "long");
+    assert_eq!(err(w.open(&format!("/{longest}x"), OpenFlags::CREAT | OpenFlags::RDWR)), Some(Errno::ENAMETOOLONG));
+    assert_eq!(err(w.mkdir(&format!("/{longest}x"))), Some(Errno::ENAMETOOLONG));
+    // With the final NUL 4096 bytes.
+    let path = |length: usize| format!("{}{longest}", "/".repeat(length - 255));
+    assert_eq!((w.read(&path(4095)).is_ok(), err(w.lookup(&path(4096)))), (true, Some(Errno::ENAMETOOLONG)));
+}
+
+#[test]
+fn what_may_be_searched_and_made_is_asked_of_each_directory() {
+    let w = World::new();
+    w.mkdir("/closed").unwrap();
+    w.write("/closed/f", "x");
+    let user = w.as_user(1000);
+    ops::chmod(&w.lookup("/closed").unwrap(), 0o666, &w.cred).unwrap();
+    // It can be written to, and not be gone through.
+    assert_eq!(err(user.open("/closed/new", OpenFlags::CREAT | OpenFlags::RDWR)), Some(Errno::EACCES));
+    assert_eq!(err(user.open("/closed/f", OpenFlags::CREAT | OpenFlags::RDONLY)), Some(Errno::EACCES));
+    assert_eq!(err(user.lookup("/closed/..")), Some(Errno::EACCES));
+    assert_eq!(err(user.open("/closed", OpenFlags::TMPFILE | OpenFlags::RDWR)), Some(Errno::EACCES));
+    ops::chmod(&w.lookup("/closed").unwrap(), 0o555, &w.cred).unwrap();
+    assert_eq!(err(user.open("/closed/new", OpenFlags::CREAT | OpenFlags::RDWR)), Some(Errno::EACCES), "it cannot be written to");
+    assert_eq!(err(user.open("/closed", OpenFlags::TMPFILE | OpenFlags::RDWR)), Some(Errno::EACCES));
+    assert_eq!(user.read("/closed/f").unwrap(), "x");
+}
+
+#[test]
+fn what_is_no_directory_has_nothing_in_it() {
+    let w = World::new();
+    w.write("/f", "x");
+    w.symlink("f", "/l");
+    for name in ["/f/x", "/f/..", "/l/x", "/f/x/y"] {
+        assert_eq!(err(w.lookup(name)), Some(Errno::ENOTDIR), "{name}");
+    }
+    assert_eq!(err(w.open("/f/x", OpenFlags::CREAT | OpenFlags::RDWR)), Some(Errno::ENOTDIR));
+    let lookup = |name: &str, flags| w.walk().lookup(name.as_bytes(), flags);
+    assert_eq!(err(lookup("/f", LookupFlags::DIRECTORY)), Some(Errno::ENOTDIR));
+    assert_eq!(err(lookup("/l", LookupFlags::DIRECTORY)), Some(Errno::ENOTDIR));
+    assert!(lookup("/", LookupFlags::DIRECTORY).is_ok());
+    // Sockets and block devices have names, and nobody to open.
+    w.make("/s", NewKind::Socket).unwrap();
+    assert_eq!(err(w.open("/s", OpenFlags::RDWR)), Some(Errno::ENXIO));
+    assert!(w.lookup("/s").unwrap().inode().clone().backing().is_err());
+    let directory = w.lookup("/").unwrap().inode().clone();
+    assert_eq!(err(directory.backing()), Some(Errno::ENODEV));
+}
+
+/// A file of which nothing can be changed.
+struct Fixed;
+
+impl fs::Inode for Fixed {
+    fn metadata(&self) -> fs::Metadata {
+        fs::Metadata::generated(1, 1, FileType::Regular, 0o444)
+    }
+
+    fn kind(&self) -> FileType {
+        FileType::Regular
+    }
+}
+
+#[test]
+fn owners_that_cannot_be_changed_are_an_error() {
+    let sealed = RamFs::memfd("sealed", 0o4755, 0);
+    sealed.inode().add_seals(linux_raw_sys::general::F_SEAL_EXEC).unwrap();
+    let root = Cred::root();
+    assert_eq!(ops::chmod(&sealed, 0o644, &root), Err(Errno::EPERM), "it stays executable");
+    assert_eq!((ops::chmod(&sealed, 0o711, &root), ops::chown(&sealed, Some(5), None, &root)), (Ok(()), Ok(())));
+    let fixed = Path::unnamed(Arc::new(Fixed), "fixed");
+    assert_eq!(ops::chown(&fixed, Some(5), None, &root), Err(Errno::EPERM));
+    assert_eq!(
+        (ops::chmod(&fixed, 0o600, &root), ops::set_times(&fixed, NewTime::Now, NewTime::Now, &root)),
+        (Err(Errno::EPERM), Err(Errno::EPERM))
+    );
+}
+
+#[test]
+fn a_name_that_is_mounted_on_elsewhere_can_be_removed() {
+    let w = World::new();
+    w.mkdir("/d").unwrap();
+    let (other, _) = w.fs.namespace().copy::<0>([]);
+    let theirs = FsContext::new(other.clone());
+    let before = other.mounts().len();
+    let point = theirs.walk(&w.cred).lookup(b"/d", LookupFlags::empty()).unwrap();
+    mount::mount(&other, Super::of(RamFs::new("tmpfs", None, 0o755), 0), &point, "tmp", 0).unwrap();
+    drop(point);
+    assert_eq!(other.mounts().len(), before + 1);
+    w.rmdir("/d").unwrap();
+    assert_eq!(other.mounts().len(), before, "what was mounted there goes with it");
+}

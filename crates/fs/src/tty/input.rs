@@ -362,6 +362,7 @@ fn echo(byte: u8, termios: &Termios, effects: &mut Effects) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec;
     use proptest::prelude::*;
 
     fn typed(text: &[u8], termios: &Termios) -> (Input, Effects) {
@@ -519,5 +520,194 @@ mod tests {
                 prop_assert!(input.data.len() <= RAW_MAX + LINE_MAX);
             }
         }
+    }
+
+    /// The usual settings with some flags more or less.
+    fn with(change: impl Fn(&mut Termios)) -> Termios {
+        let mut termios = Termios::default();
+        change(&mut termios);
+        termios
+    }
+
+    fn echoed(text: &[u8], termios: &Termios) -> Vec<u8> {
+        typed(text, termios).1.echo
+    }
+
+    #[test]
+    fn bytes_are_translated_as_the_settings_say() {
+        let line = |text: &[u8], iflag: u32| {
+            let (mut input, _) = typed(text, &with(|t| t.iflag = iflag));
+            lines(&mut input).concat()
+        };
+        assert_eq!(line(b"a\rb\n", sys::IGNCR | sys::ICRNL), b"ab\n");
+        assert_eq!(line(b"a\rb\n", sys::ICRNL), b"a\nb\n");
+        assert_eq!(line(b"a\rb\n", 0), b"a\rb\n");
+        assert_eq!(line(b"a\nb\x04", sys::INLCR), b"a\rb");
+        assert_eq!(line(b"\xc1B\n", sys::ISTRIP | sys::IUCLC), b"ab\n");
+        let (mut input, _) = typed(b"AB\n", &with(|t| (t.iflag, t.lflag) = (sys::IUCLC, t.lflag & !sys::IEXTEN)));
+        assert_eq!(lines(&mut input), [b"AB\n"], "only with IEXTEN");
+    }
+
+    #[test]
+    fn characters_that_edit_are_data_without_their_flags() {
+        let plain = with(|t| t.lflag &= !sys::IEXTEN);
+        for (byte, extended) in [(0x17, true), (0x16, true), (0x12, true), (0x7f, false), (0x15, false), (0x04, false)] {
+            let (mut input, _) = typed(&[b'a', byte, b'b', b'\n'], &plain);
+            let as_data = lines(&mut input).concat() == [b'a', byte, b'b', b'\n'];
+            assert_eq!(as_data, extended, "{byte:#x}");
+        }
+        // Ends of lines besides the usual one; the second only with IEXTEN.
+        let ends = |lflag: u32| {
+            let termios = with(|t| {
+                (t.cc[sys::VEOL as usize], t.cc[sys::VEOL2 as usize]) = (b';', b'!');
+                t.lflag = lflag;
+            });
+            let (mut input, _) = typed(b"a;b!c\n", &termios);
+            lines(&mut input)
+        };
+        assert_eq!(ends(sys::ICANON | sys::IEXTEN), [&b"a;"[..], b"b!", b"c\n"]);
+        assert_eq!(ends(sys::ICANON), [&b"a;"[..], b"b!c\n"]);
+        // A control character that is switched off is none, even if it is typed.
+        let off = with(|t| t.cc[sys::VERASE as usize] = DISABLED);
+        let (mut input, _) = typed(b"a\0b\n", &off);
+        assert_eq!(lines(&mut input), [b"a\0b\n"]);
+    }
+
+    #[test]
+    fn echoes_follow_the_settings() {
+        // Of nothing; of newlines alone; of all.
+        assert_eq!(echoed(b"a\n", &with(|t| t.lflag &= !sys::ECHO)), b"");
+        assert_eq!(echoed(b"a\n", &with(|t| t.lflag = t.lflag & !sys::ECHO | sys::ECHONL)), b"\n");
+        assert_eq!(echoed(b"a\x7f", &with(|t| t.lflag &= !sys::ECHO)), b"");
+        assert_eq!(echoed(b"\x01\t", &Termios::default()), b"^A\t");
+        assert_eq!(echoed(b"\x01", &with(|t| t.lflag &= !sys::ECHOCTL)), b"\x01");
+        assert_eq!(echoed(b"\x16\x11", &Termios::default()), b"^\x08\x11", "start and stop show as they are");
+        assert_eq!(echoed(b"\x16a", &with(|t| t.lflag &= !sys::ECHOCTL)), b"a");
+        assert_eq!(echoed(b"\x03", &with(|t| t.lflag &= !sys::ECHO)), b"");
+        // What was typed is shown again.
+        assert_eq!(echoed(b"ab\ncd\x12", &Termios::default()), b"ab\ncd^R\ncd");
+        assert_eq!(echoed(b"ab\x12", &with(|t| t.lflag &= !sys::ECHO)), b"");
+        // A control character took two places, or none; what was erased without ECHOE is shown by its character.
+        assert_eq!(echoed(b"\x01\x7f", &Termios::default()), b"^A\x08 \x08\x08 \x08");
+        assert_eq!(echoed(b"\x01\x7f", &with(|t| t.lflag &= !sys::ECHOCTL)), b"\x01");
+        assert_eq!(echoed(b"a\x7f", &with(|t| t.lflag &= !sys::ECHOE)), b"a^?");
+        // A line that is killed is rubbed out, or left behind.
+        assert_eq!(echoed(b"ab\x15", &Termios::default()), b"ab\x08 \x08\x08 \x08");
+        for missing in [sys::ECHOKE, sys::ECHOE] {
+            assert_eq!(echoed(b"ab\x15", &with(|t| t.lflag &= !missing)), b"ab^U\n");
+        }
+        let neither = with(|t| t.lflag &= !(sys::ECHOK | sys::ECHOKE));
+        assert_eq!(echoed(b"ab\x15", &neither), b"ab\x08 \x08\x08 \x08");
+        for termios in [&neither, &with(|t| t.lflag &= !sys::ECHOKE), &with(|t| t.lflag &= !sys::ECHO)] {
+            let (mut input, _) = typed(b"x\nab\x15c\n", termios);
+            assert_eq!(lines(&mut input), [&b"x\n"[..], b"c\n"]);
+        }
+    }
+
+    #[test]
+    fn erasing_counts_columns_as_they_were() {
+        // From the column where the line began; a control character before the tab took two.
+        let mut input = Input::default();
+        input.receive(b"a", &Termios::default(), 3);
+        assert_eq!(input.receive(b"\t\x7f", &Termios::default(), 4).echo, b"\t\x08\x08\x08\x08");
+        assert_eq!(echoed(b"\x01\t\x7f", &Termios::default()), [&b"^A\t"[..], &[8; 6]].concat());
+        // After a newline it is the first one.
+        assert_eq!(echoed(b"abc\n\t\x7f", &Termios::default()), [&b"abc\n\t"[..], &[8; 8]].concat());
+        assert_eq!(echoed(b"12345678\t\x7f", &Termios::default()), [&b"12345678\t"[..], &[8; 8]].concat());
+        // Two tabs: the second begins where the first ends.
+        assert_eq!(echoed(b"a\tb\t\x7f", &Termios::default()), [&b"a\tb\t"[..], &[8; 7]].concat());
+        // A character of UTF-8 goes as a whole with IUTF8, and is one column.
+        let utf8 = with(|t| t.iflag |= sys::IUTF8);
+        let (mut input, effects) = typed("\u{e9}\u{e9}\x7f\n".as_bytes(), &utf8);
+        assert_eq!(lines(&mut input), ["\u{e9}\n".as_bytes()]);
+        assert!(effects.echo.ends_with(b"\xa9\x08 \x08\n"));
+        assert_eq!(echoed("\u{e9}\t\x7f".as_bytes(), &utf8), ["\u{e9}\t".as_bytes(), &[8; 7]].concat());
+        let (mut input, _) = typed("\u{e9}\x7f\n".as_bytes(), &Termios::default());
+        assert_eq!(lines(&mut input), [b"\xc3\n"]);
+    }
+
+    #[test]
+    fn words_are_letters_digits_and_what_is_not_ascii() {
+        let left = |text: &[u8]| {
+            let (mut input, _) = typed(&[text, b"\x17\n"].concat(), &Termios::default());
+            lines(&mut input).concat()
+        };
+        assert_eq!(left(b"one two"), b"one \n");
+        assert_eq!(left(b"one a_1\xe9 ./"), b"one \n");
+        assert_eq!(left(b"a/b"), b"a/\n");
+        assert_eq!(left(b"..."), b"\n");
+        let (mut input, _) = typed(b"one\n\x17two\n", &Termios::default());
+        assert_eq!(lines(&mut input), [b"one\n", b"two\n"]);
+    }
+
+    #[test]
+    fn stopping_and_starting_by_any_character_or_the_same() {
+        let stopped = |text: &[u8], termios: &Termios| {
+            let (mut input, mut seen) = (Input::default(), Vec::new());
+            for byte in text {
+                seen.push(input.receive(&[*byte], termios, 0).stopped);
+            }
+            (seen, input.available(false))
+        };
+        // A start without a stop says so; the characters are no data.
+        assert_eq!(stopped(b"\x11\x13a\x11", &Termios::default()), (vec![Some(false), Some(true), None, Some(false)], 1));
+        let any = with(|t| t.iflag |= sys::IXANY);
+        assert_eq!(stopped(b"\x13ab", &any), (vec![Some(true), Some(false), None], 2));
+        let toggle = with(|t| t.cc[sys::VSTART as usize] = 0x13);
+        assert_eq!(stopped(b"\x13\x13\x13", &toggle), (vec![Some(true), Some(false), Some(true)], 0));
+        let off = with(|t| t.iflag &= !sys::IXON);
+        assert_eq!(stopped(b"\x13\x11", &off), (vec![None, None], 2));
+        // A signal starts it again, and throws away what was typed unless told not to.
+        assert_eq!(stopped(b"\x13\x03", &Termios::default()), (vec![Some(true), Some(false)], 0));
+        assert_eq!(stopped(b"a\x03", &Termios::default()), (vec![None, None], 0));
+        assert_eq!(stopped(b"a\x03", &with(|t| t.lflag |= sys::NOFLSH)), (vec![None, None], 1));
+        assert_eq!(stopped(b"a\x03", &with(|t| t.lflag &= !sys::ISIG)), (vec![None, None], 2));
+    }
+
+    #[test]
+    fn room_is_what_would_be_taken() {
+        let mut input = Input::default();
+        assert_eq!((input.room(true), input.room(false)), (LINE_MAX, RAW_MAX));
+        input.receive(&[b'x'; LINE_MAX - 2], &Termios::default(), 0);
+        assert_eq!((input.room(true), input.room(false)), (LINE_MAX, RAW_MAX - LINE_MAX + 2));
+        assert_eq!(input.receive(b"\n", &Termios::default(), 0).taken, 1);
+        assert_eq!((input.available(true), input.room(true)), (LINE_MAX - 1, LINE_MAX));
+        assert_eq!(input.receive(b"ab", &Termios::default(), 0).taken, 1, "with a line there, it is full");
+        assert_eq!((input.available(true), input.available(false), input.room(true)), (LINE_MAX - 1, LINE_MAX, 0));
+        let mut buf = [0; LINE_MAX];
+        assert_eq!(input.read(&mut buf, true), LINE_MAX - 1);
+        assert_eq!((input.read(&mut buf, true), input.room(true)), (0, LINE_MAX));
+        // A line's last place is for its end; what does not fit rings the bell, if wanted.
+        for (iflag, bell) in [(0, vec![]), (sys::IMAXBEL, vec![7])] {
+            let termios = with(|t| (t.iflag, t.lflag) = (iflag, sys::ICANON));
+            let mut input = Input::default();
+            assert_eq!(input.receive(&[b'x'; LINE_MAX - 1], &termios, 0).echo, []);
+            assert_eq!(input.receive(b"y", &termios, 0).echo, bell);
+            input.receive(b"\n", &termios, 0);
+            assert_eq!(input.available(true), LINE_MAX);
+        }
+    }
+
+    #[test]
+    fn raw_reads_take_lines_as_bytes() {
+        let (mut input, _) = typed(b"ab\ncd\n\x04ef", &Termios::default());
+        let mut buf = [0; 4];
+        assert_eq!((input.read(&mut buf, false), &buf[..]), (4, &b"ab\nc"[..]));
+        assert!(input.has_line());
+        assert_eq!(input.read(&mut buf[..2], false), 2);
+        assert!(!input.has_line(), "all lines were read, the empty one too");
+        assert_eq!((input.read(&mut buf, true), input.available(false)), (0, 2));
+        input.flush();
+        assert_eq!((input.available(false), input.available(true), input.has_line()), (0, 0, false));
+        // What is readable is told: in raw mode each byte, else each line.
+        assert!(!typed(b"ab", &Termios::default()).1.readable && typed(b"ab\n", &Termios::default()).1.readable);
+        assert!(typed(b"a", &with(|t| t.lflag &= !sys::ICANON)).1.readable && typed(b"a", &Termios::raw()).1.readable);
+        assert!(!typed(b"", &Termios::raw()).1.readable);
+        // A quote does not outlive the mode.
+        let mut input = Input::default();
+        input.receive(b"a\x16", &Termios::default(), 0);
+        input.change_mode(false);
+        input.change_mode(true);
+        assert_eq!(input.receive(b"\x03", &Termios::default(), 0).signals, [sys::SIGINT]);
     }
 }

@@ -160,6 +160,8 @@ impl Output {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::sync::atomic::{AtomicUsize, Ordering};
+    use task::Mutex;
 
     fn expanded(text: &[u8], termios: &Termios) -> Vec<u8> {
         let mut to = Vec::new();
@@ -178,5 +180,78 @@ mod tests {
         assert_eq!(expanded(b"ab\tc\n\tx", &termios), b"ab      c\r\n        x");
         termios.oflag = sys::OPOST | sys::OCRNL | sys::OLCUC;
         assert_eq!(expanded(b"a\rb", &termios), b"A\nB");
+    }
+
+    /// Where the cursor is shows in how far a tab goes.
+    #[test]
+    fn the_column_is_that_of_what_is_seen() {
+        let with = |oflag: u32| Termios { oflag: sys::OPOST | sys::XTABS | oflag, ..Termios::default() };
+        let spaces = |text: &[u8], oflag: u32| {
+            let text = [text, b"\t"].concat();
+            let shown = expanded(&text, &with(oflag));
+            shown.iter().rev().take_while(|byte| **byte == b' ').count()
+        };
+        assert_eq!([spaces(b"", 0), spaces(b"a", 0), spaces(b"1234567", 0), spaces(b"12345678", 0)], [8, 7, 1, 8]);
+        assert_eq!([spaces(b"ab\n", 0), spaces(b"ab\n", sys::ONLRET), spaces(b"ab\n", sys::ONLCR)], [6, 8, 8]);
+        assert_eq!([spaces(b"ab\r", 0), spaces(b"ab\x08", 0), spaces(b"\x08", 0)], [8, 7, 8]);
+        // Controls take no place, nor do the later bytes of a character of UTF-8.
+        assert_eq!(
+            [spaces(b"\x01\x1f\x7f", 0), spaces("\u{e9}".as_bytes(), 0), spaces(b"\x80\xbf", 0), spaces(b"\xc0", 0)],
+            [8, 7, 8, 7]
+        );
+        assert_eq!([spaces(b"!", 0), spaces(b"~", 0)], [7, 7]);
+    }
+
+    #[test]
+    fn returns_are_left_out_or_changed_as_the_settings_say() {
+        let termios = |oflag| Termios { oflag: sys::OPOST | oflag, ..Termios::default() };
+        assert_eq!(expanded(b"\rab\r\rc", &termios(sys::ONOCR)), b"ab\rc");
+        assert_eq!(expanded(b"\ra\r", &termios(0)), b"\ra\r");
+        assert_eq!(expanded(b"a\r", &termios(sys::OCRNL)), b"a\n");
+        assert_eq!(expanded(b"a\n", &termios(0)), b"a\n");
+        assert_eq!(expanded(b"\t", &termios(0)), b"\t");
+    }
+
+    /// A line that takes so many bytes at a time, and none when it is full.
+    struct Slow {
+        sent: Mutex<Vec<u8>>,
+        most: AtomicUsize,
+    }
+
+    impl Line for Slow {
+        fn write(&self, bytes: &[u8]) -> usize {
+            let n = bytes.len().min(self.most.load(Ordering::Relaxed)).min(100);
+            self.most.fetch_sub(n, Ordering::Relaxed);
+            self.sent.lock().extend(&bytes[..n]);
+            n
+        }
+
+        fn wait_writable(&self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_a_slow_line_leaves_is_sent_first() {
+        let slow = |most| Slow { sent: Mutex::default(), most: AtomicUsize::new(most) };
+        let (line, mut output, termios) = (slow(5), Output::default(), Termios::default());
+        // All is accepted, and what it became is kept.
+        assert_eq!(output.write(&line, b"ab\ncd\n", &termios), 6);
+        assert_eq!(*line.sent.lock(), b"ab\r\nc");
+        assert_eq!((output.write(&line, b"more", &termios), output.flush(&line)), (0, false));
+        line.most.store(1000, Ordering::Relaxed);
+        assert_eq!(output.write(&line, b"e", &termios), 1);
+        assert_eq!(*line.sent.lock(), b"ab\r\ncd\r\ne");
+        // So much is expanded at once; without processing the line says how much it takes.
+        let (line, mut output) = (slow(10_000), Output::default());
+        assert_eq!(output.write(&line, &[b'x'; 600], &termios), 512);
+        assert_eq!(output.write(&line, &[b'x'; 512], &termios), 512);
+        assert_eq!(line.sent.lock().len(), 1024);
+        assert_eq!(output.write(&line, &[b'\n'; 600], &Termios::raw()), 100);
+        assert_eq!((line.sent.lock().len(), output.flush(&line)), (1124, true));
+        // An echo goes on as long as the line takes something, and then is lost.
+        let (line, mut output) = (slow(700), Output::default());
+        output.echo(&line, &[b'e'; 2000], &termios);
+        assert_eq!(line.sent.lock().len(), 700);
     }
 }

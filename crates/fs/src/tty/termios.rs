@@ -198,3 +198,44 @@ impl Termios {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speeds_are_numbers() {
+        let speed = |bits: u32| Termios { cflag: sys::CS8 | bits, ..Termios::default() }.speed();
+        for (bits, number) in [(sys::B0, 0), (sys::B300, 300), (sys::B9600, 9600), (sys::B38400, 38_400), (sys::B921600, 921_600)]
+        {
+            assert_eq!(speed(bits), number);
+        }
+        let mut termios = Termios::default();
+        termios.set_speed_115200();
+        assert_eq!((termios.speed(), termios.cflag & !sys::CBAUD), (115_200, Termios::default().cflag & !sys::CBAUD));
+    }
+
+    #[test]
+    fn what_is_locked_stays() {
+        let (old, new) = (Termios::default(), Termios { line: 3, cc: [9; NCCS], ..Termios::raw() });
+        assert_eq!(new.with_locked(&old, &Termios::zero()), new);
+        let mut locked = Termios::zero();
+        (locked.iflag, locked.lflag, locked.line) = (sys::IXON, sys::ECHO, 1);
+        locked.cc[sys::VINTR as usize] = 1;
+        let mut expected = Termios { iflag: sys::IXON, lflag: sys::ECHO, line: old.line, ..new };
+        expected.cc[sys::VINTR as usize] = 3;
+        assert_eq!(new.with_locked(&old, &locked), expected);
+    }
+
+    #[test]
+    fn the_old_structure_says_a_part() {
+        let termios = Termios { cflag: 0x1234_5678, ..Termios::default() };
+        let mut old = Termio::from(&termios);
+        assert_eq!((old.cflag, old.cc[sys::VINTR as usize]), (0x5678, 3));
+        (old.cflag, old.lflag) = (0x9abc, 0);
+        old.cc[7] = 77;
+        let changed = old.change(termios);
+        assert_eq!((changed.cflag, changed.lflag, changed.cc[7], changed.cc[8]), (0x1234_9abc, 0, 77, termios.cc[8]));
+        assert_eq!(changed.iflag, termios.iflag);
+    }
+}
