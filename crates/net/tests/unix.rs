@@ -6,7 +6,7 @@ use fs::{File, OpenFlags};
 use net::unix::{Rights, pair};
 use net::{Flags, Incoming, Kind, Outgoing, Protocol, Socket, Wait};
 use proptest::prelude::*;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 const NOW: Wait = Wait { nonblocking: true, timeout: 0 };
 const PATIENT: Wait = Wait { nonblocking: false, timeout: 0 };
@@ -29,6 +29,12 @@ fn receive(file: &File, limit: usize) -> fs::Result<(Vec<u8>, Incoming)> {
     protocol(file).receive_owned(limit, Flags::empty(), NOW)
 }
 
+/// Who looks for unreachable sockets while another thread does leaves it to that one, and does not wait for it: one test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Closing any socket is when unreachable ones are looked for.
 fn collect() {
     drop(files(Kind::Datagram));
@@ -36,6 +42,7 @@ fn collect() {
 
 #[test]
 fn sockets_only_reachable_from_each_other_are_freed() {
+    let _alone = alone();
     for kind in [Kind::Stream, Kind::Datagram, Kind::Seqpacket] {
         let (a, b) = files(kind);
         let (c, d) = files(kind);
@@ -55,6 +62,7 @@ fn sockets_only_reachable_from_each_other_are_freed() {
 
 #[test]
 fn what_is_received_is_out_of_the_collectors_hands() {
+    let _alone = alone();
     let (a, b) = files(Kind::Stream);
     let (c, d) = files(Kind::Stream);
     send(&c, b"inner", &[&c]).unwrap();
@@ -71,6 +79,7 @@ fn what_is_received_is_out_of_the_collectors_hands() {
 
 #[test]
 fn a_sender_that_waits_for_room_is_woken_by_the_receiver() {
+    let _alone = alone();
     for kind in [Kind::Stream, Kind::Seqpacket, Kind::Datagram] {
         let (a, b) = files(kind);
         let mut sent = 0usize;
@@ -95,6 +104,7 @@ fn a_sender_that_waits_for_room_is_woken_by_the_receiver() {
 
 #[test]
 fn the_end_of_one_ends_the_waiting_of_the_other() {
+    let _alone = alone();
     let (a, b) = files(Kind::Stream);
     let reader = std::thread::spawn(move || protocol(&b).receive(&mut [0; 8], Flags::empty(), PATIENT).map(|got| got.copied));
     drop(a);
@@ -124,6 +134,7 @@ proptest! {
     /// A stream gives its bytes in order, and open files with the first byte of what they were sent with, never two lots at once.
     #[test]
     fn a_stream_keeps_bytes_and_files_together(steps in steps()) {
+        let _alone = alone();
         let (a, b) = files(Kind::Stream);
         let (passed, _other) = files(Kind::Stream);
         let mut next = 0u8;
