@@ -252,4 +252,40 @@ mod tests {
             }
         }
     }
+
+    fn of_family(family: u32, rest: &[u8]) -> Vec<u8> {
+        [&(family as u16).to_ne_bytes(), rest].concat()
+    }
+
+    /// Each structure as it is in memory, the shortest that is accepted, and one byte less.
+    #[test]
+    fn structures_are_those_of_linux() {
+        let v4 = of_family(net::AF_INET, &[0x1f, 0x90, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let v6 =
+            [&of_family(net::AF_INET6, &[0, 80, 0, 0, 0, 7])[..], &Ipv6Addr::LOCALHOST.octets(), &3u32.to_ne_bytes()].concat();
+        let netlink = [&of_family(net::AF_NETLINK, &[0, 0])[..], &55u32.to_ne_bytes(), &6u32.to_ne_bytes()].concat();
+        let hardware = [1, 2, 3, 4, 5, 6, 0, 0];
+        let packet =
+            [&of_family(net::AF_PACKET, &[0x08, 0x06])[..], &1i32.to_ne_bytes(), &772u16.to_ne_bytes(), &[4, 6], &hardware]
+                .concat();
+        let link = LinkAddress { protocol: 0x0806, interface: 1, kind: 772, way: 4, length: 6, hardware };
+        let cases = [
+            (v4, 16, Address::Inet("127.0.0.1:8080".parse().unwrap())),
+            (v6, 24, Address::Inet(SocketAddrV6::new(Ipv6Addr::LOCALHOST, 80, 7, 3).into())),
+            (netlink, 12, Address::Netlink(55, 6)),
+            (packet, 20, Address::Packet(link)),
+        ];
+        for (bytes, least, address) in cases {
+            assert_eq!((address.encode(), Address::decode(&bytes)), (bytes.clone(), Ok(address.clone())));
+            assert_eq!(Address::decode(&[&bytes[..], &[9; 20]].concat()), Ok(address), "what follows is not looked at");
+            assert!(Address::decode(&bytes[..least]).is_ok());
+            assert_eq!(Address::decode(&bytes[..least - 1]), Err(Errno::EINVAL));
+        }
+        assert_eq!(Address::decode(&of_family(net::AF_UNSPEC, b"")), Ok(Address::Unspecified));
+        assert_eq!(Address::Unspecified.encode(), of_family(net::AF_UNSPEC, b""));
+        assert_eq!(
+            (Address::decode(&[]), Address::decode(&of_family(net::AF_INET, b""))),
+            (Err(Errno::EINVAL), Err(Errno::EINVAL))
+        );
+    }
 }

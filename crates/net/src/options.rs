@@ -341,4 +341,63 @@ mod tests {
         options.set_linger((true, -3));
         assert_eq!(options.linger(), (true, -3));
     }
+
+    #[test]
+    fn numbers_are_kept_within_their_limits() {
+        let options = Options::default();
+        let set = |option, value| {
+            options.set_number(option, value, true).unwrap();
+            options.number(option).unwrap()
+        };
+        assert_eq!([set(net::SO_RCVLOWAT, 0), set(net::SO_RCVLOWAT, 7), set(net::SO_RCVLOWAT, -1)], [1, 7, i32::MAX]);
+        assert_eq!([set(net::SO_PRIORITY, 6), set(net::SO_PASSCRED, 9), set(net::SO_PASSCRED, 0)], [6, 1, 0]);
+        assert_eq!([set(net::SO_SNDBUF, 2304), set(net::SO_SNDBUF, 2305), set(net::SO_RCVBUF, 1152)], [4608, 4610, 2304]);
+        assert_eq!([set(net::SO_SNDBUF, -5), set(net::SO_RCVBUF, i32::MAX)], [4608, 425_984]);
+        options.set_number(net::SO_RCVBUFFORCE, i32::MAX, true).unwrap();
+        assert_eq!(options.receive_buffer(), (i32::MAX as usize / 2) * 2);
+        assert_eq!(options.set_number(net::SO_RCVBUFFORCE, 1, false), Err(Errno::EPERM));
+        assert_eq!(options.number(net::SO_SNDLOWAT), Ok(1));
+        // One way of stamping at a time.
+        options.set_number(net::SO_TIMESTAMP_OLD, 1, false).unwrap();
+        options.set_number(net::SO_TIMESTAMPNS_NEW, 1, false).unwrap();
+        assert_eq!((options.number(net::SO_TIMESTAMP_OLD), options.number(net::SO_TIMESTAMPNS_NEW)), (Ok(0), Ok(1)));
+        options.set_number(net::SO_TIMESTAMPNS_NEW, 0, false).unwrap();
+        assert_eq!(options.number(net::SO_TIMESTAMPNS_NEW), Ok(0));
+        // A switch goes off again, and is no other one.
+        for on in [true, false] {
+            options.set_number(net::SO_REUSEPORT, on.into(), false).unwrap();
+            assert_eq!((options.switch(net::SO_REUSEPORT), options.switch(net::SO_REUSEADDR)), (on, false));
+        }
+        assert!(!options.switch(64) && !options.switch(net::SO_TYPE));
+    }
+
+    #[test]
+    fn looking_goes_on_where_it_was_and_taking_comes_back() {
+        let options = Options::default();
+        // Without the option, always at the front.
+        options.went_on(5, Flags::PEEK);
+        assert_eq!((options.peek_offset(), options.left_out(Flags::PEEK)), (-1, 0));
+        options.set_peek_offset(0);
+        options.went_on(5, Flags::PEEK);
+        assert_eq!((options.left_out(Flags::PEEK), options.left_out(Flags::empty())), (5, 0));
+        options.went_on(3, Flags::empty());
+        assert_eq!(options.left_out(Flags::PEEK), 2);
+        options.went_on(9, Flags::empty());
+        assert_eq!(options.peek_offset(), 0);
+    }
+
+    #[test]
+    fn what_is_accepted_inherits() {
+        let options = Options::with_buffers(7000, 8000);
+        options.set_timeout(true, 3);
+        options.set_timeout(false, 4);
+        options.set_linger((true, 9));
+        for option in [net::SO_KEEPALIVE, net::SO_PASSCRED, net::SO_PRIORITY, net::SO_RCVLOWAT] {
+            options.set_number(option, 1, false).unwrap();
+        }
+        let heir = options.inherit();
+        assert_eq!((heir.send_buffer(), heir.receive_buffer(), heir.send_timeout(), heir.receive_timeout()), (7000, 8000, 3, 4));
+        assert_eq!((heir.linger(), heir.switch(net::SO_KEEPALIVE), heir.pass_credentials()), ((true, 9), true, true));
+        assert_eq!((options.linger(), Options::default().linger()), ((true, 9), (false, 0)));
+    }
 }

@@ -220,4 +220,25 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn limits_can_be_reached_and_several_numbers_be_given() {
+        static THREE: Setting = Setting::many("x", [1, 2, 3], 3, -1, 10, false);
+        THREE.set(b"-1 10").unwrap();
+        assert_eq!((THREE.text(), THREE.pair(), THREE.middle(), THREE.size()), ("-1\t10\t3\n".into(), [-1, 10], 10, 0));
+        assert_eq!(
+            (THREE.set(b"-2"), THREE.set(b"11"), THREE.set(b"1 2 3 4")),
+            (Err(Errno::EINVAL), Err(Errno::EINVAL), Err(Errno::EINVAL))
+        );
+        THREE.set(b"9 8 7").unwrap();
+        assert_eq!(THREE.text(), "9\t8\t7\n", "these need not rise");
+        static RANGE: Setting = Setting::many("y", [10, 20, 0], 2, 1, 100, true);
+        RANGE.set(b"20 20").unwrap();
+        assert!(RANGE.spans(20) && !RANGE.spans(19) && !RANGE.spans(21));
+        static ONE: Setting = Setting::switch("z", 1);
+        assert_eq!(
+            (ONE.text(), ONE.size(), ONE.set(b"1 1"), ONE.set(b"2")),
+            ("1\n".into(), 1, Err(Errno::EINVAL), Err(Errno::EINVAL))
+        );
+    }
 }

@@ -157,4 +157,81 @@ mod tests {
             }
         }
     }
+
+    fn datagram(v6: bool, protocol: u8, data: &[u8]) -> Datagram {
+        let (from, to) = addresses(v6);
+        Datagram { from, to, protocol, interface: 1, ttl: 61, tos: 0x1c, arrival: 0, lost: 0, data: data.to_vec() }
+    }
+
+    /// What is put before bytes is what is taken off them.
+    #[test]
+    fn headers_are_read_as_they_are_written() {
+        for v6 in [false, true] {
+            for (protocol, header) in [(UDP, UDP_HEADER), (UDP_LITE, UDP_HEADER), (89, 0)] {
+                let sent = datagram(v6, protocol, b"contents");
+                let bytes = frame(&sent);
+                assert_eq!(bytes.len(), LINK_HEADER + if v6 { 40 } else { 20 } + header + 8);
+                assert_eq!(bytes[LINK_HEADER - 2..LINK_HEADER], if v6 { [0x86, 0xdd] } else { [8, 0] });
+                let got = packets::of_frame(&bytes, 7).unwrap();
+                assert_eq!((got.from.ip(), got.to.ip(), got.interface), (sent.from.ip(), sent.to.ip(), 7));
+                assert_eq!((got.protocol, got.ttl, got.tos, &got.data), (protocol, 61, 0x1c, &sent.data));
+                let ports = if header == 0 { (0, 0) } else { (1000, 2000) };
+                assert_eq!((got.from.port(), got.to.port()), ports);
+                // What is behind the packet is not of it; a frame that ends within the headers is none.
+                let padded = [&bytes[..], &[0xee; 9]].concat();
+                assert_eq!(packets::of_frame(&padded, 7).unwrap().data, sent.data);
+                for length in [0, LINK_HEADER - 1, LINK_HEADER, LINK_HEADER + 19, bytes.len() - 8 - header.min(1)] {
+                    let cut = packets::of_frame(&bytes[..length], 7);
+                    assert!(cut.is_none() || header == 0 && length == bytes.len() - 8, "{length}");
+                }
+            }
+        }
+        let mut other = frame(&datagram(false, UDP, b"x"));
+        other[LINK_HEADER - 1] = 6;
+        assert!(packets::of_frame(&other, 1).is_none(), "ARP");
+    }
+
+    /// The length that a datagram of UDP says is the one that counts.
+    #[test]
+    fn a_datagram_ends_where_its_header_says() {
+        let mut bytes = frame(&datagram(false, UDP, b"contents"));
+        let length = LINK_HEADER + 20 + 5;
+        bytes[length] = 8 + 3;
+        assert_eq!(packets::of_frame(&bytes, 1).unwrap().data, b"con");
+        bytes[length] = 4;
+        assert_eq!(packets::of_frame(&bytes, 1).unwrap().data, b"");
+    }
+
+    /// A program may leave the sender out, and say more in its header than there must be.
+    #[test]
+    fn what_a_programs_header_leaves_out_is_filled_in() {
+        let (from, to) = addresses(false);
+        let bytes = &frame(&datagram(false, 89, b"data"))[LINK_HEADER..];
+        let read = |bytes: &[u8]| packets::with_header(bytes, to.ip(), "10.0.0.9".parse().unwrap(), 3);
+        assert_eq!(read(bytes).unwrap().from.ip(), from.ip());
+        let mut nobody = bytes.to_vec();
+        nobody[12..16].fill(0);
+        assert_eq!(read(&nobody).unwrap().from.to_string(), "10.0.0.9:0");
+        let options = [&[0x46][..], &bytes[1..20], &[1; 4], b"data"].concat();
+        assert_eq!(read(&options).unwrap().data, b"data");
+        let (mut short, mut long) = (bytes.to_vec(), bytes.to_vec());
+        (short[0], long[0]) = (0x41, 0x4f);
+        assert_eq!((read(&short).unwrap().data, read(&long).is_none()), (b"data".to_vec(), true));
+        assert!(read(&bytes[..19]).is_none() && read(&bytes[..20]).is_some_and(|packet| packet.data.is_empty()));
+    }
+
+    #[test]
+    fn the_first_segments_have_options() {
+        let (from, to) = addresses(false);
+        let segment =
+            |flags| Segment { from, to, sequence: 0x0102_0304, acknowledges: 0x0506_0708, flags, window: 0x090a, data: b"hi" };
+        let (first, later) = (segment(SYN).frame(), segment(ACK | PSH).frame());
+        let header = LINK_HEADER + 20;
+        assert_eq!((first[header + 12], later[header + 12]), (7 << 4, 5 << 4));
+        assert_eq!((first[header + 13], later[header + 13]), (SYN, ACK | PSH));
+        assert_eq!(later[header + 4..header + 12], [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(later[header + 14..header + 16], [9, 10]);
+        assert!(first.ends_with(&[2, 4, 0xff, 0xcb, 1, 3, 3, 7, b'h', b'i']) && later.len() == first.len() - 8);
+        assert_eq!((later[LINK_HEADER + 8], later[LINK_HEADER + 9]), (64, TCP));
+    }
 }

@@ -390,4 +390,98 @@ mod tests {
             proptest::prop_assert!(put > 0);
         }
     }
+
+    #[test]
+    fn shapes_that_make_no_sense_are_refused() {
+        let good = Shape { block_size: 8192, blocks: 2, frame_size: 2048, frames: 8, patience: 0, private: 0 };
+        let made = |shape: Shape, version, reserve| Ring::new(shape, version, reserve).err();
+        assert_eq!(
+            (made(good, V1, 0), made(good, V2, 0), made(good, V3, 0), made(good, 3, 0)),
+            (None, None, None, Some(Errno::EINVAL))
+        );
+        for bad in [
+            Shape { block_size: 4096 + 2048, frames: 6, ..good },
+            Shape { block_size: 0, ..good },
+            Shape { frame_size: 0, ..good },
+            Shape { frame_size: 2040, ..good },
+            Shape { frame_size: 16_384, frames: 0, ..good },
+            Shape { frames: 7, ..good },
+            Shape { frames: 9, ..good },
+            Shape { blocks: usize::MAX, ..good },
+        ] {
+            assert_eq!(made(bad, V2, 0), Some(Errno::EINVAL));
+        }
+        // A frame holds its header, the address, and what is kept free before the packet.
+        let small = Shape { frame_size: 64, frames: 256, ..good };
+        assert_eq!((made(small, V2, 12), made(small, V2, 13)), (None, Some(Errno::EINVAL)));
+        assert_eq!(made(Shape { frame_size: 48, frames: 340, ..good }, V2, 0), Some(Errno::EINVAL));
+        // A block of version 3 holds two empty packets beside what is the program's own: 48 + 2 * 100.
+        let private = |private| made(Shape { private, ..good }, V3, 0);
+        assert_eq!(
+            (private(8192 - 248 - 1), private(8192 - 248), private(usize::MAX)),
+            (None, Some(Errno::EINVAL), Some(Errno::EINVAL))
+        );
+        assert_eq!(made(Shape { private: 1 << 20, ..good }, V2, 0), None, "older ones have no such part");
+        // The most there may be.
+        let large = |blocks| Shape { block_size: 1 << 22, blocks, frame_size: 1 << 22, frames: blocks, ..good };
+        assert_eq!(made(large(65), V2, 0), Some(Errno::ENOMEM));
+    }
+
+    #[test]
+    fn frames_lie_in_blocks_and_times_are_of_the_version() {
+        // Three frames to a block of two pages, and a rest.
+        let shape = Shape { block_size: 8192, blocks: 2, frame_size: 2720, frames: 6, patience: 0, private: 0 };
+        for version in [V1, V2] {
+            let mut ring = Ring::new(shape, version, 0).unwrap();
+            assert!(!ring.has_news());
+            for frame in [0, 2720, 5440, 8192, 10_912, 13_632] {
+                let link = if frame == 0 { 0 } else { 14 };
+                assert_eq!(ring.put(&Arrival { full: 5000, link, time: 3_000_007_999, ..arrival(&[7; 4000]) }), (true, true));
+                assert!(ring.has_news());
+                // As much as there is room for is kept. Without a link's header both places are the same.
+                let (mac, network) = if link == 0 { (80, 80) } else { (66, 80) };
+                let lengths = if version == V1 { frame + 8 } else { frame + 4 };
+                assert_eq!((ring.word(lengths), ring.word(lengths + 4)), (5000, 2720 - mac));
+                assert_eq!(ring.word(lengths + 8), network << 16 | mac);
+                let parts = if version == V1 { 7 } else { 7999 };
+                assert_eq!((ring.word(lengths + 12), ring.word(lengths + 16)), (3, parts));
+                assert_eq!(bytes(&ring, frame + mac as usize, 2720 - mac as usize), vec![7; 2720 - mac as usize]);
+            }
+            assert_eq!(ring.put(&arrival(b"x")), (false, false));
+            assert_eq!((ring.waits(), ring.time_out(0), ring.freezes), (None, false, 0));
+        }
+    }
+
+    /// Blocks go to the program full or when their time has come, come back, and until then packets are lost and that is counted once.
+    #[test]
+    fn blocks_go_and_come_back() {
+        let mut ring = Ring::new(Shape { private: 20, ..shape(2, 2048, 0) }, V3, 0).unwrap();
+        assert_eq!(ring.waits(), None);
+        // With the 82 bytes before it each takes 4056; two, and the 72 of the block itself, leave 8.
+        let long = vec![5; 3974];
+        let placed = |ring: &mut Ring| ring.put(&arrival(&long));
+        assert_eq!((placed(&mut ring), placed(&mut ring)), ((true, false), (true, false)));
+        assert_eq!(ring.waits(), Some((1, 8)), "the usual patience");
+        assert_eq!((ring.word(8), ring.word(12)), (KERNEL, 0));
+        assert_eq!(ring.put(&arrival(b"next")), (true, true));
+        assert!(ring.has_news());
+        assert_eq!((ring.word(8), ring.word(12), ring.word(16)), (USER, 2, 72));
+        assert_eq!(ring.word(72), ring.word(20) - 72 - ring.word(72), "both are as long");
+        assert_eq!((ring.waits(), ring.freezes), (Some((2, 8)), 0));
+        // The second goes by its time; the first is not back.
+        assert!(ring.time_out(2) && !ring.time_out(2));
+        assert_eq!((ring.word(8192 + 8), ring.freezes), (USER | BLOCK_TIMED_OUT, 1));
+        assert_eq!((ring.put(&arrival(b"lost")), ring.put(&arrival(b"lost")), ring.freezes), ((false, false), (false, false), 1));
+        ring.write(8, &KERNEL.to_ne_bytes());
+        assert_eq!(ring.put(&arrival(b"back")), (true, false));
+        assert_eq!((ring.word(72 + 20), ring.waits()), (USER | LOSING, Some((3, 8))));
+        assert_eq!(ring.put(&arrival(b"then")), (true, false));
+        let second = 72 + ring.word(72) as usize;
+        assert_eq!(ring.word(second + 20), USER);
+        // Packets are cut to what a block has room for.
+        let mut ring = Ring::new(shape(2, 2048, 0), V3, 0).unwrap();
+        assert_eq!(ring.put(&arrival(&vec![1; 20_000])), (true, false));
+        assert_eq!((ring.word(48 + 12), ring.word(48 + 16)), (8192 - 48 - 82, 20_000));
+        assert!(ring.page(3).is_some() && ring.page(4).is_none());
+    }
 }
