@@ -65,4 +65,29 @@ mod tests {
     fn it_gives_up_what_does_not_help() {
         assert!(polls(100_000, |on| !on) < 120);
     }
+
+    #[test]
+    fn it_tries_more_and_more_seldom_until_it_helps() {
+        let mut polling = Polling::new();
+        let mut tries = Vec::new();
+        let mut fail = |polling: &mut Polling| {
+            let mut short = 0;
+            while !polling.is_on() {
+                *polling = polling.after(true);
+                short += 1;
+            }
+            *polling = polling.after(false);
+            tries.push(short);
+        };
+        (0..13).for_each(|_| fail(&mut polling));
+        // What helps makes it as willing as it was at first; a long idle time lets it count anew.
+        while !polling.is_on() {
+            polling = polling.after(true);
+        }
+        polling = polling.after(true).after(false);
+        polling = polling.after(true).after(false);
+        assert!(!polling.is_on());
+        fail(&mut polling);
+        assert_eq!(tries, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024, 2]);
+    }
 }

@@ -82,4 +82,16 @@ mod tests {
             }
         });
     }
+
+    #[test]
+    fn what_was_told_stays_true() {
+        let time = RunTime::default();
+        time.begin(1000);
+        assert_eq!(time.read(|| 1300), 300);
+        // The CPU had looked at the clock before.
+        time.end(1200);
+        assert_eq!((time.read(|| 2000), time.read(|| 2000)), (300, 300));
+        time.begin(5000);
+        assert_eq!((time.read(|| 5050), time.read(|| 5150)), (300, 350));
+    }
 }
