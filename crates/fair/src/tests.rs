@@ -668,3 +668,28 @@ fn sleep_forgives_as_much_as_waiting_would_have() {
     queue.wake(1, Policy::default(), &owed, SLICE_NS);
     assert!(queue.remove(1, SLICE_NS).unwrap().lag_ns().abs() < 1000);
 }
+
+/// Who has a claim gets the CPU when the hysteresis is over, and not a nanosecond before.
+#[test]
+fn the_hysteresis_is_kept_to_the_end() {
+    let mut elsewhere = RunQueue::new(1);
+    elsewhere.wake(2, Policy::default(), &History::default(), 0);
+    elsewhere.pick(0);
+    let rested = elsewhere.block(0);
+    let mut queue = RunQueue::new(0);
+    queue.wake(1, Policy::default(), &History::default(), SECOND);
+    assert_eq!(queue.pick(SECOND), Some(1));
+    assert!(!queue.wake(2, Policy::default(), &rested, SECOND + 1));
+    let end = SECOND + HYSTERESIS_NS;
+    assert_eq!(queue.next_deadline(), Some(end));
+    assert_eq!((queue.pick(end - 1), queue.pick(end)), (Some(1), Some(2)));
+    // Without a claim the slice is used up first; at the end of it the other one has its turn.
+    let mut equal = RunQueue::new(0);
+    for id in 0..2 {
+        equal.wake(id, Policy::default(), &History::default(), 0);
+    }
+    equal.pick(0);
+    assert_eq!((equal.next_deadline(), equal.pick(SLICE_NS - 1), equal.pick(SLICE_NS)), (Some(SLICE_NS), Some(0), Some(1)));
+    // One that comes when the slice is nearly over cannot make it shorter than the hysteresis.
+    assert_eq!(equal.next_deadline(), Some(2 * SLICE_NS));
+}
