@@ -257,4 +257,25 @@ mod tests {
         cpus.pass(1);
         assert_eq!((retire(1), domain.periods()), (BATCH + LIMIT, 2));
     }
+
+    #[test]
+    fn a_grace_period_begins_with_a_whole_batch() {
+        let (cpus, freed) = (Told::default(), AtomicUsize::new(0));
+        let domain = Domain::new(&cpus);
+        let retire = |count: usize| {
+            (0..count).for_each(|_| domain.retire(Garbage(&freed)));
+            freed.load(Ordering::SeqCst)
+        };
+        let pass = || (0..2).for_each(|cpu| cpus.pass(cpu));
+        retire(BATCH);
+        retire(BATCH - 2);
+        pass();
+        // The first batch is over; what has been retired since is one less than a batch.
+        assert_eq!(retire(1), BATCH);
+        pass();
+        assert_eq!(retire(1), BATCH, "theirs begins only now");
+        pass();
+        assert_eq!(retire(1), 2 * BATCH);
+        assert_eq!(domain.periods(), 2);
+    }
 }
