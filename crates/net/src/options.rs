@@ -400,4 +400,21 @@ mod tests {
         assert_eq!((heir.linger(), heir.switch(net::SO_KEEPALIVE), heir.pass_credentials()), ((true, 9), true, true));
         assert_eq!((options.linger(), Options::default().linger()), ((true, 9), (false, 0)));
     }
+
+    #[test]
+    fn what_a_socket_is_told_waits_for_it() {
+        let options = Options::default();
+        options.set_number(net::SO_RCVBUF, 1152, false).unwrap();
+        let notice = |data: usize| Notice {
+            cause: crate::notices::Cause::refused(true),
+            offender: None,
+            to: None,
+            time: None,
+            data: alloc::vec![0; data],
+        };
+        options.notice(notice(3000));
+        assert!(!options.notices.any(), "there is no room for that");
+        options.notice(notice(10));
+        assert_eq!(options.notices.take().map(|notice| notice.data.len()), Some(10));
+    }
 }

@@ -396,3 +396,148 @@ pub(crate) fn now() -> u64 {
     let now = Timestamp::now();
     (now.sec.cast_unsigned()) * 1_000_000_000 + u64::from(now.nsec)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bpf::{Instruction, Purpose};
+
+    /// A program that returns a number.
+    fn constant(k: u32) -> Program {
+        Program::new(alloc::vec![Instruction { code: 6, if_true: 0, if_false: 0, k }], Purpose::Packets).unwrap()
+    }
+
+    #[test]
+    fn who_may_not_raise_a_number_may_lower_it() {
+        let options = Options::default();
+        let set = |option, value, privileged| options.remember(option, value, privileged);
+        assert_eq!((set(net::SO_MARK, 1, false), set(net::SO_MARK, 5, true)), (Err(Errno::EPERM), Ok(())));
+        assert_eq!(
+            (set(net::SO_MARK, 6, false), set(net::SO_MARK, 5, false), set(net::SO_MARK, 4, false)),
+            (Err(Errno::EPERM), Ok(()), Ok(()))
+        );
+        assert_eq!((options.remembered(net::SO_MARK), options.remembered(net::SO_BUSY_POLL_BUDGET)), (Ok(4), Ok(8)));
+        assert_eq!((set(net::SO_BUSY_POLL, -1, true), set(net::SO_BUSY_POLL, 0, true)), (Err(Errno::EINVAL), Ok(())));
+        assert_eq!((set(net::SO_MAX_PACING_RATE, -7, false), options.remembered(net::SO_MAX_PACING_RATE)), (Ok(()), Ok(-7)));
+        assert_eq!((set(9999, 0, true), options.remembered(9999)), (Err(Errno::ENOPROTOOPT), Err(Errno::ENOPROTOOPT)));
+        // An interface by its name, with a zero behind it or not.
+        assert_eq!((options.bind_to_device(b"lo\0rest"), options.device()), (Ok(()), b"lo\0".to_vec()));
+        assert_eq!(
+            (options.bind_to_device(b"eth7"), options.bind_to_device(b""), options.device()),
+            (Err(Errno::ENODEV), Ok(()), Vec::new())
+        );
+    }
+
+    #[test]
+    fn numbers_of_what_is_sent_begin_where_they_are_asked_for() {
+        let options = Options::default();
+        let (numbered, bare) = (NUMBERED.cast_signed(), WITHOUT_BYTES.cast_signed());
+        assert_eq!((options.begins_numbers(numbered), options.begins_numbers(bare)), (true, false));
+        options.set_stamping(net::SO_TIMESTAMPING_OLD, numbered, 5).unwrap();
+        assert_eq!((options.next_number(), options.next_number(), options.byte_number(9)), (5, 6, 2));
+        // Set again they go on, and are no beginning.
+        assert!(!options.begins_numbers(numbered));
+        options.set_stamping(net::SO_TIMESTAMPING_OLD, numbered | bare, 77).unwrap();
+        assert_eq!((options.next_number(), options.stamping()), (7, NUMBERED | WITHOUT_BYTES));
+        options.set_stamping(net::SO_TIMESTAMPING_OLD, 0, 0).unwrap();
+        assert_eq!((options.next_number(), options.byte_number(9), options.begins_numbers(numbered)), (0, 0, true));
+        let counters = WITH_COUNTERS.cast_signed();
+        for (flags, result) in
+            [(counters, Err(Errno::EINVAL)), (counters | bare, Ok(())), (1 << 16, Err(Errno::EINVAL)), (1 << 15, Ok(()))]
+        {
+            assert_eq!(options.set_stamping(net::SO_TIMESTAMPING_OLD, flags, 0), result, "{flags:#x}");
+        }
+    }
+
+    #[test]
+    fn stages_are_those_of_the_socket_or_of_the_message() {
+        let options = Options::default();
+        let own = [(net::SOL_SOCKET, net::SO_TIMESTAMPING_OLD, (OF_SENT | OF_ARRIVALS).to_ne_bytes().to_vec())];
+        assert_eq!((options.stages(&[]), options.stages(&own)), (0, 0), "nothing is stamped");
+        options.set_stamping(net::SO_TIMESTAMPING_OLD, (OF_QUEUED | OF_ENDED | SOFTWARE).cast_signed(), 0).unwrap();
+        assert_eq!((options.stages(&[]), options.stages(&own)), (OF_QUEUED | OF_ENDED, OF_SENT));
+        assert_eq!(Options::of_messages(OF_QUEUED | OF_ENDED), OF_QUEUED);
+        // Each stage is told by itself; what has ended has no bytes any more.
+        options.stamp_sent(OF_QUEUED | OF_SENT | OF_ENDED, 3, || alloc::vec![1, 2, 3]);
+        let told: Vec<_> =
+            core::iter::from_fn(|| options.notices.take()).map(|notice| (notice.cause, notice.data.len())).collect();
+        assert_eq!(told, [(Cause::stamped(1, 3), 3), (Cause::stamped(0, 3), 3), (Cause::stamped(2, 3), 0)]);
+    }
+
+    #[test]
+    fn what_a_message_says_is_checked() {
+        let options = Options::default();
+        let check = |kind, bytes: &[u8], privileged| options.check_beside(kind, bytes, privileged);
+        let word = |word: u32| word.to_ne_bytes();
+        assert_eq!((check(net::SO_MARK, &word(1), false), check(net::SO_MARK, &word(1), true)), (Err(Errno::EPERM), Ok(())));
+        assert_eq!(
+            (check(net::SO_MARK, &[0; 3], true), check(net::SO_MARK, &[0; 5], true)),
+            (Err(Errno::EINVAL), Err(Errno::EINVAL))
+        );
+        for kind in [net::SO_TIMESTAMPING_OLD, net::SO_TIMESTAMPING_NEW] {
+            assert_eq!((check(kind, &word(OF_SENT), false), check(kind, &word(OF_A_MESSAGE), false)), (Ok(()), Ok(())));
+            assert_eq!(
+                (check(kind, &word(OF_ARRIVALS), false), check(kind, &word(SOFTWARE), false)),
+                (Err(Errno::EINVAL), Err(Errno::EINVAL))
+            );
+        }
+        assert_eq!(check(net::SO_TXTIME, &[0; 8], true), Err(Errno::EINVAL), "it may not be said yet");
+        assert_eq!((options.set_launch(0, 0, false), options.set_launch(1, 4, true)), (Err(Errno::EPERM), Err(Errno::EINVAL)));
+        assert_eq!((options.set_launch(1, 3, false), options.launch()), (Ok(()), Some((1, 3))));
+        assert_eq!((check(net::SO_TXTIME, &[0; 8], false), check(net::SO_TXTIME, &[0; 7], false)), (Ok(()), Err(Errno::EINVAL)));
+        assert_eq!(check(1234, &word(0), true), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn a_chooser_chooses_among_those_there_are() {
+        let options = Options::default();
+        assert_eq!((options.choose(b"x", 3), options.set_chooser(None)), (None, Err(Errno::ENOENT)));
+        options.set_chooser(Some(constant(2))).unwrap();
+        assert_eq!((options.choose(b"x", 3), options.choose(b"x", 2)), (Some(2), None));
+        assert_eq!((options.set_chooser(None), options.choose(b"x", 3)), (Ok(()), None));
+    }
+
+    #[test]
+    fn a_filter_is_set_taken_away_and_locked() {
+        let options = Options::default();
+        assert!(options.filter().is_none());
+        assert_eq!((options.set_filter(None), options.admits(b"head", b"rest")), (Err(Errno::ENOENT), Some(8)));
+        options.set_filter(Some(constant(6))).unwrap();
+        assert_eq!((options.filter().is_some(), options.admits(b"head", b"rest")), (true, Some(6)));
+        for (k, admitted) in [(0, None), (1, Some(4)), (8, Some(8)), (9, Some(8))] {
+            options.set_filter(Some(constant(k))).unwrap();
+            assert_eq!(options.admits(b"head", b"rest"), admitted, "{k}");
+        }
+        assert_eq!((options.set_filter(None), options.filter().is_none()), (Ok(()), true));
+        options.set_filter(Some(constant(1))).unwrap();
+        assert_eq!((options.lock_filter(false), options.filter_locked(), options.lock_filter(true)), (Ok(()), false, Ok(())));
+        assert!(options.filter_locked());
+        assert_eq!((options.lock_filter(true), options.lock_filter(false)), (Ok(()), Err(Errno::EPERM)));
+        assert_eq!((options.set_filter(None), options.set_filter(Some(constant(1)))), (Err(Errno::EPERM), Err(Errno::EPERM)));
+    }
+
+    #[test]
+    fn times_are_told_in_the_form_that_was_asked_for() {
+        let options = Options::default();
+        assert_eq!(options.last_arrival(), Err(Errno::ENOENT));
+        options.received(3_000_000_007);
+        assert_eq!(options.last_arrival(), Ok(Timestamp { sec: 3, nsec: 7 }));
+        let options = Options::default();
+        assert_eq!((options.arrival(), options.stamps(3_000_007_999).len(), options.stamp_of(5)), (0, 0, None));
+        let two = |seconds: i64, rest: i64| [seconds.to_ne_bytes(), rest.to_ne_bytes()].concat();
+        for (option, rest) in [(net::SO_TIMESTAMP_OLD, 7), (net::SO_TIMESTAMP_NEW, 7), (net::SO_TIMESTAMPNS_OLD, 7999)] {
+            options.set_number(option, 1, false).unwrap();
+            assert_eq!(options.stamps(3_000_007_999), [(net::SOL_SOCKET, option, two(3, rest))]);
+        }
+        options.set_number(net::SO_TIMESTAMPNS_OLD, 0, false).unwrap();
+        // Of arrivals by software: both have to be asked for.
+        let three = |kind| (net::SOL_SOCKET, kind, [two(3, 7999), alloc::vec![0; 32]].concat());
+        for (flags, told) in [(OF_ARRIVALS, false), (SOFTWARE, false), (OF_ARRIVALS | SOFTWARE, true)] {
+            options.set_stamping(net::SO_TIMESTAMPING_OLD, flags.cast_signed(), 0).unwrap();
+            let expected = if told { alloc::vec![three(net::SO_TIMESTAMPING_OLD)] } else { Vec::new() };
+            assert_eq!((options.stamps(3_000_007_999), options.arrival() > 0), (expected, true));
+        }
+        options.set_stamping(net::SO_TIMESTAMPING_NEW, SOFTWARE.cast_signed(), 0).unwrap();
+        assert_eq!(options.stamp_of(3_000_007_999), Some(three(net::SO_TIMESTAMPING_NEW)));
+    }
+}

@@ -5,9 +5,9 @@ use fs::poll::Events;
 use fs::ramfs::RamFs;
 use fs::{Cred, File, FsContext, OpenFlags, mount};
 use linux_raw_sys::net as sys;
-use net::{Address, Caller, Flags, Incoming, Kind, Outgoing, Protocol, Socket, Wait};
+use net::{Address, Alarm, Caller, Flags, Incoming, Kind, Outgoing, Protocol, Socket, Wait};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex};
 
 const NOW: Wait = Wait { nonblocking: true, timeout: 0 };
 const PATIENT: Wait = Wait { nonblocking: false, timeout: 0 };
@@ -347,6 +347,10 @@ fn those_in_a_group_all_get_what_is_sent_to_it() {
     const GROUP: [u8; 4] = [239, 1, 2, 3];
     assert_eq!((join(&members[0], GROUP), join(&members[1], GROUP)), (Ok(()), Ok(())));
     assert_eq!((join(&members[0], GROUP), join(&members[0], [10, 0, 0, 1])), (Err(Errno::EADDRINUSE), Err(Errno::EINVAL)));
+    // The interface's number counts if there is all of it.
+    let numbered = |length: usize| [&request([239, 9, 9, 9])[..], &9u32.to_ne_bytes()].concat()[..length].to_vec();
+    let join_at = |length: usize| protocol(&members[2]).set_option(IP, sys::IP_ADD_MEMBERSHIP, &numbered(length));
+    assert_eq!((join_at(7), join_at(12), join_at(11)), (Err(Errno::EINVAL), Err(Errno::ENODEV), Ok(())));
     let (sender, _) = bound(udp(), "127.0.0.1");
     protocol(&sender).set_option(IP, sys::IP_MULTICAST_IF, &[127, 0, 0, 1]).unwrap();
     let to = at(&format!("239.1.2.3:{}", port(&everybody)));
@@ -410,5 +414,79 @@ mod streams {
         assert_eq!(net::inet::socket(sys::AF_INET, Kind::Seqpacket, 0).err(), Some(Errno::ESOCKTNOSUPPORT));
         assert_eq!(net::inet::socket(sys::AF_INET, Kind::Stream, 17).err(), Some(Errno::EPROTONOSUPPORT));
         assert_eq!(net::inet::socket(sys::AF_INET, Kind::Raw, 256).err(), Some(Errno::EINVAL));
+    }
+
+    #[test]
+    fn an_urgent_byte_is_received_by_itself() {
+        let (server, to) = listener(1);
+        let client = tcp();
+        let receive_urgent = |file: &File| {
+            let mut byte = [0; 4];
+            protocol(file).receive(&mut byte, Flags::OOB, NOW).map(|got| (got.copied, got.urgent, byte[0]))
+        };
+        assert_eq!((receive_urgent(&client), receive(&client, 1, Flags::OOB).err()), (Err(Errno::EINVAL), Some(Errno::EINVAL)));
+        connect(&client, &to).unwrap();
+        let served = protocol(&server).accept(NOW).unwrap().into_file(OpenFlags::NONBLOCK);
+        let polled = |events| served.poll(None).contains(events);
+        assert!(!polled(Events::IN) && !polled(Events::PRI) && polled(Events::OUT));
+        assert_eq!(receive_urgent(&served), Err(Errno::EINVAL), "there is none");
+        assert_eq!(protocol(&client).send(Outgoing::plain(b"abU"), Flags::OOB, NOW), Ok(3));
+        write(&client, b"cd").unwrap();
+        assert!(polled(Events::IN) && polled(Events::PRI));
+        // Receiving stops before it, and goes on behind it.
+        assert_eq!(
+            (protocol(&served).at_mark(), protocol(&served).queued(true), bytes(&served)),
+            (Ok(false), 2, Ok(b"ab".to_vec()))
+        );
+        assert_eq!(
+            (protocol(&served).at_mark(), receive_urgent(&served), receive_urgent(&served)),
+            (Ok(true), Ok((1, true, b'U')), Err(Errno::EINVAL))
+        );
+        assert!(polled(Events::IN) && !polled(Events::PRI));
+        assert_eq!((bytes(&served), bytes(&served)), (Ok(b"cd".to_vec()), Err(Errno::EAGAIN)));
+        // In line it is a byte like others.
+        set(&served, sys::SO_OOBINLINE, 1);
+        assert_eq!(protocol(&client).send(Outgoing::plain(b"xyz"), Flags::OOB, NOW), Ok(3));
+        assert_eq!(
+            (receive_urgent(&served), bytes(&served), bytes(&served)),
+            (Err(Errno::EINVAL), Ok(b"xy".to_vec()), Ok(b"z".to_vec()))
+        );
+    }
+
+    #[test]
+    fn a_listener_receives_nothing_whatever_was_ended_before() {
+        let (file, _) = bound(tcp(), "127.0.0.1");
+        assert_eq!(protocol(&file).shutdown(true, false), Err(Errno::ENOTCONN));
+        assert_eq!(bytes(&file), Ok(vec![]), "it never will");
+        protocol(&file).listen(1).unwrap();
+        assert_eq!(bytes(&file), Err(Errno::ENOTCONN));
+    }
+
+    /// Connections that are not accepted before data has come, or the time is over.
+    #[test]
+    fn a_deferred_connection_waits_for_its_first_byte() {
+        static ALARMS: Mutex<Vec<(u64, Arc<dyn Alarm>)>> = Mutex::new(Vec::new());
+        net::set_alarms(|at, alarm| ALARMS.lock().unwrap().push((at, alarm)));
+        const TCP: u32 = 6;
+        let (server, to) = listener(4);
+        protocol(&server).set_option(TCP, sys::TCP_DEFER_ACCEPT, &5i32.to_ne_bytes()).unwrap();
+        assert_eq!(protocol(&server).option(TCP, sys::TCP_DEFER_ACCEPT), Ok(7i32.to_ne_bytes().to_vec()));
+        let clients = [(); 2].map(|()| {
+            let before = task::now_ns();
+            let client = tcp();
+            connect(&client, &to).unwrap();
+            let at = ALARMS.lock().unwrap().last().unwrap().0;
+            assert!(at >= before + 7_000_000_000 && at <= task::now_ns() + 7_000_000_000);
+            client
+        });
+        assert_eq!(protocol(&server).accept(NOW).err(), Some(Errno::EAGAIN));
+        write(&clients[1], b"data").unwrap();
+        let first = protocol(&server).accept(NOW).unwrap().into_file(OpenFlags::NONBLOCK);
+        assert_eq!((bytes(&first), protocol(&server).accept(NOW).err()), (Ok(b"data".to_vec()), Some(Errno::EAGAIN)));
+        let alarms = std::mem::take(&mut *ALARMS.lock().unwrap());
+        alarms.iter().for_each(|(_, alarm)| alarm.fire());
+        let second = protocol(&server).accept(NOW).unwrap().into_file(OpenFlags::NONBLOCK);
+        assert_eq!(protocol(&second).peer(), Ok(protocol(&clients[0]).local()));
+        assert_eq!(protocol(&server).accept(NOW).err(), Some(Errno::EAGAIN));
     }
 }

@@ -348,10 +348,10 @@ mod connections {
                         connect(&client, &address, PATIENT).unwrap();
                     })
                 });
-                for _ in 0..2 {
-                    drop(protocol(&listener).accept(PATIENT).unwrap().into_file(OpenFlags::empty()));
-                }
+                // Kept until all are in: their end would wake who waits, too.
+                let served = [(); 2].map(|()| protocol(&listener).accept(PATIENT).unwrap().into_file(OpenFlags::empty()));
                 clients.into_iter().for_each(|client| client.join());
+                drop(served);
             });
         }
     }
@@ -405,6 +405,84 @@ mod connections {
             assert_eq!(read_all(&client), b"bytes");
             sender.join();
             drop(listener);
+        });
+    }
+
+    #[test]
+    fn who_waits_for_room_in_a_backlog_hears_that_there_is_more() {
+        Model::new().preemptions(2).check(|| {
+            let (listener, address) = listener(false, 0);
+            let first = client(false);
+            connect(&first, &address, PATIENT).unwrap();
+            let other = client(false);
+            assert_eq!(connect(&other, &address, Wait { nonblocking: true, timeout: 0 }), Err(Errno::EAGAIN));
+            let theirs = other.clone();
+            let waits = spawn("client", move || connect(&theirs, &address, PATIENT).unwrap());
+            protocol(&listener).listen(1).unwrap();
+            waits.join();
+            drop((first, other));
+        });
+    }
+}
+
+mod notices {
+    use super::*;
+    use linux_raw_sys::net::{AF_INET6, SO_PASSCRED};
+    use net::Ucred;
+
+    #[test]
+    fn who_waits_for_news_beside_data_hears_that_bytes_were_copied() {
+        for kind in [Kind::Stream, Kind::Datagram] {
+            for family in [AF_INET, AF_INET6] {
+                Model::new().preemptions(2).check(move || {
+                    let socket = file(net::inet::socket(family, kind, 0).unwrap());
+                    let theirs = socket.clone();
+                    let other = spawn("other", move || protocol(&theirs).copied());
+                    // One that is not connected is hung up, which is told always.
+                    while !socket.poll(None).contains(Events::ERR) {
+                        let mut entries = [PollEntry { file: Some(socket.clone()), wanted: Events::ERR, found: Events::empty() }];
+                        assert_eq!(poll(&mut entries, None), Ok(1));
+                        if kind == Kind::Stream {
+                            break;
+                        }
+                    }
+                    other.join();
+                    assert!(socket.poll(None).contains(Events::ERR));
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn a_datagram_ends_the_wait_for_one() {
+        Model::new().preemptions(2).check(|| {
+            let any = Address::Inet(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+            let [receiver, sender] = [(); 2].map(|()| file(net::inet::socket(AF_INET, Kind::Datagram, 0).unwrap()));
+            bind(&receiver, &any);
+            connect(&sender, &protocol(&receiver).local(), PATIENT).unwrap();
+            let sender = spawn("sender", move || assert_eq!(sender.write(b"x"), Ok(1)));
+            assert_eq!(receiver.read(&mut [0; 4]), Ok(1));
+            sender.join();
+        });
+    }
+
+    #[test]
+    fn who_waits_for_all_of_one_senders_bytes_gets_them() {
+        Model::new().preemptions(2).check(|| {
+            let (a, b) = files(Kind::Stream);
+            b.ops_as::<Socket>().unwrap().options().set_number(SO_PASSCRED, 1, false).unwrap();
+            let who = Ucred { pid: 7, uid: 8, gid: 9 };
+            let theirs = a.clone();
+            let sender = spawn("sender", move || {
+                for bytes in [&b"ab"[..], b"cd"] {
+                    let message = Outgoing { credentials: Some(who), ..Outgoing::plain(bytes) };
+                    assert_eq!(protocol(&theirs).send(message, Flags::empty(), PATIENT), Ok(2));
+                }
+            });
+            let mut buf = [0; 4];
+            let got = protocol(&b).receive(&mut buf, Flags::WAITALL, PATIENT).unwrap();
+            assert_eq!((got.copied, &buf, got.credentials), (4, b"abcd", Some(who)));
+            sender.join();
         });
     }
 }

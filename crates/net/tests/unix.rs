@@ -114,6 +114,59 @@ fn the_end_of_one_ends_the_waiting_of_the_other() {
     assert_eq!(send(&a, b"x", &[]), Err(Errno::EPIPE));
 }
 
+#[test]
+fn what_arrives_is_under_way_no_longer() {
+    let _alone = alone();
+    let under_way = || {
+        let mut found = [0; 2];
+        net::census(&mut |name, count| match name {
+            "sockets_under_way" => found[0] = count,
+            "references_under_way" => found[1] = count,
+            _ => {}
+        });
+        found
+    };
+    let before = under_way();
+    let (a, b) = files(Kind::Stream);
+    let (c, d) = files(Kind::Stream);
+    send(&a, b"x", &[&c, &c, &d]).unwrap();
+    assert_eq!(under_way(), [before[0] + 2, before[1] + 3]);
+    let (_, got) = receive(&b, 10).unwrap();
+    assert_eq!(got.rights.unwrap().into_files().len(), 3);
+    assert_eq!(under_way(), before);
+}
+
+#[test]
+fn looking_at_a_message_goes_on_by_what_was_seen() {
+    let _alone = alone();
+    for kind in [Kind::Datagram, Kind::Seqpacket] {
+        let (a, b) = files(kind);
+        send(&a, b"abcd", &[]).unwrap();
+        send(&a, b"ef", &[]).unwrap();
+        let options = b.ops_as::<Socket>().unwrap().options();
+        options.set_peek_offset(0);
+        let peek = |limit| protocol(&b).receive_owned(limit, Flags::PEEK, NOW).map(|(data, _)| data);
+        assert_eq!(
+            (peek(3), options.peek_offset(), peek(3), peek(3)),
+            (Ok(b"abc".to_vec()), 3, Ok(b"d".to_vec()), Ok(b"ef".to_vec()))
+        );
+        // A message is taken whole, however little of it was wanted.
+        assert_eq!((receive(&b, 1).unwrap().0, options.peek_offset()), (b"a".to_vec(), 2));
+    }
+}
+
+/// As on Linux, who waits for room is told when more than three quarters of it are free.
+#[test]
+fn room_is_told_when_there_is_more_than_a_little() {
+    let _alone = alone();
+    let (a, b) = files(Kind::Stream);
+    a.ops_as::<Socket>().unwrap().options().set_number(linux_raw_sys::net::SO_SNDBUF, 4000, false).unwrap();
+    let writable = || a.poll(None).contains(Events::OUT);
+    assert_eq!((send(&a, &[0; 2000], &[]), writable(), send(&a, b"x", &[]), writable()), (Ok(2000), true, Ok(1), false));
+    receive(&b, 1).unwrap();
+    assert!(writable());
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Send(usize, bool),

@@ -292,4 +292,34 @@ mod tests {
             ask(kind, flags, &body);
         }
     }
+
+    #[test]
+    fn what_would_change_something_is_refused() {
+        let refused = |kind: u16, flags: u16, body: &[u8]| {
+            let answer = ask(kind, flags, body);
+            assert_eq!(answer[0].0, ERROR, "{kind}");
+            -i32::from_ne_bytes(answer[0].1[..4].try_into().unwrap())
+        };
+        // Nobody is root here.
+        for kind in [NEW_ADDRESS, NEW_ROUTE, NEW_RULE, NEW_LINK] {
+            assert_eq!(refused(kind, REQUEST | ACK, &[0; 32]), Errno::EPERM.raw());
+        }
+        assert_eq!(refused(GET_RULE, REQUEST, &[0; 32]), Errno::EOPNOTSUPP.raw());
+        assert_eq!(refused(GET_ROUTE, REQUEST, &[0; 12]), Errno::EINVAL.raw(), "to nowhere");
+        let unknown = [&[0; 16][..], &[7, 0, 3, 0], b"xy\0\0"].concat();
+        assert_eq!(refused(GET_LINK, REQUEST, &unknown), Errno::ENODEV.raw());
+    }
+
+    #[test]
+    fn a_list_is_of_the_family_that_is_asked_for() {
+        let of = |family: u32| {
+            let found = ask(GET_ADDRESS, REQUEST | DUMP, &[family as u8]);
+            found.iter().filter(|(kind, _)| *kind == NEW_ADDRESS).map(|(_, body)| body[..2].to_vec()).collect::<Vec<_>>()
+        };
+        assert_eq!(of(net::AF_INET), [[net::AF_INET as u8, 8]]);
+        assert_eq!(of(net::AF_INET6), [[net::AF_INET6 as u8, 128]]);
+        assert_eq!(of(net::AF_UNIX), Vec::<Vec<u8>>::new());
+        let rules = ask(GET_RULE, REQUEST | DUMP, &[net::AF_INET6 as u8]);
+        assert_eq!(rules.iter().filter(|(kind, _)| *kind == NEW_RULE).count(), 2);
+    }
 }
