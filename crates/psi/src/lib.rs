@@ -353,6 +353,17 @@ mod tests {
     }
 
     #[test]
+    fn a_period_of_nothing_but_stall_has_its_whole_weight() {
+        let mut pressure = Pressure::new();
+        pressure.begin(0, false);
+        let shown = pressure.show(PERIOD_NS);
+        assert_eq!(shown.some.averages, DECAY.map(|kept| 100 * (ONE - kept)));
+        assert_eq!(shown.full.averages, shown.some.averages);
+        // For ever after, it is all of the time.
+        assert_eq!(pressure.show(100_000 * PERIOD_NS).some.averages, [100 * ONE; 3]);
+    }
+
+    #[test]
     fn a_trigger_is_told_at_its_threshold_and_from_its_beginning() {
         let mut pressure = Pressure::new();
         pressure.begin(0, false);
