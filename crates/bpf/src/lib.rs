@@ -379,6 +379,10 @@ mod tests {
         // Shifts, divisions and remainders by constants.
         assert!(accepted(vec![op(0x64, 31, 0, 0), op(0x74, 31, 0, 0), op(0x34, 1, 0, 0), ret], CALLS));
         assert!(!accepted(vec![op(0x74, 32, 0, 0), ret], CALLS));
+        assert!(
+            accepted(vec![op(0x6c, 32, 0, 0), op(0x7c, 99, 0, 0), op(0x3c, 0, 0, 0), ret], CALLS),
+            "by X, whatever the constant"
+        );
         assert!(accepted(vec![op(0x94, 1, 0, 0), op(0x9c, 0, 0, 0), ret], Purpose::Packets));
         assert!(!accepted(vec![op(0x94, 0, 0, 0), ret], Purpose::Packets));
         assert!(!accepted(vec![op(0x94, 1, 0, 0), ret], CALLS) && !accepted(vec![op(0x9c, 0, 0, 0), ret], CALLS));
