@@ -137,7 +137,8 @@ mod tests {
                 } else {
                     prop_assert_eq!(stash.pop(), model.pop());
                 }
-                prop_assert_eq!(stash.len(), model.len());
+                prop_assert_eq!((stash.len(), stash.is_empty()), (model.len(), model.is_empty()));
+                prop_assert_eq!(stash.looks_full(), model.len() == 8);
             }
         }
     }

@@ -199,6 +199,40 @@ fn untouched_memory_is_known() {
 }
 
 #[test]
+fn areas_that_the_hints_know_are_counted_and_touched() {
+    let frames = frames(3 * AREA_FRAMES, 2);
+    frames.add(0, 3 * AREA_FRAMES, 0);
+    for left in (0..3).rev() {
+        let first = frames.alloc_area(left as usize % 2).unwrap();
+        assert!(first % AREA_FRAMES == 0 && frames.is_touched(first));
+        assert_eq!((frames.free_frames(), frames.free_areas()), (left * AREA_FRAMES, left));
+    }
+    assert_eq!(frames.alloc_area(0), None);
+}
+
+#[test]
+fn no_block_is_larger_than_the_largest() {
+    let count = 2 << MAX_ORDER;
+    let frames = frames(count, 1);
+    frames.add(0, count, 0);
+    assert_eq!(frames.alloc(0, MAX_ORDER + 1), None);
+    assert_eq!((frames.alloc(0, MAX_ORDER), frames.alloc(0, MAX_ORDER)), (Some(0), Some(1 << MAX_ORDER)));
+    assert_eq!((frames.alloc(0, 0), frames.free_frames()), (None, 0));
+}
+
+#[test]
+fn only_runs_within_the_frames_can_be_removed() {
+    let frames = frames(100, 1);
+    frames.add(0, 100, 0);
+    for (first, count) in [(0, 101), (99, 2), (100, 1), (u64::MAX, 1), (1, u64::MAX), (5000, 1)] {
+        assert!(!frames.remove(0, first, count), "{first}, {count}");
+        assert_eq!(frames.free_frames(), 100);
+    }
+    assert!(frames.remove(0, 0, 100));
+    assert_eq!((frames.free_frames(), frames.free_frames_of(0), frames.alloc(0, 0)), (0, 0, None));
+}
+
+#[test]
 #[should_panic(expected = "freed twice")]
 fn a_double_free_is_noticed() {
     let frames = frames(64, 1);
