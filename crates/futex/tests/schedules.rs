@@ -249,6 +249,56 @@ fn of_several_words_the_one_that_was_woken_is_named() {
 }
 
 #[test]
+fn why_a_wait_ended_is_told() {
+    Model::new().preemptions(1).check(|| {
+        let word = Memory::new(0x3000);
+        assert_eq!(word.wait(1, None), Err(Errno::EAGAIN), "it is another one");
+        let waiter = Waiter::new(current());
+        let unread = waiter.enter(word.word(), word.addr, 0, u32::MAX, || Err::<u32, _>(()));
+        assert_eq!(unread, Err(Errno::EFAULT));
+        nobody_is_left(&[&word]);
+        assert_eq!(word.wait(0, Some(1000)), Err(Errno::ETIMEDOUT));
+        // A deadline may always have come first.
+        let restarts: [(Deadline, &[Errno]); 2] =
+            [(None, &[Errno::ERESTARTSYS]), (Some(1000), &[Errno::ERESTART_RESTARTBLOCK, Errno::ETIMEDOUT])];
+        for (deadline, told) in restarts {
+            let theirs = word.clone();
+            let wait = move || assert!(told.contains(&theirs.wait(0, deadline).unwrap_err()));
+            let nervous = task::spawn("nervous", None, wait).unwrap();
+            nervous.interrupt();
+            nervous.join();
+        }
+        nobody_is_left(&[&word]);
+    });
+}
+
+#[test]
+fn waits_are_woken_by_their_bits_in_their_order() {
+    Model::new().preemptions(1).check(|| {
+        let words = [Memory::new(0x1000), Memory::new(0x2004)];
+        let waiters: Vec<_> = (0..4).map(|_| Waiter::new(current())).collect();
+        let enter = |n: usize, word: usize, bits: u32| {
+            let word = &words[word];
+            waiters[n].enter(word.word(), word.addr, 0, bits, || Ok::<_, ()>(0)).unwrap();
+        };
+        let woken = || waiters.iter().map(|waiter| waiter.is_woken()).collect::<Vec<_>>();
+        enter(0, 0, 1);
+        enter(1, 0, 2);
+        enter(2, 0, 3);
+        enter(3, 1, 3);
+        assert_eq!(futex::waiting(), [4, 4]);
+        assert_eq!(wake(words[0].word(), 0, 3), 0, "none at all");
+        assert_eq!((wake(words[0].word(), 1, 4), wake(words[0].word(), 5, 4)), (0, 0), "none with that bit");
+        assert_eq!((wake(words[0].word(), 1, 2), woken()), (1, vec![false, true, false, false]));
+        assert_eq!((wake(words[0].word(), 5, 2), woken()), (1, vec![false, true, true, false]));
+        assert_eq!((wake(words[0].word(), 1, 3), woken()), (1, vec![true, true, true, false]));
+        assert_eq!((wake(words[1].word(), 2, 1), woken()), (1, vec![true; 4]));
+        assert_eq!(futex::waiting(), [0, 0]);
+        nobody_is_left(&[&words[0], &words[1]]);
+    });
+}
+
+#[test]
 fn an_operation_that_fails_wakes_nobody_and_loses_nobody() {
     Model::new().preemptions(3).check(|| {
         let words = [Memory::new(0x1000), Memory::new(0x2004)];
