@@ -86,13 +86,17 @@ pub fn prefer(siblings: Siblings) {
     SIBLINGS_FIRST.store(siblings == Siblings::First, Ordering::Relaxed);
 }
 
+/// What [`prefer`] was told last.
+fn preferred() -> Siblings {
+    if SIBLINGS_FIRST.load(Ordering::Relaxed) { Siblings::First } else { Siblings::Last }
+}
+
 /// Runs `task` for each number below `n`, each to its end on one of the CPUs, and returns the results in order. A single task is
 /// run by the caller, and so are all where there is one CPU, or no memory for workers. One run at a time; tasks may not run
 /// tasks. Thread context only.
 pub fn run<R: Send + 'static>(n: usize, task: impl Fn(usize) -> R + Send + Sync + 'static) -> Vec<R> {
     static POOL: Once<Pool> = Once::new();
-    let siblings = if SIBLINGS_FIRST.load(Ordering::Relaxed) { Siblings::First } else { Siblings::Last };
-    POOL.call_once(|| Pool::new(task::topology(), siblings)).run(n, task)
+    POOL.call_once(|| Pool::new(task::topology(), preferred())).run(n, task)
 }
 
 impl Pool {
@@ -154,7 +158,7 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Pool, Siblings};
+    use super::{Pool, Siblings, prefer, preferred};
     use std::collections::HashSet;
     use std::sync::{Arc, Barrier};
     use std::thread;
@@ -171,6 +175,23 @@ mod tests {
             let results = pool.run(n, |i| (i, thread::current().id()));
             assert!(results.iter().map(|result| result.0).eq(0..n));
             assert!(results.into_iter().map(|result| result.1).collect::<HashSet<_>>().len() <= 3);
+        }
+    }
+
+    #[test]
+    fn the_caller_does_what_needs_no_worker() {
+        let me = thread::current().id();
+        assert_eq!(pool(3).run(1, |_| thread::current().id()), [me]);
+        assert_eq!(pool(1).run(3, |_| thread::current().id()), [me; 3]);
+        assert!(pool(2).run(2, |_| thread::current().id()).iter().all(|worker| *worker != me));
+    }
+
+    #[test]
+    fn siblings_are_last_unless_told() {
+        assert_eq!(preferred(), Siblings::Last);
+        for wish in [Siblings::First, Siblings::Last] {
+            prefer(wish);
+            assert_eq!(preferred(), wish);
         }
     }
 
