@@ -179,4 +179,14 @@ mod tests {
             assert_eq!(local_apic_address(&Tables::new(&memory, 0x40).unwrap()), address);
         }
     }
+
+    #[test]
+    fn what_lies_behind_a_table_is_not_its() {
+        // The name of the next table would be the rest of an entry, with the bit of a CPU that can be used.
+        let torn = [0, 0, 0xe0, 0xfe, 0, 0, 0, 0, 0, 8, 0, 5];
+        let memory = machine(&[(b"APIC", &torn), (b"WAET", &[])]);
+        assert!(Tables::new(&memory, 0x40).unwrap().for_each_madt_entry(|entry| panic!("{entry:?}")));
+        let memory = machine(&[(b"APIC", &torn[..7]), (b"WAET", &[])]);
+        assert_eq!(local_apic_address(&Tables::new(&memory, 0x40).unwrap()), None);
+    }
 }
