@@ -51,6 +51,9 @@ fn leaves_1_and_4_stand_in() {
     // A leaf 0xB that is there and empty is not there.
     let empty = levels(&[&[(0, 0, [0xb, INTEL, 0, 0])], &counts[..]].concat());
     assert_eq!(empty, with);
+    // Nine cores need a bit more than eight do.
+    let nine = [(1, 0, [0, 32 << 16, 0, HTT]), (4, 0, [8 << 26 | 1, 0, 0, 0])];
+    assert_eq!(place(levels(&[&[(0, 0, [4, INTEL, 0, 0])], &nine[..]].concat()), 0b10_1111), (1, None, 7, 1));
     let old = levels(&[(0, 0, [1, INTEL, 0, 0]), (1, 0, [0, 2 << 16, 0, HTT])]);
     assert_eq!(place(old, 3), (1, None, 0, 1));
 }
