@@ -32,3 +32,23 @@ impl Hints<'_> {
         })
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn areas_are_named_while_they_are_set_from_a_word_on_and_around() {
+        let words: Vec<AtomicU64> = (0..3).map(|_| AtomicU64::new(0)).collect();
+        let hints = Hints(&words);
+        let from = |start| hints.from(start).collect::<Vec<_>>();
+        for area in [191, 64, 0, 63] {
+            hints.set(area, true);
+        }
+        assert_eq!((from(0), from(64), from(130)), (vec![0, 63, 64, 191], vec![64, 191, 0, 63], vec![191, 0, 63, 64]));
+        for area in [63, 191, 5] {
+            hints.set(area, false);
+        }
+        assert_eq!(from(191), [0, 64]);
+    }
+}
