@@ -210,3 +210,26 @@ fn an_event_is_not_lost_to_a_deadline() {
         waiter.join();
     });
 }
+
+#[test]
+fn an_interruption_lasts_until_it_is_cleared() {
+    Model::new().preemptions(2).check(|| {
+        let queue = Arc::new(WaitQueue::new());
+        let other = Arc::new(AtomicU32::new(0));
+        let (theirs, done) = (queue.clone(), other.clone());
+        let sleeper = task::spawn("sleeper", None, move || {
+            let me = task::current();
+            for _ in 0..2 {
+                assert_eq!(theirs.wait_interruptible(None, || None::<()>), Err(WaitError::Interrupted));
+                assert!(me.interrupted());
+            }
+            me.clear_interrupt();
+            assert!(!me.interrupted());
+            done.store(1, Ordering::SeqCst);
+        })
+        .unwrap();
+        sleeper.interrupt();
+        sleeper.join();
+        assert_eq!(other.load(Ordering::SeqCst), 1);
+    });
+}
