@@ -501,6 +501,7 @@ fn names_and_paths_may_be_so_long() {
     assert_eq!(w.read(&format!("/{longest}")).unwrap(), "long");
     assert_eq!(err(w.open(&format!("/{longest}x"), OpenFlags::CREAT | OpenFlags::RDWR)), Some(Errno::ENAMETOOLONG));
     assert_eq!(err(w.mkdir(&format!("/{longest}x"))), Some(Errno::ENAMETOOLONG));
+    assert_eq!(err(w.mkdir(&format!("/{}", "y".repeat(255)))), None);
     // With the final NUL 4096 bytes.
     let path = |length: usize| format!("{}{longest}", "/".repeat(length - 255));
     assert_eq!((w.read(&path(4095)).is_ok(), err(w.lookup(&path(4096)))), (true, Some(Errno::ENAMETOOLONG)));
