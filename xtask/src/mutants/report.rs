@@ -87,7 +87,8 @@ impl Verdict {
     }
 }
 
-/// The mutants that are known to be equivalent: `FILE OPERATOR | LINE AS IT WOULD BE | REASON`.
+/// The mutants that are known to be equivalent: `FILE | OPERATOR | LINES AS THEY WOULD BE | REASON`. Of lines of which nothing would be left
+/// it has the lines themselves, after `- `.
 pub const EQUIVALENT: &str = "tests/mutants/equivalent.list";
 
 /// Those named there: file, operator, the changed line without white space around it.
@@ -96,8 +97,12 @@ pub fn equivalent() -> Result<Vec<(String, String, String)>> {
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let mut list = Vec::new();
     for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        let parts: Vec<&str> = line.split(" | ").collect();
-        let [file, operator, after, reason] = parts[..] else { anyhow::bail!("{EQUIVALENT}: {line:?} has no four parts") };
+        // The lines may have such a bar, too.
+        let parts = line.split_once(" | ").and_then(|(file, rest)| {
+            let (operator, rest) = rest.split_once(" | ")?;
+            rest.rsplit_once(" | ").map(|(after, reason)| (file, operator, after, reason))
+        });
+        let (file, operator, after, reason) = parts.with_context(|| format!("{EQUIVALENT}: {line:?} has no four parts"))?;
         anyhow::ensure!(!reason.trim().is_empty(), "{EQUIVALENT}: {line:?} has no reason");
         list.push((file.to_owned(), operator.to_owned(), squeezed(after)));
     }
@@ -107,9 +112,11 @@ pub fn equivalent() -> Result<Vec<(String, String, String)>> {
 /// Whether a mutant stands in the list.
 pub fn is_equivalent(mutant: &Mutant, list: &[(String, String, String)]) -> bool {
     let place = &mutant.place;
-    list.iter().any(|(file, operator, after)| {
-        *file == place.file && *operator == place.operator.to_string() && *after == squeezed(&place.after)
-    })
+    let lines = match squeezed(&place.after) {
+        none if none.is_empty() => format!("- {}", squeezed(&place.before)),
+        lines => lines,
+    };
+    list.iter().any(|(file, operator, after)| *file == place.file && *operator == place.operator.to_string() && *after == lines)
 }
 
 /// A text with one blank for each run of white space.
