@@ -160,8 +160,7 @@ impl Bench {
             if ran.died() || first.result.as_ref().is_err_and(|why| why.contains("did not end")) { "hang" } else { "check" };
         let again = self.image.with(0)?;
         // The whole lot where the machine stood still, or what failed is no step but looks at what all of them left behind.
-        let is_step =
-            |check: &&Check| recorded.machines.iter().any(|machine| machine.names.iter().any(|name| *name == check.what));
+        let is_step = |check: &&Check| recorded.machines.iter().any(|machine| machine.names.contains(&check.what));
         let suspects = steps.map(|steps| {
             if how != "check" || !failed.iter().any(is_step) {
                 return steps;
