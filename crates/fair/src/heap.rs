@@ -125,4 +125,14 @@ mod tests {
             prop_assert!(heap.is_empty());
         }
     }
+
+    #[test]
+    fn what_was_in_the_new_room_is_not_in_the_heap() {
+        let mut heap = Heap::<u8, Less>::new();
+        heap.push(3);
+        let mut room = Vec::with_capacity(4);
+        room.push(1);
+        heap.move_into(&mut room);
+        assert_eq!((heap.pop(), heap.pop(), room.len()), (Some(3), None, 0));
+    }
 }

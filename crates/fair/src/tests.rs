@@ -692,4 +692,10 @@ fn the_hysteresis_is_kept_to_the_end() {
     assert_eq!((equal.next_deadline(), equal.pick(SLICE_NS - 1), equal.pick(SLICE_NS)), (Some(SLICE_NS), Some(0), Some(1)));
     // One that comes when the slice is nearly over cannot make it shorter than the hysteresis.
     assert_eq!(equal.next_deadline(), Some(2 * SLICE_NS));
+    // Nor has one a claim whose turn comes later than the end of the slice.
+    let mut late = RunQueue::new(0);
+    late.wake(0, Policy::default(), &History::default(), 0);
+    late.pick(0);
+    assert!(!late.wake(1, Policy::default(), &History::default(), 1));
+    assert_eq!((late.pick(HYSTERESIS_NS + 1), late.pick(2 * SLICE_NS)), (Some(0), Some(1)));
 }

@@ -310,6 +310,8 @@ fn an_operation_that_fails_wakes_nobody_and_loses_nobody() {
         });
         let failed = wake_two((words[0].word(), 1), (words[1].word(), 1), || Err(Errno::ENOSYS));
         assert_eq!(failed, Err(Errno::ENOSYS));
+        let place = Target { word: words[1].word(), addr: words[1].addr, key: None };
+        assert_eq!(requeue(words[0].word(), &place, (1, usize::MAX), || Err(Errno::EAGAIN)), Err(Errno::EAGAIN));
         words[0].store(1);
         assert!(wake_two((words[0].word(), 1), (words[1].word(), 1), || Ok(true)).unwrap() <= 1);
         waiter.join();
