@@ -134,6 +134,23 @@ fn what_is_sealed_and_cannot_be_written_is_not_dropped() {
 }
 
 #[test]
+fn only_memory_of_its_own_is_wiped_for_a_child() {
+    let space = space();
+    map(&space, AT, 1, AreaFlags::empty(), None);
+    map(&space, AT + PAGE_SIZE, 1, AreaFlags::SHARED, Some((&Object::anonymous(), 0)));
+    map(&space, 2 * AT, 1, AreaFlags::empty(), Some((&object().1, 0)));
+    space.write(AT, &[1; 2 * PAGE_SIZE]).unwrap();
+    let wipe = Advice::Flags(AreaFlags::WIPEONFORK, AreaFlags::empty());
+    assert_eq!(space.madvise(AT, 2 * PAGE_SIZE, wipe), Err(Errno::EINVAL));
+    assert_eq!(space.madvise(2 * AT, PAGE_SIZE, wipe), Err(Errno::EINVAL));
+    // What comes before other memory is done.
+    let child = space.fork().unwrap();
+    assert_eq!([peek(&space, AT), peek(&child, AT), peek(&child, AT + PAGE_SIZE)], [1, 0, 1]);
+    assert_eq!(space.madvise(AT, PAGE_SIZE, Advice::Flags(AreaFlags::empty(), AreaFlags::WIPEONFORK)), Ok(()));
+    assert_eq!(peek(&space.fork().unwrap(), AT), 1);
+}
+
+#[test]
 fn locked_memory_is_kept_and_counted_once() {
     let space = space();
     map(&space, AT, 4, AreaFlags::empty(), None);
