@@ -10,7 +10,7 @@ use vm::{
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 const AT: usize = 0x1000_0000;
-const STAY: Remap = Remap { may_move: false, to: None, keep: false };
+const STAY: Remap = Remap { may_move: false, to: None, keep: false, most: usize::MAX, lock_limit: usize::MAX };
 
 fn space() -> Arc<AddressSpace> {
     AddressSpace::new(1 << 40).unwrap()
@@ -224,7 +224,7 @@ fn a_mapping_shrinks_where_it_is_or_goes() {
     assert_eq!(space.mremap(AT, 4 * PAGE_SIZE, 3 * PAGE_SIZE, STAY), Ok(AT));
     assert_eq!((space.stats().size, space.stats().resident), (3 * PAGE_SIZE, 3 * PAGE_SIZE));
     assert!(space.handle_fault(AT + 3 * PAGE_SIZE, Access::Read).is_err());
-    let to = Remap { may_move: true, to: Some(2 * AT), keep: false };
+    let to = Remap { may_move: true, to: Some(2 * AT), ..STAY };
     assert_eq!(space.mremap(AT, 3 * PAGE_SIZE, PAGE_SIZE, to), Ok(2 * AT));
     assert_eq!((space.stats().size, space.stats().resident, peek(&space, 2 * AT)), (PAGE_SIZE, PAGE_SIZE, 5));
     let keep = Remap { keep: true, to: None, ..to };
