@@ -204,7 +204,7 @@ fn areas_that_the_hints_know_are_counted_and_touched() {
     frames.add(0, 3 * AREA_FRAMES, 0);
     for left in (0..3).rev() {
         let first = frames.alloc_area(left as usize % 2).unwrap();
-        assert!(first % AREA_FRAMES == 0 && frames.is_touched(first));
+        assert!(first.is_multiple_of(AREA_FRAMES) && frames.is_touched(first));
         assert_eq!((frames.free_frames(), frames.free_areas()), (left * AREA_FRAMES, left));
     }
     assert_eq!(frames.alloc_area(0), None);

@@ -159,20 +159,9 @@ impl Bench {
         let how =
             if ran.died() || first.result.as_ref().is_err_and(|why| why.contains("did not end")) { "hang" } else { "check" };
         let again = self.image.with(0)?;
-        // The whole lot where the machine stood still, or what failed is no step but looks at what all of them left behind.
-        let is_step = |check: &&Check| recorded.machines.iter().any(|machine| machine.names.contains(&check.what));
-        let suspects = steps.map(|steps| {
-            if how != "check" || !failed.iter().any(is_step) {
-                return steps;
-            }
-            let failed = |what: &str| failed.iter().any(|check| check.what == what);
-            steps.into_iter().filter(|step| recorded.is_called(step, failed)).collect()
-        });
-        let without = self.run(
-            &recorded.test,
-            &format!("{name}-without"),
-            Trial { image: again.0.clone(), limit, steps: suspects, marks: false },
-        )?;
+        // All of the same steps: one that fails after another may hold alone.
+        let without =
+            self.run(&recorded.test, &format!("{name}-without"), Trial { image: again.0.clone(), limit, steps, marks: false })?;
         let same = |check: &&&Check| !without.failed().any(|other| other.what == check.what);
         let Some(proof) = failed.iter().find(same) else { return Ok(None) };
         Ok(Some(Kill { test: recorded.test.name.into(), check: proof.what.clone(), how }))
@@ -197,10 +186,6 @@ const COULD_NOT_RUN: &str = "it could be run";
 impl Recorded {
     fn has(&self, (name, _): &StepId) -> bool {
         self.machines.iter().any(|machine| machine.name == *name)
-    }
-
-    fn is_called(&self, (name, step): &StepId, is: impl Fn(&str) -> bool) -> bool {
-        self.machines.iter().any(|machine| machine.name == *name && machine.names.get(*step).is_some_and(|what| is(what)))
     }
 
     /// The steps that come by a mutant, with how many others they come by and how long they take. One that only the boot
