@@ -411,12 +411,14 @@ mod tests {
     fn who_may_not_raise_a_number_may_lower_it() {
         let options = Options::default();
         let set = |option, value, privileged| options.remember(option, value, privileged);
-        assert_eq!((set(net::SO_MARK, 1, false), set(net::SO_MARK, 5, true)), (Err(Errno::EPERM), Ok(())));
+        // A mark takes the right whatever it is.
+        assert_eq!((set(net::SO_MARK, 0, false), set(net::SO_MARK, 5, true)), (Err(Errno::EPERM), Ok(())));
+        assert_eq!((set(net::SO_BUSY_POLL, 1, false), set(net::SO_BUSY_POLL, 5, true)), (Err(Errno::EPERM), Ok(())));
         assert_eq!(
-            (set(net::SO_MARK, 6, false), set(net::SO_MARK, 5, false), set(net::SO_MARK, 4, false)),
+            (set(net::SO_BUSY_POLL, 6, false), set(net::SO_BUSY_POLL, 5, false), set(net::SO_BUSY_POLL, 4, false)),
             (Err(Errno::EPERM), Ok(()), Ok(()))
         );
-        assert_eq!((options.remembered(net::SO_MARK), options.remembered(net::SO_BUSY_POLL_BUDGET)), (Ok(4), Ok(8)));
+        assert_eq!((options.remembered(net::SO_BUSY_POLL), options.remembered(net::SO_BUSY_POLL_BUDGET)), (Ok(4), Ok(8)));
         assert_eq!((set(net::SO_BUSY_POLL, -1, true), set(net::SO_BUSY_POLL, 0, true)), (Err(Errno::EINVAL), Ok(())));
         assert_eq!((set(net::SO_MAX_PACING_RATE, -7, false), options.remembered(net::SO_MAX_PACING_RATE)), (Ok(()), Ok(-7)));
         assert_eq!((set(9999, 0, true), options.remembered(9999)), (Err(Errno::ENOPROTOOPT), Err(Errno::ENOPROTOOPT)));
