@@ -168,12 +168,15 @@ fn sendfile() -> Result<()> {
     let (reader, writer) = io::pipe()?;
     let n = send(writer.as_raw_fd(), from.as_raw_fd(), None, data.len())?;
     ensure!(n > 0 && n <= 65_536, "{n} bytes went into a pipe of 64 KiB");
-    let zeroes = File::open("/dev/zero")?;
+    let (zeroes, random) = (File::open("/dev/zero")?, File::open("/dev/urandom")?);
     let to = File::create(scratch.path("to"))?;
     let socket = send(to.as_raw_fd(), near.as_raw_fd(), None, 1);
     ensure!(matches!(errno(socket), Some(libc::EINVAL)), "sendfile out of a socket");
-    ensure!(send(to.as_raw_fd(), zeroes.as_raw_fd(), None, 10_000)? == 10_000, "/dev/zero gives less");
-    ensure!(fs::read(scratch.path("to"))? == vec![0; 10_000], "/dev/zero gives something else");
+    // Until Linux 6.5 no pipe took anything of /dev/zero, and so sendfile did not either.
+    let zeroes = send(to.as_raw_fd(), zeroes.as_raw_fd(), None, 10_000);
+    ensure!(matches!(errno(zeroes), Some(libc::EINVAL)), "sendfile of zeroes");
+    ensure!(send(to.as_raw_fd(), random.as_raw_fd(), None, 10_000)? == 10_000, "/dev/urandom gives less");
+    ensure!(fs::read(scratch.path("to"))? != vec![0; 10_000], "/dev/urandom gives nothing but zeroes");
     drop(reader);
     Ok(())
 }

@@ -20,7 +20,16 @@ pub const KILLERS: &[Killer] = &[
     },
     Killer {
         test: "machine/programs-2",
-        near: &["crates/linux", "crates/futex", "crates/fs", "crates/net", "crates/vm", "crates/task", "crates/guard/src/mem"],
+        near: &[
+            "crates/linux",
+            "crates/futex",
+            "crates/fs",
+            "crates/net",
+            "crates/vm",
+            "crates/task",
+            "crates/guard/src/mem",
+            "kernel/",
+        ],
     },
     Killer { test: "machine/busybox", near: &["crates/", "kernel/"] },
     Killer {
