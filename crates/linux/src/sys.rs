@@ -178,13 +178,14 @@ pub fn sys_getrandom(task: &Task, to: usize, len: usize, flags: u32) -> SysResul
     while done < len && (done == 0 || !task.thread().interrupted()) {
         let chunk = &mut bytes[..(len - done).min(256)];
         guard::random::fill(chunk);
-        match uaccess::write_bytes(to.wrapping_add(done), chunk) {
-            Ok(()) => done += chunk.len(),
-            Err(e) if done == 0 => return Err(e),
-            Err(_) => break,
+        // What lies before memory that cannot be written counts.
+        let written = uaccess::write_some(to.wrapping_add(done), chunk);
+        done += written;
+        if written < chunk.len() {
+            break;
         }
     }
-    Ok(done)
+    if done == 0 && len > 0 { Err(Errno::EFAULT) } else { Ok(done) }
 }
 
 const ARCH_SET_GS: u32 = 0x1001;
