@@ -77,7 +77,7 @@ pub fn life(setting: &Setting) -> Result<Vec<Check>> {
         }),
     ));
     steps.push(Step::new("a taken name is refused", "skerry run -d --name one -- sleep 50 >/dev/null; skerry run --name one -- true 2>&1 | grep -c one; skerry stop --force one >/dev/null; skerry rm one >/dev/null", Text("1")));
-    steps.push(Step::new("a killed tool leaves what ls explains and rm clears", "skerry run --name orphan -- sh -c 'echo ready; exec sleep 1000' >out & until grep -qs ready out; do sleep 0.1; done; kill -9 $!; wait $! 2>/dev/null; echo '== ls'; skerry ls --json; echo '== after'; skerry rm --force orphan >/dev/null; skerry ls --json; echo '== resources'; skerry resources --json", Accepted(|printed| {
+    steps.push(Step::new("a killed tool leaves what ls explains and rm clears", "skerry prune >/dev/null; skerry run --name orphan -- sh -c 'echo ready; exec sleep 1000' >out & until grep -qs ready out; do sleep 0.1; done; kill -9 $!; wait $! 2>/dev/null; echo '== ls'; skerry ls --json; echo '== after'; skerry rm --force orphan >/dev/null; skerry ls --json; echo '== resources'; skerry resources --json", Accepted(|printed| {
         json::instance(part(printed, "ls")?, "orphan")?;
         ensure!(part(printed, "after")? == "[]", "it is still there: {printed}");
         let resources = json::resources(part(printed, "resources")?)?;
