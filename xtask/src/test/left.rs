@@ -18,6 +18,11 @@ const IGNORED: &[(&str, &str)] = &[
     ("resources.memory.free ", "what the supervisor has more or less; instances have theirs in `in_use`"),
     ("resources.memory.supervisor ", "as with frames"),
     ("alarms ", "one that a closed socket had set comes for nothing when its time is over"),
+    (
+        "processes ",
+        "those of the look before are freed after a grace period; who is in the table is counted by itself, and leaks-… checks count these",
+    ),
+    ("threads ", "the same"),
     ("descriptor_tables ", "one is given back with those retired before and after it, in lots (docs/locks.md, RCU)"),
     ("kernel_threads ", "one that looks after pressure, or erases memory, begins when it is needed and stays"),
 ];
