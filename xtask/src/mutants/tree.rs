@@ -15,7 +15,7 @@ use super::places::{self, Place};
 use crate::paths;
 
 /// The function that takes a host name: there a test says which part of it begins (`mutant::mark`).
-const HOOK: (&str, &str) = ("crates/linux/src/sys.rs", "fn set_name(which: &Mutex<String>, name: &[u8]) -> Result<(), Errno> {");
+const HOOK: (&str, &str) = ("crates/linux/src/sys.rs", "fn set_name(which: &Mutex<Vec<u8>>, name: &[u8]) -> Result<(), Errno> {");
 /// What is written behind that.
 const HOOKED: &str = " if mutant::mark(name) { return Ok(()); }";
 /// What is added to the dependencies of a crate with mutants.
@@ -85,9 +85,7 @@ impl Tree {
                 contents = with.into_bytes();
             }
             if kernel && name == HOOK.0 {
-                let text = String::from_utf8(contents)?;
-                ensure!(text.contains(HOOK.1), "{name} has no `{}`: xtask/src/mutants/tree.rs must know its new shape", HOOK.1);
-                contents = text.replacen(HOOK.1, &format!("{}{HOOKED}", HOOK.1), 1).into_bytes();
+                contents = hooked(&String::from_utf8(contents)?)?.into_bytes();
             }
             let to = self.root.join(&name);
             write_if_different(&to, &contents)?;
@@ -131,6 +129,16 @@ fn listed() -> Result<Vec<String>> {
         .context("cannot run git")?;
     ensure!(output.status.success(), "git ls-files: {}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8(output.stdout)?.split('\0').filter(|name| !name.is_empty()).map(str::to_owned).collect())
+}
+
+/// The text of the file that takes a host name, with the hook.
+///
+/// # Errors
+/// When the function has another shape than this knows.
+fn hooked(text: &str) -> Result<String> {
+    let (file, function) = HOOK;
+    ensure!(text.contains(function), "{file} has no `{function}`: xtask/src/mutants/tree.rs must know its new shape");
+    Ok(text.replacen(function, &format!("{function}{HOOKED}"), 1))
 }
 
 /// The text with all of its mutants, and the lines that each of them takes there.
@@ -240,5 +248,12 @@ fn g() { h.wake_all(); }
             "wrong errno: return Err(Errno::EOPNOTSUPP);",
         ];
         assert_eq!(seen, expected);
+    }
+
+    /// Once the function had got another signature, and no mutant of the kernel could be tried.
+    #[test]
+    fn the_function_for_the_hook_is_there() {
+        let text = fs::read_to_string(paths::root().join(HOOK.0)).expect("it is in the tree");
+        hooked(&text).expect("its shape is known");
     }
 }
