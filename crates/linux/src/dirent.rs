@@ -3,6 +3,7 @@
 use crate::{SysResult, Task, uaccess};
 use abi::errno::Errno;
 use alloc::vec::Vec;
+use zerocopy::{FromBytes, Immutable, IntoBytes, Unaligned};
 
 /// The most one call returns.
 const MAX: usize = 65_536;
@@ -16,28 +17,32 @@ enum Layout {
     New,
 }
 
-/// Number, cursor, length: what both begin with.
-const HEADER: usize = 18;
+/// What an entry of both layouts begins with.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, Unaligned)]
+#[repr(C, packed)]
+struct Header {
+    ino: u64,
+    /// The cursor behind the entry.
+    next: u64,
+    /// Bytes of the whole entry.
+    len: u16,
+}
 
 fn list(task: &Task, fd: i32, buf: usize, size: usize, layout: Layout) -> SysResult {
     let file = task.files().get_io(fd)?;
     let size = size.min(MAX);
     let mut out: Vec<u8> = Vec::with_capacity(size.min(4096));
-    // Where each entry ends, and where the list goes on behind it.
-    let mut ends = Vec::new();
     let mut too_small = false;
     let before = file.with_offset(|position| *position);
     file.readdir(&mut |entry| {
         // A NUL and the type.
-        let len = (HEADER + entry.name.len() + 2).next_multiple_of(8);
+        let len = (size_of::<Header>() + entry.name.len() + 2).next_multiple_of(8);
         if out.len() + len > size {
             too_small = out.is_empty();
             return false;
         }
         let end = out.len() + len;
-        out.extend_from_slice(&entry.ino.to_ne_bytes());
-        out.extend_from_slice(&entry.next.to_ne_bytes());
-        out.extend_from_slice(&(len as u16).to_ne_bytes());
+        out.extend_from_slice(Header { ino: entry.ino, next: entry.next, len: len as u16 }.as_bytes());
         if layout == Layout::New {
             out.push(entry.kind.dirent_type());
         }
@@ -46,7 +51,6 @@ fn list(task: &Task, fd: i32, buf: usize, size: usize, layout: Layout) -> SysRes
         if layout == Layout::Old {
             out[end - 1] = entry.kind.dirent_type();
         }
-        ends.push((end, entry.next));
         true
     })?;
     if too_small {
@@ -57,10 +61,20 @@ fn list(task: &Task, fd: i32, buf: usize, size: usize, layout: Layout) -> SysRes
         return Ok(written);
     }
     // Entries that could not be delivered come again.
-    let whole = ends.iter().rev().find(|(end, _)| *end <= written);
-    let (delivered, next) = whole.map_or((0, before), |&(end, next)| (end, next));
-    file.with_offset(|position| *position = next);
+    let (delivered, next) = whole_entries(&out[..written]);
+    file.with_offset(|position| *position = next.unwrap_or(before));
     if delivered > 0 { Ok(delivered) } else { Err(Errno::EFAULT) }
+}
+
+/// How many bytes of a list that was cut short are whole entries, and the cursor behind the last of them, if there is one.
+fn whole_entries(list: &[u8]) -> (usize, Option<u64>) {
+    let (mut end, mut next) = (0, None);
+    while let Ok((header, _)) = Header::read_from_prefix(&list[end..])
+        && end + usize::from(header.len) <= list.len()
+    {
+        (end, next) = (end + usize::from(header.len), Some(header.next));
+    }
+    (end, next)
 }
 
 /// `getdents64(2)`
