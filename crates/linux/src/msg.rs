@@ -31,6 +31,8 @@ const MSG_STAT_ANY: u32 = 13;
 pub(crate) const MAX_QUEUES: usize = 1024;
 pub(crate) const MAX_MESSAGE: usize = 8192;
 pub(crate) const MAX_BYTES: u64 = 16_384;
+/// Most bytes and messages in a queue, whatever limit a privileged caller has set: Linux has no such bound.
+const MOST_BYTES: u64 = 1 << 20;
 
 /// Linux' `struct msqid64_ds`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -133,7 +135,8 @@ pub fn sys_msgsnd(task: &Task, id: i32, from: usize, size: usize, flags: u32) ->
             return Some(Err(error));
         }
         let info = &mut state.info;
-        if info.bytes + size as u64 > info.limit || info.count + 1 > info.limit {
+        let limit = info.limit.min(MOST_BYTES);
+        if info.bytes + size as u64 > limit || info.count + 1 > limit {
             return None;
         }
         info.bytes += size as u64;
