@@ -58,6 +58,12 @@ impl Files {
         &self.further[chunk].call_once(|| core::iter::repeat_with(RcuArc::empty).take(size).collect())[fd - start]
     }
 
+    /// Whether the number behind the first chunk has never been taken.
+    #[inline]
+    fn further_are_free(&self) -> bool {
+        self.further[0].get().is_none()
+    }
+
     #[inline(always)]
     fn get(&self, fd: usize) -> Option<Arc<File>> {
         self.place(fd)?.load()
@@ -199,8 +205,6 @@ pub struct FdTable {
     files: Files,
     /// Held while a number and its place in `files` change.
     numbers: Mutex<Numbers>,
-    /// How many numbers are taken.
-    count: AtomicUsize,
     limit: AtomicUsize,
     /// How many threads have this table.
     users: AtomicUsize,
@@ -221,7 +225,6 @@ impl FdTable {
             _counted: census::FdTable::default(),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             files: Files::new(),
-            count: AtomicUsize::new(numbers.taken.iter().count()),
             numbers: Mutex::new(numbers),
             limit: AtomicUsize::new(limit),
             users: AtomicUsize::new(0),
@@ -302,10 +305,10 @@ impl FdTable {
     /// `EMFILE`.
     #[inline]
     pub(crate) fn check_room(&self) -> Result<(), Errno> {
-        if self.count.load(Ordering::Relaxed) < self.limit() { Ok(()) } else { self.look_for_room() }
+        if self.files.further_are_free() && FIRST < self.limit() { Ok(()) } else { self.look_for_room() }
     }
 
-    /// As [`Self::check_room`], where some numbers may be beyond the limit.
+    /// As [`Self::check_room`], for a table that is or was larger than its first chunk, or has a low limit.
     #[cold]
     fn look_for_room(&self) -> Result<(), Errno> {
         let numbers = self.numbers.lock();
@@ -341,7 +344,6 @@ impl FdTable {
         let mut numbers = self.numbers.lock();
         let fd = numbers.take_lowest(least, limit, cloexec);
         if let Ok(fd) = fd {
-            self.count.fetch_add(1, Ordering::Relaxed);
             self.files.make_place(fd).swap(Some(file));
         } else {
             // The file is dropped after the lock.
@@ -362,7 +364,6 @@ impl FdTable {
         let mut numbers = self.numbers.lock();
         numbers.take(index, cloexec);
         let old = self.files.make_place(index).swap(Some(file));
-        self.count.fetch_add(usize::from(old.is_none()), Ordering::Relaxed);
         drop(numbers);
         if let Some(old) = old {
             self.closed(&old);
@@ -393,7 +394,6 @@ impl FdTable {
 
     fn take_out(&self, numbers: &mut Numbers, fd: usize) -> Option<Arc<File>> {
         numbers.free(fd);
-        self.count.fetch_sub(1, Ordering::Relaxed);
         self.files.place(fd)?.swap(None)
     }
 
