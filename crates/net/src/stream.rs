@@ -245,18 +245,12 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
         }
         while done < data.len() {
             let attempt = || {
-                if let Some(error) = self.own.take_error() {
-                    return Some(Err(error));
-                }
                 let mut queue = self.peer.queue.lock();
                 let queue = queue.as_mut();
-                if self.own.is_shut(SENDING) || queue.closed {
-                    return Some(Err(Errno::EPIPE));
-                }
-                let room = self.limit.saturating_sub(queue.charge);
-                if room == 0 {
-                    return None;
-                }
+                let room = match self.room(queue)? {
+                    Ok(room) => room,
+                    Err(error) => return Some(Err(error)),
+                };
                 let n = room.min(data.len() - done);
                 let start = queue.taken + queue.bytes.len() as u64;
                 queue.put(&data[done..done + n]);
@@ -287,22 +281,27 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
         Ok(done)
     }
 
+    /// How many bytes the peer's queue has room for; `None` if it is full.
+    ///
+    /// # Errors
+    /// The port's own error; `EPIPE` if nothing can be sent any more.
+    fn room(&self, queue: &Stream) -> Option<Result<usize>> {
+        if let Some(error) = self.own.take_error() {
+            return Some(Err(error));
+        }
+        if self.own.is_shut(SENDING) || queue.closed {
+            return Some(Err(Errno::EPIPE));
+        }
+        let room = self.limit.saturating_sub(queue.charge);
+        (room > 0).then_some(Ok(room))
+    }
+
     /// Waits until there is room for anything.
     ///
     /// # Errors
-    /// As [`Wait::at`]; the port's own error; `EPIPE` if nothing can be sent any more.
+    /// As [`Wait::at`] and [`Self::room`].
     pub(crate) fn wait_for_room(&self, wait: Wait) -> Result<()> {
-        wait.at(&self.own.writable, || {
-            if let Some(error) = self.own.take_error() {
-                return Some(Err(error));
-            }
-            let mut queue = self.peer.queue.lock();
-            let queue = queue.as_mut();
-            if self.own.is_shut(SENDING) || queue.closed {
-                return Some(Err(Errno::EPIPE));
-            }
-            (queue.charge < self.limit).then_some(Ok(()))
-        })
+        wait.at(&self.own.writable, || Some(self.room(self.peer.queue.lock().as_mut())?.map(drop)))
     }
 
     /// Sends bytes with nothing else, if that takes no more than putting them into a queue. `None`: it takes more.
