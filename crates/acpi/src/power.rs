@@ -125,7 +125,7 @@ mod tests {
             self.set(at + 4, &address.to_le_bytes());
         }
 
-        /// What is said of a machine that has this table, as far as `length`, and this DSDT.
+        /// The power-off registers found in a machine whose FADT is the first `length` bytes of this one, and whose DSDT has this content.
         fn power(&self, length: usize, dsdt: &[u8]) -> PowerOff {
             let mut memory = machine(&[(b"FACP", &self.0[36..length])]);
             place(&mut memory, 0x8000, b"DSDT", 1, dsdt);

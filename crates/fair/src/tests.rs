@@ -499,7 +499,7 @@ fn handing_over_is_wake_block_and_pick() {
     assert!(ran[0].abs_diff(ran[1]) <= 2 * SLICE_NS, "{ran:?}");
 }
 
-/// What is remembered of a thread is the same through words.
+/// [`History::to_words`] and [`History::from_words`] are inverses, for negative lags too.
 #[test]
 fn a_history_survives_as_words() {
     let words = [1, u64::MAX - 1, 3u64.wrapping_neg(), 5, 7 << 32 | 9];
@@ -669,7 +669,7 @@ fn sleep_forgives_as_much_as_waiting_would_have() {
     assert!(queue.remove(1, SLICE_NS).unwrap().lag_ns().abs() < 1000);
 }
 
-/// Who has a claim gets the CPU when the hysteresis is over, and not a nanosecond before.
+/// A waiting thread that deserves the CPU more pre-empts the running one when the hysteresis is over, and not a nanosecond before.
 #[test]
 fn the_hysteresis_is_kept_to_the_end() {
     let mut elsewhere = RunQueue::new(1);

@@ -228,7 +228,7 @@ impl FileOps for MemoryDriver {
         true
     }
 
-    /// As on Linux 6.1.
+    /// Only `/dev/random` and `/dev/urandom` are sources of `splice(2)`, as on Linux 6.1.
     fn can_be_spliced(&self) -> bool {
         self.kind == MemoryDevice::Random
     }

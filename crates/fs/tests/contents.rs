@@ -205,7 +205,7 @@ fn the_largest_size_is_that_of_offsets() {
     assert_eq!(file.put_page(LARGEST + 1 - 4096, page()), Err(Errno::EFBIG));
 }
 
-/// What each seal forbids, and what it leaves.
+/// Each seal of `memfd_create(2)` forbids its own operations (writing, growing, shrinking, further seals) and no others.
 #[test]
 fn seals_forbid_what_they_say() {
     #[derive(Debug, PartialEq)]

@@ -223,7 +223,7 @@ fn a_full_line_takes_more_when_the_master_has_read() {
     assert_eq!(writer.join().unwrap(), Ok(4));
 }
 
-/// Who reads the master hears of what the slave writes, and of its end.
+/// A thread that waits in a read of the master wakes up when the slave writes, and when the slave is closed.
 #[test]
 fn a_master_that_waits_is_told() {
     let context = tree();

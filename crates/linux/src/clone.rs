@@ -23,7 +23,7 @@ use crate::{SysResult, Task, itimer, limits, namespaces, pidfd, run};
 #[derive(Clone, Copy, Default)]
 struct Request {
     flags: u32,
-    /// As `Process::exit_signal`.
+    /// The signal that the parent gets when the child ends; 0 for none.
     exit_signal: i32,
     /// The child's stack pointer; 0 for the parent's.
     stack: u64,

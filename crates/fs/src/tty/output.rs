@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(expanded(b"a\rb", &termios), b"A\nB");
     }
 
-    /// Where the cursor is shows in how far a tab goes.
+    /// Output with each `oflag` moves the column as a terminal would: the length of a tab that follows shows it.
     #[test]
     fn the_column_is_that_of_what_is_seen() {
         let with = |oflag: u32| Termios { oflag: sys::OPOST | sys::XTABS | oflag, ..Termios::default() };
