@@ -38,7 +38,7 @@ pub fn everything() -> Result<()> {
 /// The environment variable that names the Cargo profile of the kernel; `release` where it is not set. `quick` builds in seconds.
 const PROFILE_VARIABLE: &str = "SKERRY_PROFILE";
 /// The profile of programs that test.
-const TESTS_PROFILE: &str = "tests";
+pub const TESTS_PROFILE: &str = "tests";
 /// The profile of a kernel that checks itself; a feature of the kernel goes with it.
 const CHECKED_PROFILE: &str = "checked";
 

@@ -40,7 +40,7 @@ fn loom(_: &Setting) -> Result<Vec<Check>> {
     let mut checks = Vec::new();
     for package in check::LOOM_TESTED {
         let mut cargo = build::cargo();
-        cargo.args(["test", "--release", "--no-fail-fast", "-p", package, "--lib", "--tests"]);
+        cargo.args(["test", "--profile", build::TESTS_PROFILE, "--no-fail-fast", "-p", package, "--lib", "--tests"]);
         cargo.arg("--target-dir").arg(crate::paths::target().join("loom"));
         cargo.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3");
         checks.extend(cargo_tests(&mut cargo)?);

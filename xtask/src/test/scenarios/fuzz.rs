@@ -7,7 +7,7 @@ use crate::fuzz::{self, Syscalls, manage};
 use crate::test::{Check, Setting};
 
 /// Seconds of each run.
-const SECONDS: u64 = 60;
+const SECONDS: u64 = 30;
 /// Of the long one.
 const LONG_SECONDS: u64 = 1800;
 
