@@ -1,4 +1,4 @@
-//! Mutants of what is tested on the host: the programs of tests are built once, and run with each mutant that they come by.
+//! Tests on the host against mutants: the programs of tests are built once, and run with each mutant that they come by.
 
 use std::collections::BTreeSet;
 use std::fs;

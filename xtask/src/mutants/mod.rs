@@ -41,13 +41,17 @@ const HOST: &[&str] = &[
     "abi", "acpi", "bpf", "fair", "frames", "fs", "futex", "lfmutex", "net", "parallel", "psi", "rcu", "ring", "shrink", "slab",
     "task", "topology", "trace", "vm",
 ];
+/// Those in which kernel mutants are made and that have tests on the host.
+const BOTH: &[&str] = &["futex", "fs", "net", "vm", "task", "node", "guard"];
+/// The test that runs those, as `cargo xtask test --list` has it.
+const HOST_TEST: &str = "host/unit";
 /// For each mutant that is wanted, so many are built in: some turn out to be no Rust.
 const SPARE: f64 = 1.25;
 
 /// Change the source and see what the tests notice
 #[derive(Args)]
 pub struct Arguments {
-    /// Mutants of what is tested on the host, by the tests there; without it, of the kernel, by tests in machines
+    /// Mutants of what is tested on the host, by the tests there; without it, of the kernel, by tests in machines, too
     #[arg(long)]
     host: bool,
     /// Only in these crates, or in files whose path contains this
@@ -65,7 +69,7 @@ pub struct Arguments {
     /// Steps of tests that are tried against a kernel mutant, at most
     #[arg(long, default_value_t = 60, value_name = "N")]
     steps: usize,
-    /// Only these of the tests in machines that are near to a mutant
+    /// Only these of the tests that are near to a mutant of the kernel
     #[arg(long = "test", value_name = "TEST")]
     tests: Vec<String>,
     /// List the sample
@@ -119,8 +123,17 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn in_machines(arguments: &Arguments, mutants: Vec<Mutant>) -> Result<Vec<Verdict>> {
     let (image, mutants) = Image::build(&Tree::new("kernel"), mutants)?;
     let mutants = arguments.tried(mutants);
+    let host = arguments.host_bench(&mutants)?;
     let bench = kernel::Bench::new(image, &mutants, arguments.steps, &arguments.tests)?;
-    judge_all(arguments, &mutants, |mutant| bench.judge(mutant))
+    judge_all(arguments, &mutants, |mutant| {
+        // First those of the host, which take seconds.
+        let on_host = host.as_ref().map_or(Ok(Fate::NotReached), |host| host.judge(mutant))?;
+        if matches!(on_host, Fate::Killed(_)) {
+            return Ok(on_host);
+        }
+        let in_machines = bench.judge(mutant)?;
+        Ok(if matches!(in_machines, Fate::NotReached) { on_host } else { in_machines })
+    })
 }
 
 fn on_host(arguments: &Arguments, mutants: Vec<Mutant>) -> Result<Vec<Verdict>> {
@@ -134,6 +147,16 @@ impl Arguments {
         mutants.truncate(self.sample);
         mutants.retain(|mutant| self.number.is_empty() || self.number.contains(&mutant.number));
         mutants
+    }
+
+    /// The tests of the host for those of the kernel's mutants that they are near to, if they are asked for.
+    fn host_bench(&self, mutants: &[Mutant]) -> Result<Option<host::Bench>> {
+        let near: Vec<Mutant> = mutants.iter().filter(|mutant| BOTH.contains(&mutant.place.package.as_str())).cloned().collect();
+        let wanted = self.tests.is_empty() || self.tests.iter().any(|test| test == HOST_TEST);
+        if near.is_empty() || !wanted {
+            return Ok(None);
+        }
+        Ok(Some(host::Bench::build(Tree::new("host"), near)?.0))
     }
 }
 
