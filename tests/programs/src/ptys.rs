@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Result, ensure};
 
+use crate::credentials::in_child;
+use crate::sockets::errno;
 use crate::wakes::Number;
 use crate::{Check, checked};
 
@@ -25,6 +27,8 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("ptys-locked-settings", locked_settings),
     ("ptys-that-are-full", that_are_full),
     ("ptys-are-given-up", are_given_up),
+    ("ptys-tell-nobody-who-has-no-room", tell_nobody),
+    ("ptys-stop-who-is-in-the-background", stop_who_is_in_the_background),
 ];
 
 /// A master and its slave.
@@ -228,6 +232,33 @@ fn old_settings() -> Result<()> {
     Ok(())
 }
 
+fn tell_nobody() -> Result<()> {
+    let (master, slave) = pair()?;
+    let asked = [
+        ("TCGETS", libc::TCGETS),
+        ("TCGETS2", 0x802c_542a),
+        ("TCGETA", TCGETA),
+        ("TCSETS", libc::TCSETS),
+        ("TIOCGWINSZ", libc::TIOCGWINSZ),
+        ("TIOCSWINSZ", libc::TIOCSWINSZ),
+        ("TIOCGETD", libc::TIOCGETD),
+        ("TIOCGEXCL", libc::TIOCGEXCL),
+        ("TIOCOUTQ", libc::TIOCOUTQ),
+        ("FIONREAD", libc::FIONREAD),
+    ];
+    for (name, command) in asked {
+        // SAFETY: there is no memory where the answer should go, or the value come from.
+        let result = checked(unsafe { libc::ioctl(slave.as_raw_fd(), command, 8) });
+        ensure!(errno(result) == libc::EFAULT, "{name} at 8");
+    }
+    for (name, command) in [("TIOCGPTN", libc::TIOCGPTN), ("TIOCGPTLCK", libc::TIOCGPTLCK), ("TIOCGPKT", libc::TIOCGPKT)] {
+        // SAFETY: the same.
+        let result = checked(unsafe { libc::ioctl(master.as_raw_fd(), command, 8) });
+        ensure!(errno(result) == libc::EFAULT, "{name} at 8");
+    }
+    Ok(())
+}
+
 fn locked_settings() -> Result<()> {
     const TIOCGLCKTRMIOS: libc::c_ulong = 0x5456;
     const TIOCSLCKTRMIOS: libc::c_ulong = 0x5457;
@@ -349,4 +380,69 @@ fn are_given_up() -> Result<()> {
     ensure!(status == 0, "step {}", status >> 8);
     drop(master);
     Ok(())
+}
+
+fn stop_who_is_in_the_background() -> Result<()> {
+    let (_master, slave) = pair()?;
+    let tty = slave.as_raw_fd();
+    let deeds: [(&str, fn(RawFd) -> i32); 5] = [
+        // SAFETY: numbers, and memory of this process.
+        ("TCSETS", |tty| unsafe {
+            let mut settings = zeroed();
+            libc::tcgetattr(tty, &mut settings) + libc::tcsetattr(tty, libc::TCSANOW, &settings)
+        }),
+        // SAFETY: numbers.
+        ("TIOCSPGRP", |tty| unsafe { libc::tcsetpgrp(tty, libc::getpgrp()) }),
+        // SAFETY: numbers.
+        ("TCFLSH", |tty| unsafe { libc::tcflush(tty, libc::TCIOFLUSH) }),
+        // SAFETY: numbers.
+        ("TCXONC", |tty| unsafe { libc::tcflow(tty, libc::TCOON) }),
+        // SAFETY: numbers.
+        ("TCSBRK", |tty| unsafe { libc::tcdrain(tty) }),
+    ];
+    in_child(|| {
+        // SAFETY: numbers only.
+        unsafe {
+            checked(libc::setsid())?;
+            checked(libc::ioctl(tty, libc::TIOCSCTTY, 0))?;
+        }
+        for (name, deed) in deeds {
+            // SAFETY: the children make system calls only, and end.
+            let child = checked(unsafe { libc::fork() })?;
+            if child == 0 {
+                // SAFETY: numbers only.
+                unsafe {
+                    libc::setpgid(0, 0);
+                    libc::_exit(i32::from(deed(tty) != 0));
+                }
+            }
+            let mut status = 0;
+            // SAFETY: the status is alive during the calls.
+            unsafe {
+                checked(libc::waitpid(child, &mut status, libc::WUNTRACED))?;
+                let stopped = libc::WIFSTOPPED(status) && libc::WSTOPSIG(status) == libc::SIGTTOU;
+                ensure!(stopped, "{name} in the background: {status:#x}");
+                // Who ignores the signal may do it.
+                checked(libc::kill(child, libc::SIGKILL))?;
+                checked(libc::waitpid(child, &mut status, 0))?;
+            }
+            // SAFETY: as before.
+            let child = checked(unsafe { libc::fork() })?;
+            if child == 0 {
+                // SAFETY: numbers only.
+                unsafe {
+                    libc::signal(libc::SIGTTOU, libc::SIG_IGN);
+                    libc::setpgid(0, 0);
+                    let result = deed(tty);
+                    // What was in the foreground is so again.
+                    libc::tcsetpgrp(tty, libc::getppid());
+                    libc::_exit(i32::from(result != 0));
+                }
+            }
+            // SAFETY: the status is alive during the call.
+            checked(unsafe { libc::waitpid(child, &mut status, libc::WUNTRACED) })?;
+            ensure!(status == 0, "{name} in the background by who ignores SIGTTOU: {status:#x}");
+        }
+        Ok(())
+    })
 }

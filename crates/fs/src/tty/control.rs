@@ -72,8 +72,14 @@ impl Tty {
                 _ => return Err(Errno::EINVAL),
             },
             // Argument 0 asks for a break, which no line here can send; any other, for what is written to have left.
-            ioctl::TCSBRK | ioctl::TCSBRKP => self.drain()?,
-            ioctl::TCXONC => self.flow(request.arg)?,
+            ioctl::TCSBRK | ioctl::TCSBRKP => {
+                self.check_foreground(sys::SIGTTOU)?;
+                self.drain()?;
+            }
+            ioctl::TCXONC => {
+                self.check_foreground(sys::SIGTTOU)?;
+                self.flow(request.arg)?;
+            }
             ioctl::TIOCEXCL => self.state.lock().exclusive = true,
             ioctl::TIOCNXCL => self.state.lock().exclusive = false,
             ioctl::TIOCGEXCL => request.write(&i32::from(self.state.lock().exclusive))?,
