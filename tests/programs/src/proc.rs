@@ -15,6 +15,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("proc-pagemap", pagemap),
     ("proc-files-that-are-mapped", mapped_files),
     ("proc-names-of-threads", names_of_threads),
+    ("proc-threads-that-have-ended", threads_that_have_ended),
     ("proc-threads-have-their-own", threads_have_their_own),
     ("proc-transfers", transfers),
     ("proc-children", children),
@@ -144,6 +145,26 @@ fn with_thread(check: impl FnOnce(i32) -> Result<()>) -> Result<()> {
         drop(end);
         result
     })
+}
+
+fn threads_that_have_ended() -> Result<()> {
+    let mut kept = None;
+    with_thread(|tid| {
+        for name in ["stat", "status", "comm", "io"] {
+            fs::read_to_string(format!("/proc/self/task/{tid}/{name}")).with_context(|| format!("{name} of a thread"))?;
+        }
+        let status = fs::File::open(format!("/proc/self/task/{tid}/status"))?;
+        kept = Some((tid, status));
+        Ok(())
+    })?;
+    let (tid, status) = kept.context("no thread")?;
+    // It is heard of before the kernel is quite done with it.
+    while fs::exists(format!("/proc/self/task/{tid}"))? {
+        thread::yield_now();
+    }
+    let error = status.read_at(&mut [0; 64], 0).err().and_then(|error| error.raw_os_error());
+    ensure!(error == Some(libc::ESRCH), "the state of a thread that has ended: {error:?}");
+    Ok(())
 }
 
 fn names_of_threads() -> Result<()> {

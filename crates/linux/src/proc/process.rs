@@ -261,6 +261,10 @@ impl DynamicDir for TaskDir {
 /// The contents of one file of a process, or of its thread `tid`.
 fn text(name: &str, pid: i32, tid: Option<i32>) -> Result<Vec<u8>> {
     let process = find(pid)?;
+    // A process's first thread counts as there until somebody has waited for the process.
+    if tid.is_some_and(|tid| tid != pid && process.find_task(|task| task.tid() == tid).is_none()) {
+        return Err(Errno::ESRCH);
+    }
     if SECRET.contains(&name) {
         may_look(pid)?;
     }
