@@ -210,6 +210,16 @@ mod tests {
     use shrink::{Round, Shrinkers};
 
     #[test]
+    fn who_has_moved_is_not_told_by_the_old_name() {
+        let root = Dentry::root(RamFs::new("tmpfs", None, 0o755).root());
+        let origin = Origin::new(Some(&root), b"name");
+        let key = |name| Origin::new(Some(&root), name).key;
+        assert_eq!((origin.matches(&key(b"name")), origin.matches(&key(b"other"))), (Some(true), Some(false)));
+        origin.leave();
+        assert_eq!(origin.matches(&key(b"name")), None);
+    }
+
+    #[test]
     fn names_that_nobody_uses_are_given_back() {
         let root = Dentry::root(RamFs::new("tmpfs", None, 0o755).root());
         let file = NewInode { kind: NewKind::Regular, mode: 0o644, uid: 0, gid: 0 };

@@ -287,4 +287,16 @@ mod tests {
         assert_eq!((peek(&space, AT + PAGE_SIZE), peek(&space, AT + PAGE_SIZE + 1), peek(&child, AT + PAGE_SIZE + 1)), (5, 6, 0));
         assert_eq!(space.collapse(AT, 3 * LARGE), Err(Errno::ENOMEM));
     }
+
+    #[test]
+    fn each_large_part_of_a_range_is_copied_together() {
+        let (space, _) = space(3);
+        space.madvise(AT, 2 * LARGE, Advice::Flags(AreaFlags::empty(), AreaFlags::LARGE)).unwrap();
+        space.write(AT, &[1]).unwrap();
+        space.write(AT + 2 * LARGE - 1, &[2]).unwrap();
+        assert_eq!(sizes(&space), (2 * PAGE_SIZE, 0));
+        assert_eq!(space.collapse(AT, 2 * LARGE), Ok(()));
+        assert_eq!(sizes(&space), (2 * LARGE, 2 * LARGE));
+        assert_eq!([AT, AT + LARGE, AT + 2 * LARGE - 1].map(|addr| peek(&space, addr)), [1, 0, 2]);
+    }
 }
