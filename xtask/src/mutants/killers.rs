@@ -42,7 +42,7 @@ pub const KILLERS: &[Killer] = &[
     },
     Killer { test: "machine/churn", near: &["crates/node", "crates/link", "crates/guard/src/partition"] },
     Killer { test: "machine/observe", near: &["crates/node", "crates/link", "kernel/"] },
-    Killer { test: "machine/terminal", near: &["crates/drivers", "crates/fs/src/tty"] },
+    Killer { test: "machine/terminal", near: &["crates/drivers", "crates/link", "crates/fs/src/tty"] },
     Killer { test: "machine/memory", near: &["crates/vm", "crates/guard/src/mem", "crates/fs/src/ramfs"] },
     Killer { test: "machine/scheduler", near: &["crates/task"] },
 ];

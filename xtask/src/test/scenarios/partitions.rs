@@ -40,6 +40,7 @@ pub fn life(setting: &Setting) -> Result<Vec<Check>> {
         ("logs -f follows until the end", "skerry run -d --name f -- sh -c 'for i in 1 2 3; do echo $i; sleep 1; done' >/dev/null; skerry logs -f f; skerry rm f >/dev/null", "1\n2\n3"),
         ("attach connects to a running one", "skerry run -d --name a -- sh -c 'read line; echo got $line' >/dev/null; echo word | skerry attach a; skerry rm --force a >/dev/null 2>&1 || :", "got word"),
         ("stop asks, and the program may answer", "skerry run -d --name s -- sh -c 'trap \"echo asked; exit 9\" TERM; echo ready; while :; do sleep 1; done' >/dev/null; until skerry logs s | grep -q ready; do sleep 0.1; done; skerry stop s >/dev/null; skerry logs s; skerry rm s >/dev/null", "ready\nasked"),
+        ("stop ends a program that does not answer", "skerry run -d --name deaf -- sh -c 'trap \"\" TERM; echo ready; while :; do sleep 1; done' >/dev/null; until skerry logs deaf | grep -q ready; do sleep 0.1; done; skerry stop --time 1 deaf >/dev/null; skerry wait deaf; skerry rm deaf >/dev/null", "137"),
         ("Ctrl-C reaches the program", "skerry run --name c -- sh -c 'trap \"exit 7\" INT; echo ready; while :; do sleep 1; done' >out & until grep -qs ready out; do sleep 0.1; done; kill -INT $!; wait $!; echo $?", "7"),
         ("--rm leaves nothing behind", "skerry run --rm --name gone -- true; skerry ls | grep -c gone || :", "0"),
     ]
