@@ -134,6 +134,21 @@ fn user_ids() -> Result<()> {
             refused(checked(libc::setuid(0)), libc::EPERM, "becoming the superuser again")?;
             refused(checked(libc::setgroups(1, &0)), libc::EPERM, "setgroups")
         }
+    })?;
+    // Who has no rights may act as who he is, and as who he was.
+    in_child(|| {
+        // SAFETY: the calls take numbers only.
+        unsafe {
+            checked(libc::setresgid(USER, OTHER, 77))?;
+            checked(libc::setresuid(USER, OTHER, 77))?;
+            for id in [77, USER] {
+                checked(libc::setuid(id))?;
+                checked(libc::setgid(id))?;
+                ensure!(ids() == [USER, id, 77] && libc::getegid() == id, "setuid({id}): {:?}, {}", ids(), libc::getegid());
+            }
+            refused(checked(libc::setuid(OTHER)), libc::EPERM, "setuid to who he acted as")?;
+            refused(checked(libc::setgid(OTHER)), libc::EPERM, "setgid to what he acted as")
+        }
     })
 }
 

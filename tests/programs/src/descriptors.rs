@@ -10,13 +10,14 @@ use std::ptr;
 use anyhow::{Context, Result, ensure};
 
 use crate::Check;
-use crate::calls::{Fd, call, is, pair, pipe};
+use crate::calls::{Fd, call, fails, is, pair, pipe};
 use crate::running::Place;
 
 pub const CHECKS: &[(&str, Check)] = &[
     ("descriptors-have-the-flags-of-their-call", have_flags_of_their_call),
     ("descriptors-are-closed-by-exec", are_closed_by_exec),
     ("descriptors-change-their-flags", change_their_flags),
+    ("descriptors-of-a-thread-of-its-own", of_a_thread_of_its_own),
     ("descriptors-tell-of-themselves", tell_of_themselves),
     ("descriptors-take-the-lowest-number", take_the_lowest_number),
     ("descriptors-copied-have-flags-of-their-own", copied_have_flags_of_their_own),
@@ -450,6 +451,25 @@ fn take_the_lowest_number() -> Result<()> {
         let free = expected.iter().find(|number| **number >= least).context("there is one")?;
         is(number, *free, "the lowest number from one on")?;
         drop(Fd::new(number, "F_DUPFD")?);
+    }
+    Ok(())
+}
+
+fn of_a_thread_of_its_own() -> Result<()> {
+    let [reader, writer] = pipe(0)?;
+    let (reader, writer) = (reader.0, writer.0);
+    let mine = std::thread::spawn(move || {
+        is(call!(SYS_unshare, libc::CLONE_FILES), 0, "unshare")?;
+        is(call!(SYS_close, writer), 0, "close of the thread's own")?;
+        fails(call!(SYS_write, writer, c"x".as_ptr(), 1), libc::EBADF, "write to what was closed")?;
+        let new = call!(SYS_dup, reader);
+        ensure!(new >= 0, "dup: {new}");
+        Ok(new)
+    });
+    let new = mine.join().expect("the thread ended well")?;
+    is(call!(SYS_write, writer, c"x".as_ptr(), 1), 1, "write to what another thread has closed for itself")?;
+    if new != i64::from(writer) {
+        fails(call!(SYS_fcntl, new, libc::F_GETFD), libc::EBADF, "a descriptor that another thread has made for itself")?;
     }
     Ok(())
 }

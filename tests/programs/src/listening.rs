@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 
@@ -149,9 +149,10 @@ fn connection() -> Result<()> {
     accepted.read_exact(&mut [0; 8])?;
     accepted.write_all(b"an answer")?;
     client.read_exact(&mut [0; 9])?;
-    drop(client);
+    // One ends by shutdown, the other by being closed.
+    client.shutdown(std::net::Shutdown::Write)?;
     ensure!(accepted.read(&mut [0])? == 0, "not the end");
-    drop((accepted, server));
+    drop((accepted, client, server));
     ensure!(TcpStream::connect(("127.0.0.1", port)).is_err(), "somebody listens");
     let (mut bytes, mut ends, mut opened, mut flags_seen) = ([0, 0], 0, Vec::new(), 0);
     while flags_seen & RST == 0 {
@@ -303,10 +304,13 @@ fn ring_of_frames() -> Result<()> {
     let (a, b) = udp_pair()?;
     only_udp(&ears, b.local_addr()?.port(), 0xffff)?;
     bind(&ears, ETH_P_IP)?;
+    let seconds = || SystemTime::now().duration_since(UNIX_EPOCH).map(|time| time.as_secs());
     for round in 0..2 {
+        let before = seconds()?;
         for i in 0..FRAMES + 2 {
             a.send(&[i as u8; 100])?;
         }
+        let during = before..=seconds()?;
         ensure!(wait_for(&ears, libc::POLLIN)? & libc::POLLIN != 0, "nothing to look at");
         for i in 0..FRAMES {
             let at = i * FRAME;
@@ -315,6 +319,8 @@ fn ring_of_frames() -> Result<()> {
             ensure!((full, kept) == (LINK + IP + UDP + 100, full), "{kept} of {full} bytes");
             ensure!(ring.half(at + 14) == mac + LINK, "what is behind the link's header is elsewhere");
             ensure!(ring.bytes(at + mac + LINK + IP + UDP, 100) == [i as u8; 100], "frame {i} holds something else");
+            let came = ring.get(at + 16) as u64;
+            ensure!(during.contains(&came), "frame {i} came at {came} s, not in {during:?}");
             ring.word(at).store(0, Ordering::Release);
         }
         ensure!(statistics(&ears)? == [FRAMES as u32 + 2, 2], "not counted");

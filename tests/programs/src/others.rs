@@ -352,6 +352,10 @@ fn negative_numbers() -> Result<()> {
     is(call!(SYS_getsid, -1i32), -i64::from(ESRCH), "getsid")?;
     is(call!(SYS_tkill, -1i32, 0), -i64::from(libc::EINVAL), "tkill")?;
     is(call!(SYS_tgkill, -1i32, 1, 0), -i64::from(libc::EINVAL), "tgkill")?;
+    is(call!(SYS_tkill, 0, 0), -i64::from(libc::EINVAL), "tkill of 0")?;
+    // The first process has a number like any other.
+    is(call!(SYS_tkill, 1, 0), 0, "tkill of 1")?;
+    is(call!(SYS_tgkill, 1, 1, 0), 0, "tgkill of 1")?;
     is(call!(SYS_pidfd_open, -1i32, 0), -i64::from(libc::EINVAL), "pidfd_open")?;
     is(call!(SYS_prlimit64, -1i32, 0, 0, 0), -i64::from(ESRCH), "prlimit64")?;
     is(call!(SYS_kill, i32::MIN, 0), -i64::from(ESRCH), "kill")

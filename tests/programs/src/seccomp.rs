@@ -13,6 +13,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("seccomp-arguments-and-order", arguments_and_order),
     ("seccomp-trap", trap),
     ("seccomp-kills", kills),
+    ("seccomp-kills-a-thread", kills_a_thread),
     ("seccomp-strict", strict),
     ("seccomp-threads-and-children", threads_and_children),
 ];
@@ -21,6 +22,7 @@ const ALLOW: u32 = 0x7fff_0000;
 const ERRNO: u32 = 0x0005_0000;
 const TRAP: u32 = 0x0003_0000;
 const KILL_PROCESS: u32 = 0x8000_0000;
+const KILL_THREAD: u32 = 0;
 
 const fn op(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
     libc::sock_filter { code, jt, jf, k }
@@ -154,6 +156,40 @@ fn kills() -> Result<()> {
         }
     })?;
     ensure!(status == libc::SIGSYS, "the process ended with {status:#x}");
+    Ok(())
+}
+
+/// How far the thread has come that is to be killed.
+static CAME_TO: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn call_what_kills(_: *mut libc::c_void) -> *mut libc::c_void {
+    if no_new_privileges().is_ok() && install(&for_call(libc::SYS_getppid, KILL_THREAD), 0).is_ok() {
+        CAME_TO.store(1, Ordering::SeqCst);
+        let _ = getppid();
+        CAME_TO.store(2, Ordering::SeqCst);
+    }
+    ptr::null_mut()
+}
+
+fn kills_a_thread() -> Result<()> {
+    in_child(|| {
+        // SAFETY: the function takes nothing; the number is written before it is read. (A thread of the library that ends in a
+        // call would leave without what it should have returned, which nobody reads here.)
+        unsafe {
+            let mut thread = std::mem::zeroed();
+            let made = libc::pthread_create(&mut thread, ptr::null(), call_what_kills, ptr::null_mut());
+            ensure!(made == 0, "no thread: {made}");
+            libc::pthread_join(thread, ptr::null_mut());
+        }
+        ensure!(CAME_TO.load(Ordering::SeqCst) == 1, "the thread came to {CAME_TO:?}");
+        ensure!(getppid().is_ok(), "the filter of one thread is another's");
+        Ok(())
+    })?;
+    // Of the only thread it ends the process.
+    let status = status_of(|| {
+        let _ = call_what_kills(ptr::null_mut());
+    })?;
+    ensure!(status & 0x7f == libc::SIGSYS, "a process of one thread ended with {status:#x}");
     Ok(())
 }
 

@@ -9,9 +9,14 @@ use anyhow::{Result, ensure};
 use libc::{c_int, c_long};
 
 use crate::Check;
+use crate::credentials::in_child;
 
-pub const CHECKS: &[(&str, Check)] =
-    &[("sequences-registration", registration), ("sequences-restart", restart), ("sequences-barrier", barrier)];
+pub const CHECKS: &[(&str, Check)] = &[
+    ("sequences-registration", registration),
+    ("sequences-of-children", of_children),
+    ("sequences-restart", restart),
+    ("sequences-barrier", barrier),
+];
 
 const SYS_RSEQ: c_long = 334;
 const SIGNATURE: u32 = 0x5305_3053;
@@ -84,21 +89,51 @@ fn registration() -> Result<()> {
         ensure!(error(rseq(at, LEN, 0, SIGNATURE)) == Some(libc::EBUSY), "it is registered twice");
         ensure!(error(rseq(at, LEN, 0, 1)) == Some(libc::EPERM), "another signature is not refused");
         ensure!(error(rseq(at, LEN, UNREGISTER, 1)) == Some(libc::EPERM), "anybody takes it back");
-        // SAFETY: sets are plain bits.
-        let (mut all, mut one): (libc::cpu_set_t, libc::cpu_set_t) = unsafe { (mem::zeroed(), mem::zeroed()) };
-        // SAFETY: the sets are this thread's.
-        unsafe {
-            crate::checked(libc::sched_getaffinity(0, size_of_val(&all), &raw mut all))?;
-            for number in (0..1024).filter(|&number| libc::CPU_ISSET(number, &all)) {
-                libc::CPU_ZERO(&mut one);
-                libc::CPU_SET(number, &mut one);
-                crate::checked(libc::sched_setaffinity(0, size_of_val(&one), &raw const one))?;
-                ensure!(cpu().0 as usize == number, "on processor {number} it is said to be {:?}", cpu());
-            }
-        }
+        on_each_processor(|number| {
+            ensure!(cpu().0 as usize == number, "on processor {number} it is said to be {:?}", cpu());
+            Ok(())
+        })?;
         rseq(at, LEN, UNREGISTER, SIGNATURE)?;
         ensure!(cpu() == (u32::MAX, 0), "what was taken back shows {:?}", cpu());
         Ok(())
+    })
+}
+
+/// Calls `look` on each processor that the thread may run on, with its number; the thread stays on the last one.
+fn on_each_processor(look: impl Fn(usize) -> Result<()>) -> Result<()> {
+    // SAFETY: sets are plain bits.
+    let (mut all, mut one): (libc::cpu_set_t, libc::cpu_set_t) = unsafe { (mem::zeroed(), mem::zeroed()) };
+    // SAFETY: the set is this thread's.
+    crate::checked(unsafe { libc::sched_getaffinity(0, size_of_val(&all), &raw mut all) })?;
+    // SAFETY: the numbers fit into the set.
+    for number in (0..1024).filter(|&number| unsafe { libc::CPU_ISSET(number, &all) }) {
+        // SAFETY: the same.
+        unsafe {
+            libc::CPU_ZERO(&mut one);
+            libc::CPU_SET(number, &mut one);
+            crate::checked(libc::sched_setaffinity(0, size_of_val(&one), &raw const one))?;
+        }
+        look(number)?;
+    }
+    Ok(())
+}
+
+fn of_children() -> Result<()> {
+    alone(|| {
+        let mut area = Box::new(Area { cpu: u32::MAX, ..Area::default() });
+        let at = &raw mut *area;
+        rseq(at, mem::size_of::<Area>(), 0, SIGNATURE)?;
+        // A child's thread is registered where its parent's was, and is told where it is.
+        let told = in_child(|| {
+            on_each_processor(|number| {
+                // SAFETY: the kernel writes there; so does nobody else.
+                let cpu = unsafe { (&raw const (*at).cpu).read_volatile() };
+                ensure!(cpu as usize == number, "on processor {number} the child is said to be on {cpu}");
+                Ok(())
+            })
+        });
+        rseq(at, mem::size_of::<Area>(), UNREGISTER, SIGNATURE)?;
+        told
     })
 }
 

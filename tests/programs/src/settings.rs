@@ -259,7 +259,21 @@ fn dispatch_of_calls() -> Result<()> {
         SELECTOR.store(1, Ordering::SeqCst);
         ensure!(parent() == own, "it is not off");
         Ok(())
-    })
+    })?;
+    // Another program has none of it: there is nothing where the byte was.
+    let status = in_child(|| {
+        // SAFETY: new memory; the arguments end as they have to.
+        unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+            let place = libc::mmap(ptr::without_provenance_mut(0x1234_5678_0000), 4096, libc::PROT_READ, flags, -1, 0);
+            ensure!(place != libc::MAP_FAILED, "no memory for the byte");
+            prctl(PR_SET_SYSCALL_USER_DISPATCH, [1, 0, 0, place.addr()])?;
+            let arguments = [c"/proc/self/exe".as_ptr(), c"child".as_ptr(), c"exit".as_ptr(), c"0".as_ptr(), ptr::null()];
+            libc::execv(arguments[0], arguments.as_ptr());
+        }
+        Err(io::Error::last_os_error().into())
+    });
+    status.context("a program that was begun while calls were dispatched")
 }
 
 fn machine_checks() -> Result<()> {

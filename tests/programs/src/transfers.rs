@@ -22,6 +22,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("transfers-that-are-not-delivered", that_are_not_delivered),
     ("transfers-up-to-a-limit", up_to_a_limit),
     ("transfers-into-full-pipes", into_full_pipes),
+    ("transfers-beyond-the-most-of-one-call", beyond_the_most_of_one_call),
 ];
 
 const SIZES: [usize; 10] = [0, 1, 4095, 4096, 4097, 65_535, 65_536, 65_537, 300_000, 2 << 20];
@@ -373,6 +374,7 @@ fn of_recorded_events() -> Result<()> {
     }
     let trace = Fd::new(trace, "open")?;
     fails(call!(SYS_open, path.as_ptr(), libc::O_RDONLY), libc::EBUSY, "somebody else")?;
+    fails(call!(SYS_lseek, trace.0, 0, libc::SEEK_SET), libc::ESPIPE, "lseek")?;
     is(call!(SYS_write, trace.0, c"call".as_ptr(), 4), 4, "write")?;
     call!(SYS_getppid);
     is(call!(SYS_write, trace.0, c"off".as_ptr(), 3), 3, "write")?;
@@ -533,4 +535,33 @@ fn into_full_pipes() -> Result<()> {
     same(&read_all(reader.0, 65_536)?, &data[..65_536])?;
     is(call!(SYS_sendfile, writer.0, source.0, &raw mut offset, data.len()), 65_536, "sendfile into an empty pipe")?;
     same(&read_all(reader.0, 65_536)?, &data[65_536..131_072])
+}
+
+fn beyond_the_most_of_one_call() -> Result<()> {
+    /// Linux' `MAX_RW_COUNT`.
+    const MOST: i64 = 0x7fff_f000;
+    const ROOM: usize = 3 << 30;
+    // Nothing of it is touched: the device takes everything without a look.
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let room = call!(SYS_mmap, 0, ROOM, libc::PROT_READ, flags, -1i32, 0);
+    ensure!(room > 0, "mmap: {room}");
+    let null = Fd::new(call!(SYS_open, c"/dev/null".as_ptr(), libc::O_RDWR), "open of /dev/null")?;
+    is(call!(SYS_write, null.0, room, ROOM), MOST, "write")?;
+    is(call!(SYS_pwrite64, null.0, room, ROOM, 0), MOST, "pwrite64")?;
+    let vector = |parts: &[usize]| parts.iter().flat_map(|part| [room as usize, *part]).collect::<Vec<_>>();
+    for parts in [&[ROOM][..], &[16, ROOM], &[ROOM, 16], &[16, ROOM, 16], &[1 << 30, 1 << 30, 1 << 30]] {
+        is(call!(SYS_writev, null.0, vector(parts).as_ptr(), parts.len()), MOST, &format!("writev of {parts:?}"))?;
+    }
+    is(call!(SYS_munmap, room, ROOM), 0, "munmap")?;
+    // Where there is nothing to transfer, nobody looks at the flags.
+    let (bytes, empty) = ([0u8; 8], vector(&[0, 0]));
+    let some = [bytes.as_ptr().addr(), bytes.len()];
+    for (call, name) in [(libc::SYS_preadv2, "preadv2"), (libc::SYS_pwritev2, "pwritev2")] {
+        let call = |vector: &[usize]| {
+            crate::calls::make(call, &[null.0 as usize, vector.as_ptr().addr(), vector.len() / 2, 0, 0, 1 << 20])
+        };
+        is(call(&empty), 0, &format!("{name} of nothing with an unknown flag"))?;
+        fails(call(&some), libc::EOPNOTSUPP, &format!("{name} with an unknown flag"))?;
+    }
+    Ok(())
 }

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::{mem, ptr};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::sockets::{errno, recv, send};
 use crate::{Check, checked};
@@ -190,19 +190,34 @@ fn replaced() -> Result<()> {
 
 fn by_messages() -> Result<()> {
     let (from, to) = tcp()?;
-    let mut data = *b"xyz";
-    let mut piece = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: 3 };
-    // SAFETY: a structure of numbers and pointers may be zero; what it points to is alive during the calls.
-    unsafe {
-        let mut messages: [libc::mmsghdr; 1] = mem::zeroed();
-        messages[0].msg_hdr.msg_iov = &raw mut piece;
-        messages[0].msg_hdr.msg_iovlen = 1;
-        ensure!(checked(libc::sendmmsg(from.as_raw_fd(), messages.as_mut_ptr(), 1, libc::MSG_OOB as _))? == 1, "not sent");
-        ensure!(messages[0].msg_len == 3, "{} bytes sent", messages[0].msg_len);
-        let got = checked(libc::recvmsg(to.as_raw_fd(), &raw mut messages[0].msg_hdr, libc::MSG_OOB) as libc::c_int)?;
-        ensure!(got == 1 && data[0] == b'z' && messages[0].msg_hdr.msg_flags & libc::MSG_OOB != 0, "not received");
-        let got = checked(libc::recvmsg(to.as_raw_fd(), &raw mut messages[0].msg_hdr, 0) as libc::c_int)?;
-        ensure!(got == 2 && &data[..2] == b"xy" && messages[0].msg_hdr.msg_flags & libc::MSG_OOB == 0, "not the others");
+    by_messages_of(&from, &to).context("TCP")?;
+    let (from, to) = UnixStream::pair()?;
+    by_messages_of(&from, &to).context("AF_UNIX")
+}
+
+fn by_messages_of(from: &impl AsRawFd, to: &impl AsRawFd) -> Result<()> {
+    // In one piece and in two.
+    for lengths in [&[3][..], &[1, 2]] {
+        let mut data = *b"xyz";
+        let at = data.as_mut_ptr();
+        let mut pieces = Vec::new();
+        for &length in lengths {
+            let start = pieces.iter().map(|piece: &libc::iovec| piece.iov_len).sum();
+            pieces.push(libc::iovec { iov_base: at.wrapping_add(start).cast(), iov_len: length });
+        }
+        // SAFETY: a structure of numbers and pointers may be zero; what it points to is alive during the calls.
+        unsafe {
+            let mut messages: [libc::mmsghdr; 1] = mem::zeroed();
+            messages[0].msg_hdr.msg_iov = pieces.as_mut_ptr();
+            messages[0].msg_hdr.msg_iovlen = pieces.len();
+            ensure!(checked(libc::sendmmsg(from.as_raw_fd(), messages.as_mut_ptr(), 1, libc::MSG_OOB as _))? == 1, "not sent");
+            ensure!(messages[0].msg_len == 3, "{} bytes sent", messages[0].msg_len);
+            let got = checked(libc::recvmsg(to.as_raw_fd(), &raw mut messages[0].msg_hdr, libc::MSG_OOB) as libc::c_int)?;
+            ensure!(got == 1 && at.read() == b'z' && messages[0].msg_hdr.msg_flags & libc::MSG_OOB != 0, "not received");
+            let got = checked(libc::recvmsg(to.as_raw_fd(), &raw mut messages[0].msg_hdr, 0) as libc::c_int)?;
+            let others = [at.read(), at.add(1).read()];
+            ensure!(got == 2 && &others == b"xy" && messages[0].msg_hdr.msg_flags & libc::MSG_OOB == 0, "not the others");
+        }
     }
     Ok(())
 }
