@@ -233,20 +233,26 @@ fn calls_are_refused() -> Result<()> {
 }
 
 fn own_calls_are_allowed() -> Result<()> {
-    // One at a time, as a process that is traced is stopped.
-    for named in CALLS {
+    for (uid, madvise) in [(USER, EPERM), (0, 0)] {
+        let become_caller = || if uid == 0 { Ok(()) } else { become_user(uid) };
+        // One at a time, as a process that is traced is stopped.
+        for named in CALLS {
+            let victim = Victim::start(USER)?;
+            in_child(|| {
+                become_caller()?;
+                all([named], victim.pid, |_| 0)
+            })
+            .with_context(|| format!("by user {uid}"))?;
+        }
         let victim = Victim::start(USER)?;
         in_child(|| {
-            become_user(USER)?;
-            all([named], victim.pid, |_| 0)
-        })?;
+            become_caller()?;
+            all([&MADVISE], victim.pid, |_| madvise)?;
+            all(STRANGERS, victim.pid, |named| named.foreign)
+        })
+        .with_context(|| format!("by user {uid}"))?;
     }
-    let victim = Victim::start(USER)?;
-    in_child(|| {
-        become_user(USER)?;
-        all([&MADVISE], victim.pid, |_| EPERM)?;
-        all(STRANGERS, victim.pid, |named| named.foreign)
-    })
+    Ok(())
 }
 
 fn missing_are_not_found() -> Result<()> {
