@@ -150,6 +150,13 @@ fn who_listens_to_a_protocol_hears_it_with_headers() {
     let checksum = |file: &File, level: u32, at: i32| protocol(file).set_option(level, 7, &at.to_ne_bytes());
     assert_eq!((checksum(&other, SOL_RAW, 3), checksum(&other, SOL_RAW, 4)), (Err(Errno::EINVAL), Ok(())));
     assert_eq!(protocol(&other).option(SOL_RAW, 7), Ok(4i32.to_ne_bytes().to_vec()));
+    // The sum is over the message with nothing in its place, whatever the program has left there.
+    let sent = |place: [u8; 2]| {
+        send(&other, &[&[1, 2, 3, 4][..], &place, &[5, 6]].concat(), "[::1]:0").unwrap();
+        receive(&other).unwrap().0
+    };
+    let clean = sent([0, 0]);
+    assert!(clean[4..6] != [0, 0] && sent([0xff, 0]) == clean && sent([0, 0xff]) == clean, "{clean:?}");
     assert_eq!(
         (checksum(&other, SOL_RAW, -5), protocol(&other).option(SOL_RAW, 7)),
         (Ok(()), Ok((-1i32).to_ne_bytes().to_vec()))
