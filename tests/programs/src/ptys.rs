@@ -383,8 +383,16 @@ fn are_given_up() -> Result<()> {
 }
 
 fn stop_who_is_in_the_background() -> Result<()> {
-    let (_master, slave) = pair()?;
+    let (mut master, slave) = pair()?;
     let tty = slave.as_raw_fd();
+    let waiting = || {
+        let mut count = -1;
+        control(&slave, libc::FIONREAD, &mut count).map(|()| count)
+    };
+    master.write_all(b"line\n")?;
+    while waiting()? == 0 {
+        std::thread::yield_now();
+    }
     let deeds: [(&str, fn(RawFd) -> i32); 5] = [
         // SAFETY: numbers, and memory of this process.
         ("TCSETS", |tty| unsafe {
@@ -394,11 +402,11 @@ fn stop_who_is_in_the_background() -> Result<()> {
         // SAFETY: numbers.
         ("TIOCSPGRP", |tty| unsafe { libc::tcsetpgrp(tty, libc::getpgrp()) }),
         // SAFETY: numbers.
-        ("TCFLSH", |tty| unsafe { libc::tcflush(tty, libc::TCIOFLUSH) }),
-        // SAFETY: numbers.
         ("TCXONC", |tty| unsafe { libc::tcflow(tty, libc::TCOON) }),
         // SAFETY: numbers.
         ("TCSBRK", |tty| unsafe { libc::tcdrain(tty) }),
+        // SAFETY: numbers.
+        ("TCFLSH", |tty| unsafe { libc::tcflush(tty, libc::TCIOFLUSH) }),
     ];
     in_child(|| {
         // SAFETY: numbers only.
@@ -422,6 +430,7 @@ fn stop_who_is_in_the_background() -> Result<()> {
                 checked(libc::waitpid(child, &mut status, libc::WUNTRACED))?;
                 let stopped = libc::WIFSTOPPED(status) && libc::WSTOPSIG(status) == libc::SIGTTOU;
                 ensure!(stopped, "{name} in the background: {status:#x}");
+                ensure!(waiting()? == 5, "{name} was done by who was stopped for it");
                 // Who ignores the signal may do it.
                 checked(libc::kill(child, libc::SIGKILL))?;
                 checked(libc::waitpid(child, &mut status, 0))?;
@@ -442,6 +451,7 @@ fn stop_who_is_in_the_background() -> Result<()> {
             // SAFETY: the status is alive during the call.
             checked(unsafe { libc::waitpid(child, &mut status, libc::WUNTRACED) })?;
             ensure!(status == 0, "{name} in the background by who ignores SIGTTOU: {status:#x}");
+            ensure!((waiting()? == 0) == (name == "TCFLSH"), "{name} by who ignores SIGTTOU leaves {}", waiting()?);
         }
         Ok(())
     })

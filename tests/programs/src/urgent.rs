@@ -196,22 +196,25 @@ fn by_messages() -> Result<()> {
 }
 
 fn by_messages_of(from: &impl AsRawFd, to: &impl AsRawFd) -> Result<()> {
-    // In one piece and in two.
-    for lengths in [&[3][..], &[1, 2]] {
-        let mut data = *b"xyz";
-        let at = data.as_mut_ptr();
+    let mut data = vec![0; 1 << 16];
+    let at = data.as_mut_ptr();
+    // In one piece and in two, and with room for more than any kernel keeps on its stack.
+    for lengths in [&[3][..], &[1, 2], &[1, (1 << 16) - 1]] {
         let mut pieces = Vec::new();
         for &length in lengths {
             let start = pieces.iter().map(|piece: &libc::iovec| piece.iov_len).sum();
             pieces.push(libc::iovec { iov_base: at.wrapping_add(start).cast(), iov_len: length });
         }
+        let mut sent = libc::iovec { iov_base: c"xyz".as_ptr().cast_mut().cast(), iov_len: 3 };
         // SAFETY: a structure of numbers and pointers may be zero; what it points to is alive during the calls.
         unsafe {
             let mut messages: [libc::mmsghdr; 1] = mem::zeroed();
-            messages[0].msg_hdr.msg_iov = pieces.as_mut_ptr();
-            messages[0].msg_hdr.msg_iovlen = pieces.len();
+            messages[0].msg_hdr.msg_iov = &raw mut sent;
+            messages[0].msg_hdr.msg_iovlen = 1;
             ensure!(checked(libc::sendmmsg(from.as_raw_fd(), messages.as_mut_ptr(), 1, libc::MSG_OOB as _))? == 1, "not sent");
             ensure!(messages[0].msg_len == 3, "{} bytes sent", messages[0].msg_len);
+            messages[0].msg_hdr.msg_iov = pieces.as_mut_ptr();
+            messages[0].msg_hdr.msg_iovlen = pieces.len();
             let got = checked(libc::recvmsg(to.as_raw_fd(), &raw mut messages[0].msg_hdr, libc::MSG_OOB) as libc::c_int)?;
             ensure!(got == 1 && at.read() == b'z' && messages[0].msg_hdr.msg_flags & libc::MSG_OOB != 0, "not received");
             let got = checked(libc::recvmsg(to.as_raw_fd(), &raw mut messages[0].msg_hdr, 0) as libc::c_int)?;
