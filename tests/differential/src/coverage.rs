@@ -2,6 +2,7 @@
 
 use crate::program::{Memory, Place, Step, Value};
 use crate::spec::{Answer, Call, Pointer, Spec, Structure, Target, Type};
+use crate::ways::Way;
 
 /// Something of a call that should be seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub enum Subject {
     Boundary(usize, Edge),
     /// An ordinary user made it.
     Ordinary,
+    /// It waited, and a signal met it in this way.
+    Met(Way),
 }
 
 /// A member of a set, where the set is used.
@@ -103,6 +106,9 @@ pub fn items(spec: &Spec) -> Vec<Item> {
             items.extend(edges.map(|edge| Item { call: index, subject: Subject::Boundary(at, edge) }));
         }
         items.push(Item { call: index, subject: Subject::Ordinary });
+        if spec.waits(call) {
+            items.extend(Way::ALL.map(|way| Item { call: index, subject: Subject::Met(way) }));
+        }
     }
     items
 }
@@ -160,12 +166,14 @@ fn edges(call: &Call, at: usize) -> Vec<Edge> {
 
 /// Whether a step by an ordinary user or root, with this result, shows the item. A flag counts as seen when a call that has it succeeds; one
 /// that is there to be refused, and an edge, when the call was made. A call that was interrupted had found nothing to refuse.
-pub fn shows(spec: &Spec, item: &Item, step: &Step, ordinary: bool, result: i64) -> bool {
+/// The ways are those that the step met while it waited.
+pub fn shows(spec: &Spec, item: &Item, step: &Step, ordinary: bool, result: i64, ways: &[Way]) -> bool {
     let call = &spec.calls[item.call];
     let failed = (-4095..0).contains(&result) && result != INTERRUPTED;
     match &item.subject {
         Subject::Error(error) => result == -i64::from(*error),
         Subject::Ordinary => ordinary,
+        Subject::Met(way) => ways.contains(way),
         Subject::Boundary(at, edge) => is_at(*edge, step, *at, result),
         Subject::Value(member) if failed && !member.refused => false,
         Subject::Value(member) => {
@@ -226,12 +234,13 @@ mod tests {
     fn seen(spec: &Spec, step: &str, result: i64) -> Vec<String> {
         let step: Step = step.parse().expect("it is a step");
         let items = items(spec);
-        let shown = items.iter().filter(|item| shows(spec, item, &step, false, result));
+        let shown = items.iter().filter(|item| shows(spec, item, &step, false, result, &[]));
         let name = |item: &Item| match &item.subject {
             Subject::Error(error) => crate::errno::name(*error).to_owned(),
             Subject::Value(member) => format!("{}={}", member.path, member.label),
             Subject::Boundary(at, edge) => format!("{at} {}", edge.name()),
             Subject::Ordinary => "ordinary".into(),
+            Subject::Met(way) => way.name().into(),
         };
         shown.map(name).collect()
     }

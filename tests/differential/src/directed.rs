@@ -1,5 +1,5 @@
-//! Programs that are made to show what the specification lists, not drawn at random: those of its lines `good` and `case`, and of each call
-//! one for each member of its sets, each bad pointer, each name, each edge of a length, and each kind of caller.
+//! Programs that are made to show what the specification lists, not drawn at random: those of its lines `good`, `case` and `wait`, and of
+//! each call one for each member of its sets, each bad pointer, each name, each edge of a length, and each kind of caller.
 //!
 //! A program of these is a `good` one (of a call that has none, the first that its types allow) with one thing changed in its last step, so
 //! that a result says something of this one thing; changes that make the call fail share programs.
@@ -7,6 +7,7 @@
 use crate::layout::{LARGE, STEPS};
 use crate::program::{Actor, Bad, Fill, Memory, Place, Program, Step, Value};
 use crate::spec::{Answer, Area, Call, Pointer, Set, Spec, Target, Type};
+use crate::ways;
 
 /// Names that a path is replaced by for whom the name is the matter.
 const NAMES: [&str; 24] = [
@@ -53,6 +54,7 @@ const DEPTH: usize = 4;
 /// All directed programs of an area: the same ones each time.
 pub fn programs(spec: &Spec, area: &Area) -> Vec<Program> {
     let mut programs = area.cases.clone();
+    programs.extend(area.waits.iter().flat_map(ways::programs));
     for &call in &area.calls[..area.own] {
         let good = good(spec, area, &spec.calls[call], 0);
         programs.extend(callers(&good));
@@ -202,17 +204,9 @@ fn maker<'a>(spec: &'a Spec, area: &Area, sort: &str) -> Option<&'a Call> {
 fn append(program: &mut Program, other: &Program) {
     let before = program.steps.len();
     program.steps.extend(other.steps.iter().cloned().map(|mut step| {
-        step.arguments.iter_mut().for_each(|value| shift(value, before));
+        step.arguments.iter_mut().for_each(|value| value.shift(&|index| index + before));
         step
     }));
-}
-
-fn shift(value: &mut Value, by: usize) {
-    match value {
-        Value::Result(step, _) => *step += by,
-        Value::Memory(memory) => memory.fields.iter_mut().for_each(|(_, _, value)| shift(value, by)),
-        _ => {}
-    }
 }
 
 /// The same program by an ordinary user, and with its last step by another process or thread.

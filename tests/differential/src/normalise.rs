@@ -18,10 +18,26 @@ pub fn has_contents(result: i64) -> bool {
     result != -14
 }
 
-/// Whether what a call leaves in memory of this kind is compared. What is left of a time to wait is not: it depends on when the call was
-/// made and woken, and so does even whether any is left.
-pub fn is_steady(target: &Target) -> bool {
-    !matches!(target, Target::Wait | Target::WaitMicroseconds)
+/// Whether memory of this kind holds a time, of which is compared what [`time_left`] leaves of it.
+pub fn is_time(target: &Target) -> bool {
+    matches!(target, Target::Wait | Target::WaitMicroseconds)
+}
+
+/// Seconds of which is compared how many have begun, when a call tells what is left of a time to wait.
+const LONG: i64 = 10_000;
+
+/// Makes what a call has left of a time comparable, in place. What it is to the second depends on when the call was made and woken; of a short
+/// time even whether any is left. Returns whether it is a long one.
+pub fn time_left(bytes: &mut [u8]) -> bool {
+    let number = |part: &[u8]| part.iter().rev().fold(0, |number, &byte| number << 8 | i64::from(byte));
+    let (seconds, fraction) = (number(bytes.get(..8).unwrap_or(&[])), number(bytes.get(8..16).unwrap_or(&[])));
+    let begun = seconds.saturating_add(i64::from(fraction > 0)).saturating_add(LONG - 1) / LONG * LONG;
+    let long = seconds >= LONG;
+    bytes.fill(0);
+    for (byte, whole) in bytes.iter_mut().zip(begun.to_le_bytes()).filter(|_| long) {
+        *byte = whole;
+    }
+    long
 }
 
 /// Whether so many bytes taken in one call without a wait tell how large the kernel's buffers are: Linux counts its own memory against

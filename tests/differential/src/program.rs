@@ -72,6 +72,17 @@ pub enum Value {
     Memory(Memory),
 }
 
+impl Value {
+    /// Gives the steps whose results it is made of new numbers.
+    pub fn shift(&mut self, by: &dyn Fn(usize) -> usize) {
+        match self {
+            Self::Result(step, _) => *step = by(*step),
+            Self::Memory(memory) => memory.fields.iter_mut().for_each(|(_, _, value)| value.shift(by)),
+            _ => {}
+        }
+    }
+}
+
 /// Addresses that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bad {

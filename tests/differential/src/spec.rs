@@ -15,11 +15,13 @@
 //! NUMBER CALL(NAME: TYPE, …) [-> RESULT] [! ERROR …] [~ LABEL …]
 //! good [ACTOR, …:] STEP; …         a program whose last step succeeds, which directed programs vary
 //! case [ACTOR, …:] STEP; …         a program that shows something else of the calls in it
+//! wait [ACTOR, …:] STEP; … [=> STEP; …]  a program in which the last step before `=>` waits, and what comes behind it ends the wait
 //! ```
 //!
 //! Behind `!` are the errors of the manual, behind `~` members of sets with which this call never succeeds. A label in small letters is
 //! none of the manual's names, and may be refused, too. Steps are as in programs ([`crate::program`]); where there is one actor, they
-//! are without its number, and where none is named, it is root. What cannot be seen is in `spec/unseen.list`, with the reasons.
+//! are without its number, and where none is named, it is root. In a line `wait` that names no actors root waits, and a thread of its
+//! process takes the steps behind `=>`; signals are sent by one process more ([`crate::ways`]). What cannot be seen is in `spec/unseen.list`, with the reasons.
 //!
 //! `*N` behind a member makes it N times as frequent.
 //! A line that begins with white space goes on with the line before. A negative number is a step that the executor takes itself.
@@ -84,7 +86,7 @@ pub struct Unreachable {
 }
 
 /// Calls that are tried together.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Area {
     /// Its name.
     pub name: String,
@@ -96,7 +98,18 @@ pub struct Area {
     pub own: usize,
     /// Its lines `case`.
     pub cases: Vec<Program>,
+    /// Its lines `wait`.
+    pub waits: Vec<Wait>,
     used: Vec<String>,
+}
+
+/// A program with a step that waits for another actor.
+#[derive(Debug)]
+pub struct Wait {
+    /// The program; steps behind the one that waits end the wait.
+    pub program: Program,
+    /// Which step waits.
+    pub waits: usize,
 }
 
 /// A system call.
@@ -281,9 +294,7 @@ impl Spec {
     pub fn parse(files: &[(&str, &str)]) -> Result<Self, String> {
         let mut spec = Self::default();
         for (area, text) in files {
-            let calls = Vec::new();
-            let name = (*area).to_owned();
-            spec.areas.push(Area { name, calls, surroundings: Vec::new(), own: 0, cases: Vec::new(), used: Vec::new() });
+            spec.areas.push(Area { name: (*area).to_owned(), ..Area::default() });
             for line in joined(text) {
                 spec.line(&line).map_err(|why| format!("{area}: {why} in `{line}`"))?;
             }
@@ -340,6 +351,12 @@ impl Spec {
         self.calls.iter().position(|call| call.name == name)
     }
 
+    /// Whether a line `wait` has this call wait for others.
+    pub fn waits(&self, call: &Call) -> bool {
+        let waits = |wait: &Wait| wait.program.steps[wait.waits].call == call.name;
+        self.areas.iter().flat_map(|area| &area.waits).any(waits)
+    }
+
     /// A set that an argument names: there is one, [`Spec::parse`] has seen to that.
     pub fn set(&self, name: &str) -> &Set {
         &self.sets[name]
@@ -387,6 +404,10 @@ impl Spec {
                 let index = self.call_index(name).ok_or_else(|| format!("{name} is no call so far"))?;
                 self.calls[index].good = Some(program);
             }
+            "wait" => {
+                let area = self.last_area();
+                area.waits.push(wait(&area.name, rest)?);
+            }
             _ => {
                 let call = call(line)?;
                 if self.call(&call.name).is_some() {
@@ -406,8 +427,9 @@ impl Spec {
 
     /// Checks that every name that a type or a program mentions is there.
     fn resolve(&self) -> Result<(), String> {
-        let programs =
-            self.areas.iter().flat_map(|area| &area.cases).chain(self.calls.iter().filter_map(|call| call.good.as_ref()));
+        let cases = self.areas.iter().flat_map(|area| &area.cases);
+        let waits = self.areas.iter().flat_map(|area| &area.waits).map(|wait| &wait.program);
+        let programs = cases.chain(waits).chain(self.calls.iter().filter_map(|call| call.good.as_ref()));
         for step in programs.flat_map(|program| &program.steps) {
             if self.call(&step.call).is_none_or(|call| call.arguments.len() != step.arguments.len()) {
                 return Err(format!("no call has the arguments of the step `{step}`"));
@@ -520,6 +542,19 @@ fn example(area: &str, text: &str) -> Result<Program, String> {
     let number = if actors.len() == 1 { "0 " } else { "" };
     let steps = split(steps, ';').into_iter().map(|step| format!("{number}{step}").parse());
     Ok(Program { area: area.to_owned(), steps: steps.collect::<Result<_, _>>()?, actors })
+}
+
+/// A program of a line `wait`.
+fn wait(area: &str, text: &str) -> Result<Wait, String> {
+    let (before, after) = text.split_once("=>").unwrap_or((text, ""));
+    let numbered = |steps: &str, actor: usize| split(steps, ';').into_iter().map(|step| format!("{actor} {step}; ")).collect();
+    let text: String = match text.split_once(": ") {
+        Some((list, _)) if !list.contains('(') => format!("{before}; {after}"),
+        _ => ["root, root thread: ".to_owned(), numbered(before, 0), numbered(after, 1)].concat(),
+    };
+    let program = example(area, &text)?;
+    let waits = program.steps.len().checked_sub(split(after, ';').len() + 1).ok_or("no step waits")?;
+    Ok(Wait { program, waits })
 }
 
 fn call(line: &str) -> Result<Call, String> {

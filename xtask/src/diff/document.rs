@@ -46,6 +46,8 @@ struct Counts {
     errors: Count,
     flags: Count,
     edges: Count,
+    /// How signals met it while it waited.
+    signals: Count,
 }
 
 impl Counts {
@@ -53,6 +55,7 @@ impl Counts {
         self.errors.extend(other.errors);
         self.flags.extend(other.flags);
         self.edges.extend(other.edges);
+        self.signals.extend(other.signals);
     }
 }
 
@@ -78,9 +81,9 @@ impl Page<'_> {
             "# What differential execution has seen of each call\n\n\
              Made by `cargo xtask diff --document` from the specification in `tests/differential/spec` ([differential.md](differential.md)).\n\
              An error counts as seen when a call returned it on Linux 6.1 and on Skerry, not always in one program; a flag when a call that had it succeeded on both, or,\n\
-             where it is there to be refused, was made on both; an edge (of memory or a length, a value without a name, an ordinary user as\n\
-             the caller) when a call that had it was made on both. One system call may have several lines, for commands with arguments of their own.\n\n\
-             {}\n\n| area | calls | errors | flags | edges |\n|---|---:|---:|---:|---:|\n",
+             where it is there to be refused, was made on both; an edge (of memory or a length, a value without a name, an ordinary user an ordinary user as\n\
+             the caller) when a call that had it was made on both; a way in which a signal meets a call that waits when it was sent while the call waited, on both. One system call may have several lines, for commands with arguments of their own.\n\n\
+             {}\n\n| area | calls | errors | flags | edges | signals |\n|---|---:|---:|---:|---:|---:|\n",
             self.figures()
         );
         let mut details = String::new();
@@ -96,11 +99,12 @@ impl Page<'_> {
             let calls = self.own(area).count();
             let _ = writeln!(
                 text,
-                "| {} | {calls} | {} | {} | {} |",
+                "| {} | {calls} | {} | {} | {} | {} |",
                 area.name,
                 sum.errors.share(),
                 sum.flags.share(),
-                sum.edges.share()
+                sum.edges.share(),
+                sum.signals.share()
             );
         }
         text + &self.left_out() + &details
@@ -132,14 +136,15 @@ impl Page<'_> {
         format!(
             "Of the {} calls that [linux-abi.md](linux-abi.md) calls full, {} have a specification, {excluded} are left out, and {} have none{}.\n\
              Of what can be caused in a test machine, {share} of full calls were seen: **{:.1} %**. With the {unreachable} errors of the manual that\n\
-             cannot be caused there it is {strict:.1} %. Edges: {} ({:.1} %).",
+             cannot be caused there it is {strict:.1} %. Edges: {} ({:.1} %). Signals to who waits: {}.",
             self.full.len(),
             specified.len(),
             without.len(),
             if without.is_empty() { String::new() } else { format!(" ({})", without.join(", ")) },
             both.percentage(),
             sum.edges.share(),
-            sum.edges.percentage()
+            sum.edges.percentage(),
+            sum.signals.share()
         )
     }
 
@@ -165,6 +170,7 @@ impl Page<'_> {
                 Subject::Value(member) => counts.flags.add(was, format!("{}={}", member.path, member.label)),
                 Subject::Boundary(at, edge) => counts.edges.add(was, format!("{} {}", arguments[*at].0, edge.name())),
                 Subject::Ordinary => counts.edges.add(was, "ordinary user".to_owned()),
+                Subject::Met(way) => counts.signals.add(was, way.name().to_owned()),
             }
         }
         counts
@@ -174,7 +180,8 @@ impl Page<'_> {
         let call = &self.spec.calls[call];
         let full = u32::try_from(call.number).is_ok_and(|number| self.full.contains_key(&number));
         let _ = writeln!(text, "**`{}`** ({}{})", call.name, call.number, if full { "" } else { ", not full" });
-        for (what, count) in [("errors", &counts.errors), ("flags", &counts.flags), ("edges", &counts.edges)] {
+        let of_signals = ("signals while it waits", &counts.signals);
+        for (what, count) in [("errors", &counts.errors), ("flags", &counts.flags), ("edges", &counts.edges), of_signals] {
             if count.all() > 0 {
                 let seen = if what == "edges" { String::new() } else { format!(": {}", grouped(&count.seen)) };
                 let missing =

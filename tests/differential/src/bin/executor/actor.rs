@@ -178,8 +178,8 @@ struct Given {
     /// What it held.
     before: Vec<u8>,
     shape: Option<&'static Structure>,
-    /// Whether it holds two descriptors, which are told as results.
-    compared: bool,
+    /// Whether it holds a time, and the call is given it.
+    time: Option<bool>,
 }
 
 /// Where the memory of a step is made.
@@ -248,14 +248,14 @@ impl Desk {
             Place::At(offset) => (start + offset.min(8) as u64, size),
             Place::Cut(bytes) => (end - (size - bytes.min(size)) as u64, size - bytes.min(size)),
         };
-        let (shape, compared) = shape(self.stage.spec, kind);
+        let (shape, time) = shape(self.stage.spec, kind);
         let mut bytes: Vec<u8> = match memory.fill {
             Fill::Zero => vec![0; size],
             Fill::Pattern(seed) => (0..size).map(|at| pattern(seed, at)).collect(),
             Fill::Canary => vec![CANARY; size],
         };
         let place = self.memories.len();
-        self.memories.push(Given { name: name.to_owned(), address, before: Vec::new(), shape, compared });
+        self.memories.push(Given { name: name.to_owned(), address, before: Vec::new(), shape, time });
         for (offset, width, value) in &memory.fields {
             let kind = shape.and_then(|shape| field_kind(shape, *offset));
             let value = self.value(value, kind, &format!("{name}.{offset}")).to_le_bytes();
@@ -273,7 +273,7 @@ impl Desk {
     /// Lines on the memories that the call changed.
     fn tell_changes(&self, index: usize) {
         let people = Cast(self.stage);
-        for given in self.memories.iter().filter(|given| given.compared) {
+        for given in &self.memories {
             let mut now = sys::peek(given.address, given.before.len());
             if now == given.before {
                 continue;
@@ -281,17 +281,23 @@ impl Desk {
             if let Some(shape) = given.shape {
                 normalise::structure(&mut now, shape, &people);
             }
+            if let Some(given) = given.time
+                && !normalise::time_left(&mut now)
+                && given
+            {
+                continue;
+            }
             self.stage.shared.steps[index].text.push(&format!("{} {}\n", given.name, shown(&now)));
         }
     }
 }
 
-/// What the memory of an argument or field is made of, and whether its contents are compared.
-fn shape(spec: &'static Spec, kind: Option<&'static Type>) -> (Option<&'static Structure>, bool) {
+/// What the memory of an argument or field is made of; of a time, whether the call is given it.
+fn shape(spec: &'static Spec, kind: Option<&'static Type>) -> (Option<&'static Structure>, Option<bool>) {
     match kind {
-        Some(Type::Pointer(Pointer { target: Target::Structure(name), .. })) => (Some(spec.structure(name)), true),
-        Some(Type::Pointer(Pointer { target, .. })) => (None, normalise::is_steady(target)),
-        _ => (None, true),
+        Some(Type::Pointer(Pointer { target: Target::Structure(name), .. })) => (Some(spec.structure(name)), None),
+        Some(Type::Pointer(Pointer { target, input, .. })) => (None, normalise::is_time(target).then_some(*input)),
+        _ => (None, None),
     }
 }
 

@@ -157,11 +157,13 @@ impl Server {
     }
 
     fn run(&mut self, program: Program) -> String {
-        let (record, results) = self.watch.run(program.clone());
-        for (step, result) in program.steps.iter().zip(results).filter(|(_, result)| *result != i64::MIN) {
+        let (record, outcomes) = self.watch.run(program.clone());
+        for watch::Outcome { step, result, ways } in outcomes {
+            let step = &program.steps[step];
             let Some(call) = self.spec.call_index(&step.call) else { continue };
             let ordinary = program.actors.get(step.actor).is_some_and(|actor| actor.nobody);
-            let shown = self.items[call].iter().filter(|(_, item)| coverage::shows(self.spec, item, step, ordinary, result));
+            let shown =
+                self.items[call].iter().filter(|(_, item)| coverage::shows(self.spec, item, step, ordinary, result, &ways));
             self.seen.extend(shown.map(|(index, _)| *index));
         }
         record

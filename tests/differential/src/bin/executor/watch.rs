@@ -15,6 +15,7 @@ use differential::layout::PLAYGROUND;
 use differential::normalise;
 use differential::program::{Program, Value};
 use differential::spec::{Answer, Call, Spec};
+use differential::ways::{self, Way};
 
 use crate::actor::{self, Cast, Stage};
 use crate::shared::{self, Shared};
@@ -24,6 +25,16 @@ use crate::{left, sys};
 pub const ROOT: &str = "/tmp/differential";
 /// How long a program may take to come to rest before it is given up; what it did until then still counts.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What became of a step.
+pub struct Outcome {
+    /// Which step.
+    pub step: usize,
+    /// What its call returned.
+    pub result: i64,
+    /// How signals met it while it waited.
+    pub ways: Vec<Way>,
+}
 
 /// Runs programs one after the other.
 pub struct Watch {
@@ -37,8 +48,8 @@ impl Watch {
         Self { spec, shared: Shared::map() }
     }
 
-    /// Runs a program; returns its record, and of each step what its call returned.
-    pub fn run(&self, program: Program) -> (String, Vec<i64>) {
+    /// Runs a program; returns its record, and what became of each step that was made.
+    pub fn run(&self, program: Program) -> (String, Vec<Outcome>) {
         // A few hundred bytes that its processes keep; the process that runs thousands of programs is replaced now and then.
         let program: &'static Program = Box::leak(Box::new(program));
         let stage = Stage { spec: self.spec, program, shared: self.shared };
@@ -62,11 +73,9 @@ impl Watch {
         }
         record.push_str(&self.shared.left.read());
         record.push_str(&left::files(&directory.path));
-        let results = self.shared.steps[..program.steps.len()].iter().map(|step| match step.done.load(SeqCst) {
-            0 => i64::MIN,
-            _ => step.result.load(SeqCst),
-        });
-        (record, results.collect())
+        let made = (0..program.steps.len()).filter(|&step| self.shared.steps[step].done.load(SeqCst) == 1);
+        let outcome = |step| Outcome { step, result: self.shared.steps[step].result.load(SeqCst), ways: run.ways(step) };
+        (record, made.map(outcome).collect())
     }
 }
 
@@ -339,6 +348,13 @@ impl Run {
         let turn = shared.actors[actor].turn.load(SeqCst) as usize;
         let due = program.steps.iter().enumerate().take(turn).filter(|(_, step)| step.actor == actor);
         due.into_iter().any(|(index, _)| shared.steps[index].done.load(SeqCst) == 0)
+    }
+
+    /// How signals met a step while it waited.
+    fn ways(&self, step: usize) -> Vec<Way> {
+        let program = self.stage.program;
+        let end = self.late.iter().find(|(late, _)| *late == step).map_or(program.steps.len(), |&(_, during)| during);
+        if self.waited[step] { ways::met(program, step, end) } else { Vec::new() }
     }
 
     fn record(&self) -> String {
