@@ -116,6 +116,8 @@ impl Bits {
 #[derive(Clone, Default)]
 struct Numbers {
     taken: Bits,
+    /// Those of [`Reserved`], which are taken, but nobody's descriptors yet.
+    reserved: Bits,
     cloexec: Bits,
     /// Below this every number is taken.
     lowest_free: usize,
@@ -123,7 +125,16 @@ struct Numbers {
 
 impl Numbers {
     fn check(&self, fd: i32) -> Result<usize, Errno> {
-        usize::try_from(fd).ok().filter(|&fd| self.taken.has(fd)).ok_or(Errno::EBADF)
+        usize::try_from(fd).ok().filter(|&fd| self.is_open(fd)).ok_or(Errno::EBADF)
+    }
+
+    fn is_open(&self, fd: usize) -> bool {
+        self.taken.has(fd) && !self.reserved.has(fd)
+    }
+
+    /// The numbers of open files.
+    fn open(&self) -> impl Iterator<Item = usize> {
+        self.taken.iter().filter(|&fd| !self.reserved.has(fd))
     }
 
     #[inline]
@@ -197,6 +208,32 @@ impl Drop for Share {
     }
 }
 
+/// A number that is kept for a file, and free again if it never gets one.
+pub(crate) struct Reserved<'a> {
+    table: &'a FdTable,
+    fd: usize,
+}
+
+impl Reserved<'_> {
+    /// Gives the number to an open file.
+    pub(crate) fn fill(self, file: Arc<File>) -> usize {
+        let (table, fd) = (self.table, self.fd);
+        core::mem::forget(self);
+        let mut numbers = table.numbers.lock();
+        numbers.reserved.set(fd, false);
+        table.files.make_place(fd).swap(Some(file));
+        fd
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        let mut numbers = self.table.numbers.lock();
+        numbers.reserved.set(self.fd, false);
+        self.table.take_out(&mut numbers, self.fd);
+    }
+}
+
 /// A table of descriptors.
 pub struct FdTable {
     _counted: census::FdTable,
@@ -242,8 +279,11 @@ impl FdTable {
     #[must_use]
     pub fn fork(&self) -> Arc<Self> {
         let numbers = self.numbers.lock();
-        let copy = Self::with(numbers.clone(), self.limit());
-        for fd in numbers.taken.iter() {
+        // What is being opened is this table's alone.
+        let mut open = numbers.clone();
+        core::mem::take(&mut open.reserved).iter().for_each(|fd| open.free(fd));
+        let copy = Self::with(open, self.limit());
+        for fd in numbers.open() {
             copy.files.make_place(fd).swap(self.files.get(fd));
         }
         Arc::new(copy)
@@ -352,16 +392,30 @@ impl FdTable {
         fd
     }
 
+    /// Keeps the lowest free number for a file that is still to be opened: others open files while this one waits for somebody.
+    ///
+    /// # Errors
+    /// `EMFILE`.
+    pub(crate) fn reserve(&self, cloexec: bool) -> Result<Reserved<'_>, Errno> {
+        let mut numbers = self.numbers.lock();
+        let fd = numbers.take_lowest(0, self.limit(), cloexec)?;
+        numbers.reserved.set(fd, true);
+        Ok(Reserved { table: self, fd })
+    }
+
     /// Gives an open file this number, closing what had it (`dup2(2)`).
     ///
     /// # Errors
-    /// `EBADF` if the number is not allowed.
+    /// `EBADF` if the number is not allowed, `EBUSY` if it is kept for a file that is being opened.
     pub fn install_at(&self, fd: i32, file: Arc<File>, cloexec: bool) -> SysResult {
         let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
         if index >= self.limit() {
             return Err(Errno::EBADF);
         }
         let mut numbers = self.numbers.lock();
+        if numbers.reserved.has(index) {
+            return Err(Errno::EBUSY);
+        }
         numbers.take(index, cloexec);
         let old = self.files.make_place(index).swap(Some(file));
         drop(numbers);
@@ -414,7 +468,7 @@ impl FdTable {
     fn close_where(&self, which: impl Fn(usize, bool) -> bool) {
         let closed: Vec<Arc<File>> = {
             let mut numbers = self.numbers.lock();
-            let doomed: Vec<usize> = numbers.taken.iter().filter(|&fd| which(fd, numbers.cloexec.has(fd))).collect();
+            let doomed: Vec<usize> = numbers.open().filter(|&fd| which(fd, numbers.cloexec.has(fd))).collect();
             doomed.into_iter().filter_map(|fd| self.take_out(&mut numbers, fd)).collect()
         };
         for file in closed {
@@ -434,7 +488,7 @@ impl FdTable {
             return;
         }
         let mut numbers = self.numbers.lock();
-        let marked: Vec<usize> = numbers.taken.iter().filter(|fd| (first..=last).contains(fd)).collect();
+        let marked: Vec<usize> = numbers.open().filter(|fd| (first..=last).contains(fd)).collect();
         marked.into_iter().for_each(|fd| numbers.cloexec.set(fd, true));
     }
 

@@ -128,8 +128,7 @@ pub fn sys_openat(task: &Task, dirfd: i32, name: usize, flags: u32, mode: u32) -
     let mut walk = task.walk(&cred);
     start_at(task, &mut walk, dirfd, name)?;
     let mode = if flags.intersects(OpenFlags::CREAT.union(OpenFlags::TMPFILE)) { masked(task, mode) } else { 0 };
-    let file = ops::open(&walk, name, flags, mode)?;
-    task.install(file, flags.contains(OpenFlags::CLOEXEC))
+    task.open_at_number(flags.contains(OpenFlags::CLOEXEC), || ops::open(&walk, name, flags, mode))
 }
 
 /// `open(2)`
@@ -188,8 +187,8 @@ pub fn sys_openat2(task: &Task, dirfd: i32, name: usize, how: UserPtr<OpenHow>, 
         walk_at(task, &cred, dirfd, name)?
     };
     walk.restrict(resolve);
-    let file = ops::open(&walk, name, flags, masked(task, how.mode as u32))?;
-    task.install(file, flags.contains(OpenFlags::CLOEXEC))
+    let mode = masked(task, how.mode as u32);
+    task.open_at_number(flags.contains(OpenFlags::CLOEXEC), || ops::open(&walk, name, flags, mode))
 }
 
 fn make(task: &Task, dirfd: i32, name: usize, kind: NewKind<'_>, mode: u32) -> SysResult {

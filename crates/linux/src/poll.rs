@@ -1,6 +1,7 @@
 //! Waiting for several files: `poll(2)`, `select(2)`, `epoll_wait(2)`.
 
 use crate::sys::{STICKY_TIMEOUTS, persona_has};
+use crate::task::Restart;
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 use abi::errno::Errno;
@@ -36,14 +37,14 @@ fn deadline_ms(ms: i32) -> Option<u64> {
     u64::try_from(ms).ok().map(|ms| if ms == 0 { 0 } else { task::now_ns() + ms * 1_000_000 })
 }
 
-/// Stores what is left until the deadline, where the caller gave one.
-fn store_rest(task: &Task, ptr: UserPtr<TimeSpan>, deadline: Option<u64>, per_sec: i64) {
-    let wanted = !ptr.is_null() && !persona_has(task, STICKY_TIMEOUTS);
-    if let (true, Some(deadline)) = (wanted, deadline) {
-        let rest = deadline.saturating_sub(::task::now_ns()) as i64;
-        // As Linux: where the result cannot be stored, the call has succeeded all the same.
-        let _ = ptr.write(&[rest / 1_000_000_000, rest % 1_000_000_000 / (1_000_000_000 / per_sec)]);
-    }
+/// Stores what is left until the deadline, where the caller gave one. Where that cannot be, the call has succeeded all the same, but one that
+/// a signal ended cannot be taken up again: it would wait for the whole time.
+fn with_rest(result: SysResult, task: &Task, ptr: UserPtr<TimeSpan>, deadline: Option<u64>, per_sec: i64) -> SysResult {
+    let Some(deadline) = deadline.filter(|_| !ptr.is_null()) else { return result };
+    let rest = deadline.saturating_sub(::task::now_ns()) as i64;
+    let rest = [rest / 1_000_000_000, rest % 1_000_000_000 / (1_000_000_000 / per_sec)];
+    let stored = !persona_has(task, STICKY_TIMEOUTS) && ptr.write(&rest).is_ok();
+    result.map_err(|e| if e == Errno::ERESTARTNOHAND && !stored { Errno::EINTR } else { e })
 }
 
 /// A wait that a signal ended is taken up again unless a handler runs.
@@ -87,7 +88,18 @@ fn do_poll(task: &Task, fds: usize, count: usize, deadline: Option<u64>) -> SysR
 
 /// `poll(2)`
 pub fn sys_poll(task: &Task, fds: usize, count: usize, timeout_ms: i32) -> SysResult {
-    restartable(do_poll(task, fds, count, deadline_ms(timeout_ms)))
+    poll_until(task, fds, count, deadline_ms(timeout_ms))
+}
+
+/// As `poll(2)`, until a time; taken up again after a signal, it still ends then.
+pub(crate) fn poll_until(task: &Task, fds: usize, count: usize, deadline: Option<u64>) -> SysResult {
+    do_poll(task, fds, count, deadline).map_err(|e| match e {
+        Errno::EINTR => {
+            *task.restart.lock() = Some(Restart::Poll { fds, count, deadline });
+            Errno::ERESTART_RESTARTBLOCK
+        }
+        other => other,
+    })
 }
 
 /// `ppoll(2)`
@@ -102,8 +114,7 @@ pub fn sys_ppoll(
     let deadline = user_deadline(timeout, 1_000_000_000)?;
     task.with_signal_mask(mask, size, || {
         let result = restartable(do_poll(task, fds, count, deadline));
-        store_rest(task, timeout, deadline, 1_000_000_000);
-        result
+        with_rest(result, task, timeout, deadline, 1_000_000_000)
     })
 }
 
@@ -163,8 +174,7 @@ pub fn sys_select(task: &Task, count: i32, read: usize, write: usize, except: us
         deadline([sec + usec.div_euclid(1_000_000), usec.rem_euclid(1_000_000)], 1_000_000)?
     };
     let result = restartable(do_select(task, count, [read, write, except], deadline));
-    store_rest(task, timeout, deadline, 1_000_000);
-    result
+    with_rest(result, task, timeout, deadline, 1_000_000)
 }
 
 /// `pselect6(2)`; the last argument points to the mask's address and size.
@@ -182,8 +192,7 @@ pub fn sys_pselect6(
     let mask = UserPtr::<u64>::new(mask as usize);
     task.with_signal_mask(mask, size as usize, || {
         let result = restartable(do_select(task, count, [read, write, except], deadline));
-        store_rest(task, timeout, deadline, 1_000_000_000);
-        result
+        with_rest(result, task, timeout, deadline, 1_000_000_000)
     })
 }
 

@@ -205,12 +205,14 @@ pub fn sys_accept4(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>, flags: 
     }
     let flags = OpenFlags::from_bits_retain(flags);
     with_socket(task, fd, |socket, file| {
+        let files = task.files();
+        let number = files.reserve(flags.contains(OpenFlags::CLOEXEC))?;
         let accepted = socket.protocol().accept(socket.receive_wait(file.nonblocking()))?;
         let accepted: Arc<File> = accepted.into_file(flags & OpenFlags::NONBLOCK);
         if addr != 0 {
             write_address(&of_file(&accepted)?.protocol().peer()?.encode(), addr, len)?;
         }
-        task.files().install(accepted, flags.contains(OpenFlags::CLOEXEC))
+        Ok(number.fill(accepted))
     })
 }
 

@@ -498,13 +498,21 @@ pub fn sys_recvmmsg(
             _ => return Err(Errno::EINVAL),
         },
     };
-    many(messages, count.min(MAX_MESSAGES), |i, message| {
-        if i > 0 && deadline.is_some_and(|deadline| ::task::now_ns() >= deadline) {
+    // What was left when the last message had come.
+    let mut left = None;
+    let received = many(messages, count.min(MAX_MESSAGES), |i, message| {
+        if left == Some(0) {
             return Err(Errno::EAGAIN);
         }
         let patience = if i > 0 && flags & WAITFORONE != 0 { consts::MSG_DONTWAIT } else { 0 };
-        receive_message(task, &file, message, flags & !WAITFORONE | patience)
-    })
+        let length = receive_message(task, &file, message, flags & !WAITFORONE | patience)?;
+        left = deadline.map(|deadline| deadline.saturating_sub(::task::now_ns()));
+        Ok(length)
+    })?;
+    if let Some(left) = left {
+        timeout.write(&[left / 1_000_000_000, left % 1_000_000_000].map(u64::cast_signed))?;
+    }
+    Ok(received)
 }
 
 /// The kind of socket that it is, if it is one.

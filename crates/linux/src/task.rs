@@ -52,6 +52,8 @@ pub(crate) enum Restart {
     Sleep { deadline_ns: u64, rest: usize },
     /// A wait for a word until a time, monotonic.
     Futex { addr: usize, private: bool, expected: u32, deadline: u64, bits: u32 },
+    /// A `poll(2)` until a time, monotonic, or without a limit.
+    Poll { fds: usize, count: usize, deadline: Option<u64> },
 }
 
 /// Something that happens once, and whoever waits for it.
@@ -381,6 +383,19 @@ impl Task {
         self.with_files(|files| files.install(file, cloexec))
     }
 
+    /// Opens a file and gives it the number that is the lowest free one before: to open may mean to wait, while other threads open theirs.
+    ///
+    /// # Errors
+    /// `EMFILE`, and those of `open`.
+    pub(crate) fn open_at_number(&self, cloexec: bool, open: impl FnOnce() -> Result<Arc<File>, Errno>) -> SysResult {
+        if !self.shares_files() {
+            return self.install(open()?, cloexec);
+        }
+        let files = self.files();
+        let number = files.reserve(cloexec)?;
+        Ok(number.fill(open()?))
+    }
+
     /// Whether there is a descriptor's number left for one more open file.
     ///
     /// # Errors
@@ -411,13 +426,17 @@ impl Task {
         self.replace_files(Share::in_nothing());
     }
 
+    /// Whether other threads have its descriptors, too.
+    fn shares_files(&self) -> bool {
+        if self.first_files().is_some() {
+            return self.files.has_others();
+        }
+        self.other_files.lock().as_deref().unwrap_or(&self.files).has_others()
+    }
+
     /// Gives the task descriptors of its own, copies of those it shares with others.
     pub fn unshare_files(&self) {
-        let shared = match &*self.other_files.lock() {
-            Some(share) => share.has_others(),
-            None => self.files.has_others(),
-        };
-        if shared {
+        if self.shares_files() {
             self.replace_files(Arc::new(Share::new(self.files().fork())));
         }
     }

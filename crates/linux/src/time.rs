@@ -305,6 +305,7 @@ pub fn sys_restart_syscall(task: &Task) -> SysResult {
         Some(Restart::Futex { addr, private, expected, deadline, bits }) => {
             crate::futex::wait(task, addr, private, expected, Some(deadline), bits)
         }
+        Some(Restart::Poll { fds, count, deadline }) => crate::poll::poll_until(task, fds, count, deadline),
         None => Err(Errno::EINTR),
     }
 }

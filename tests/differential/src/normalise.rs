@@ -70,6 +70,9 @@ pub fn structure(bytes: &mut [u8], structure: &Structure, people: &impl People) 
             match field.compare {
                 Compare::Exact => {}
                 Compare::Ignored => part.fill(0),
+                Compare::Time => {
+                    time_left(part);
+                }
                 Compare::Zero => {
                     let set = part.iter().any(|&byte| byte != 0);
                     part.fill(0);
@@ -88,5 +91,28 @@ pub fn structure(bytes: &mut [u8], structure: &Structure, people: &impl People) 
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::time_left;
+
+    fn left(seconds: i64, fraction: i64) -> (bool, i64) {
+        let mut bytes = [seconds.to_le_bytes(), fraction.to_le_bytes()].concat();
+        let long = time_left(&mut bytes);
+        assert!(bytes[8..].iter().all(|&byte| byte == 0));
+        (long, i64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")))
+    }
+
+    #[test]
+    fn of_long_times_is_left_how_many_ten_thousand_seconds_have_begun() {
+        assert_eq!(
+            [left(999_999, 5), left(1_000_000, 0), left(1_000_000, 1)],
+            [(true, 1_000_000), (true, 1_000_000), (true, 1_010_000)]
+        );
+        assert_eq!([left(0, 0), left(9_999, 999)], [(false, 0); 2]);
+        // What was not written is no time.
+        assert_eq!(left(-0x3a3a_3a3a, -1), (false, 0));
     }
 }

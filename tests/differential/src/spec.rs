@@ -176,6 +176,8 @@ pub enum Compare {
     Zero,
     /// As the number of a process.
     Pid,
+    /// As what is left of a time to wait ([`crate::normalise::time_left`]).
+    Time,
     /// As an address of the executor: only numbers below a page are the same everywhere.
     Address,
 }
@@ -515,10 +517,11 @@ fn member(text: &str) -> Result<(String, i64, usize), String> {
 fn field(text: &str) -> Result<Field, String> {
     let (text, compare) = match text.split_once('~') {
         Some((text, "ignore")) => (text, Compare::Ignored),
+        Some((text, "time")) => (text, Compare::Time),
         Some((text, "zero")) => (text, Compare::Zero),
         Some((text, "pid")) => (text, Compare::Pid),
         Some((text, "address")) => (text, Compare::Address),
-        Some(_) => return Err("a field is compared ~ignore, ~zero, ~pid or ~address".into()),
+        Some(_) => return Err("a field is compared ~ignore, ~zero, ~time, ~pid or ~address".into()),
         None => (text, Compare::Exact),
     };
     let mut words = text.trim().splitn(3, ' ');

@@ -193,6 +193,17 @@ mod tests {
     }
 
     #[test]
+    fn each_call_that_signals_interrupt_waits_in_some_line() {
+        let spec = Spec::builtin();
+        let interrupted = crate::errno::number("EINTR").expect("there is such an error");
+        // Called by a program it has nothing to take up again.
+        let is_missing = |call: &&crate::spec::Call| !spec.waits(call) && call.name != "restart_syscall";
+        let calls = spec.calls.iter().filter(|call| call.errors.contains(&interrupted));
+        let missing: Vec<_> = calls.filter(is_missing).map(|call| &call.name).collect();
+        assert!(missing.is_empty(), "without a line `wait`: {missing:?}");
+    }
+
+    #[test]
     fn steps_that_follow_know_what_came_before() {
         let spec = Spec::parse(&[(
             "area",

@@ -15,6 +15,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("jobs-looking-before-waiting", looking_before_waiting),
     ("jobs-what-a-signal-tells", what_a_signal_tells),
     ("jobs-all-threads-stop", all_threads_stop),
+    ("jobs-a-poll-outlasts-stops", a_poll_outlasts_stops),
     ("jobs-children-nobody-waits-for", children_nobody_waits_for),
     ("jobs-no-news-of-stops", no_news_of_stops),
     ("jobs-death-of-a-parent", death_of_a_parent),
@@ -160,6 +161,39 @@ fn what_a_signal_tells() -> Result<()> {
         }
         Ok(())
     })
+}
+
+/// A `poll(2)` that is stopped again and again still ends at its time: it goes on with what is left, and does not begin anew.
+fn a_poll_outlasts_stops() -> Result<()> {
+    // SAFETY: there are no entries.
+    let pid = fork(|| unsafe { libc::poll(ptr::null_mut(), 0, 300) })?;
+    loop {
+        // Back in its wait, or it would stop again before it could look at the time.
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        match stat.rsplit(") ").next().and_then(|rest| rest.chars().next()) {
+            Some('S') => {}
+            Some('Z') => break,
+            _ => {
+                thread::yield_now();
+                continue;
+            }
+        }
+        let mut status = 0;
+        // SAFETY: a child's number; the word is valid.
+        unsafe {
+            checked(libc::kill(pid, libc::SIGSTOP))?;
+            checked(libc::waitpid(pid, &mut status, libc::WUNTRACED))?;
+        }
+        if !libc::WIFSTOPPED(status) {
+            ensure!(status == 0, "it ended {status:#x}");
+            return Ok(());
+        }
+        // SAFETY: a child's number.
+        checked(unsafe { libc::kill(pid, libc::SIGCONT) })?;
+    }
+    let status = wait(pid)?;
+    ensure!(status == 0, "it ended {status:#x}");
+    Ok(())
 }
 
 fn all_threads_stop() -> Result<()> {

@@ -52,6 +52,11 @@ fn main() -> ExitCode {
     let null = sys::address(c"/dev/null");
     sys::call(libc::SYS_mount, [null, null, 0, libc::MS_BIND, 0, 0]);
     sys::call(libc::SYS_mount, [null, null, 0, libc::MS_BIND | libc::MS_REMOUNT | libc::MS_RDONLY, 0, 0]);
+    // Terminals, which Linux has where somebody mounts them.
+    if std::fs::create_dir("/dev/pts").is_ok() {
+        let terminals = sys::address(c"devpts");
+        sys::call(libc::SYS_mount, [terminals, sys::address(c"/dev/pts"), terminals, 0, 0, 0]);
+    }
     // Linux lets nobody send pings without rights until somebody sets this, as most systems do at boot; on Skerry it is so from the beginning.
     drop(std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647"));
     // A port that an earlier program used is free again at once, and not after a minute as on Linux.
