@@ -45,8 +45,8 @@ impl Way {
             Self::Restarted => "SA_RESTART",
             Self::Ignored => "ignored",
             Self::Blocked => "blocked",
-            Self::Stopped => "SIGSTOP, SIGCONT",
-            Self::Continued => "SIGSTOP, SIGCONT with a handler",
+            Self::Stopped => "stopped",
+            Self::Continued => "stopped with a handler of SIGCONT",
         }
     }
 
