@@ -393,7 +393,7 @@ pub(crate) fn take_over(task: &Task, loaded: Loaded) {
     task.end_vfork();
 }
 
-fn exec(task: &Task, regs: &mut UserRegs, dirfd: i32, name: &[u8], nofollow: bool, args: usize, env: usize) -> SysResult {
+fn exec(task: &Task, regs: &mut UserRegs, dirfd: i32, name: &[u8], flags: u32, args: usize, env: usize) -> SysResult {
     let mut budget = MAX_STRINGS;
     let mut args = read_strings(args, &mut budget)?;
     let env = read_strings(env, &mut budget)?;
@@ -401,7 +401,11 @@ fn exec(task: &Task, regs: &mut UserRegs, dirfd: i32, name: &[u8], nofollow: boo
         // A program may rely on having a name (Linux since 5.18).
         args.push(Vec::new());
     }
-    let file = open(task, dirfd, name, nofollow)?;
+    // Only now, as on Linux, where the file is opened after the strings are copied.
+    if flags & !(sys::AT_EMPTY_PATH | sys::AT_SYMLINK_NOFOLLOW) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let file = open(task, dirfd, name, flags & sys::AT_SYMLINK_NOFOLLOW != 0)?;
     let loaded = load(task, file, name, args, &env)?;
     let former = task.tid();
     task.process().become_single(task)?;
@@ -421,18 +425,15 @@ pub fn sys_execve(task: &Task, regs: &mut UserRegs, name: usize, args: usize, en
     if name.is_empty() {
         return Err(Errno::ENOENT);
     }
-    exec(task, regs, AT_FDCWD, name, false, args, env)
+    exec(task, regs, AT_FDCWD, name, 0, args, env)
 }
 
 /// `execveat(2)`
 pub fn sys_execveat(task: &Task, regs: &mut UserRegs, dirfd: i32, name: usize, args: usize, env: usize, flags: u32) -> SysResult {
-    if flags & !(sys::AT_EMPTY_PATH | sys::AT_SYMLINK_NOFOLLOW) != 0 {
-        return Err(Errno::EINVAL);
-    }
     let mut buffer = path::Name::new();
     let name = buffer.read(name)?;
     if name.is_empty() && flags & sys::AT_EMPTY_PATH == 0 {
         return Err(Errno::ENOENT);
     }
-    exec(task, regs, dirfd, name, flags & sys::AT_SYMLINK_NOFOLLOW != 0, args, env)
+    exec(task, regs, dirfd, name, flags, args, env)
 }

@@ -62,7 +62,11 @@ impl Buffers {
         Ok([(addr, len.min(MAX_TRANSFER))])
     }
 
-    pub(crate) fn read(iov: UserPtr<IoVec>, count: usize) -> Result<Self, Errno> {
+    /// Buffers in another's memory, of which only the lengths can be wrong yet.
+    ///
+    /// # Errors
+    /// `EFAULT`, `EINVAL`.
+    pub(crate) fn read_foreign(iov: UserPtr<IoVec>, count: usize) -> Result<Self, Errno> {
         if count > IOV_MAX {
             return Err(Errno::EINVAL);
         }
@@ -75,6 +79,11 @@ impl Buffers {
         if buffers.iter().any(|(_, len)| isize::try_from(*len).is_err()) {
             return Err(Errno::EINVAL);
         }
+        Ok(Self(buffers))
+    }
+
+    pub(crate) fn read(iov: UserPtr<IoVec>, count: usize) -> Result<Self, Errno> {
+        let Self(mut buffers) = Self::read_foreign(iov, count)?;
         let mut total = 0usize;
         for (addr, len) in &mut buffers {
             if !in_user_space(*addr, *len) {

@@ -163,9 +163,6 @@ impl Table {
                 }
                 continue;
             }
-            if !may_wait {
-                return Err(Errno::EAGAIN);
-            }
             if word & FUTEX_WAITERS == 0 && !exchange(addr, word, word | FUTEX_WAITERS)? {
                 continue;
             }
@@ -173,6 +170,10 @@ impl Table {
                 Some(at) => self.locks[at].owner.clone(),
                 None => process_table::find_task(tid.cast_signed()).ok_or(Errno::ESRCH)?,
             };
+            if !may_wait {
+                let is_gone = found.is_none() && owner.locks_released.load(Ordering::SeqCst);
+                return Err(if is_gone && load(addr)? == word | FUTEX_WAITERS { Errno::ESRCH } else { Errno::EAGAIN });
+            }
             if self.leads_to(&owner, &waiter.task) {
                 return Err(Errno::EDEADLK);
             }

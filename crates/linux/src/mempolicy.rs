@@ -1,10 +1,13 @@
 //! Where memory comes from: `mbind(2)`, `set_mempolicy(2)` and their relatives. An instance's memory is one node, so that there is
 //! nothing to choose: what is asked for is checked, and remembered for the thread or the memory.
 
+use alloc::sync::Arc;
+
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 use vm::{Access, PAGE_SIZE};
 
+use crate::process::Process;
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task, process_table};
 
@@ -254,20 +257,22 @@ pub fn sys_set_mempolicy_home_node(task: &Task, addr: usize, len: usize, node: u
     result
 }
 
+/// The process that a number means, 0 the caller's, if the caller may ask about its memory.
+fn peer(task: &Task, pid: i32) -> Result<Arc<Process>, Errno> {
+    let process = if pid == 0 { task.process().clone() } else { process_table::find_any(pid)? };
+    crate::peer::check(task, &process)?;
+    Ok(process)
+}
+
 /// `migrate_pages(2)`: they are where they can be.
 pub fn sys_migrate_pages(task: &Task, pid: i32, bits: usize, from: usize, to: usize) -> SysResult {
     Nodes::read(from, bits)?;
     let to = Nodes::read(to, bits)?;
-    if pid != 0 && pid != task.pid() {
-        let process = process_table::find_any(pid)?;
-        if !task.cred().may_trace(&process.credentials(), process.is_dumpable()) {
-            return Err(Errno::EPERM);
-        }
-    }
+    let process = peer(task, pid)?;
     if (to.others || to.first & !1 != 0) && !task.cred().capable(sys::CAP_SYS_NICE) {
         return Err(Errno::EPERM);
     }
-    if to.first & 1 != 0 { Ok(0) } else { Err(Errno::EINVAL) }
+    if to.first & 1 != 0 && process.memory().is_ok() { Ok(0) } else { Err(Errno::EINVAL) }
 }
 
 /// `move_pages(2)`: tells for each page whether it is there.
@@ -286,11 +291,7 @@ pub fn sys_move_pages(
     if flags & MPOL_MF_MOVE_ALL != 0 && !task.cred().capable(sys::CAP_SYS_NICE) {
         return Err(Errno::EPERM);
     }
-    let process = if pid == 0 { task.process().clone() } else { process_table::find_any(pid)? };
-    if pid != 0 && pid != task.pid() && !task.cred().may_trace(&process.credentials(), process.is_dumpable()) {
-        return Err(Errno::EPERM);
-    }
-    let space = process.memory()?;
+    let space = peer(task, pid)?.memory().map_err(|_| Errno::EINVAL)?;
     for i in 0..count {
         if task.must_end() {
             return Err(Errno::EINTR);

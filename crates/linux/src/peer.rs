@@ -8,7 +8,7 @@ use fs::epoll::EpollFile;
 use linux_raw_sys::general as sys;
 use vm::{AddressSpace, PAGE_SIZE};
 
-use crate::file::{Buffers, IoVec};
+use crate::file::{self, Buffers, IoVec};
 use crate::process::Process;
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task, pidfd, process_table};
@@ -84,7 +84,16 @@ fn process_vm(
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
-    let (own, theirs) = (Buffers::read(own.0, own.1)?, Buffers::read(theirs.0, theirs.1)?);
+    let own = Buffers::read(own.0, own.1)?;
+    // Who moves nothing asks for nobody, and whose own buffers are empty is not even asked for the others.
+    let is_nothing = |buffers: &Buffers| buffers.as_slice().iter().all(|&(_, len)| len == 0);
+    if is_nothing(&own) {
+        return Ok(0);
+    }
+    let theirs = Buffers::read_foreign(theirs.0, theirs.1)?;
+    if is_nothing(&theirs) {
+        return Ok(0);
+    }
     let space = peer(task, pid)?.0.memory()?;
     transfer(&space, &own, &theirs, to_them)
 }
@@ -131,7 +140,13 @@ pub fn sys_process_madvise(task: &Task, fd: i32, ranges: UserPtr<IoVec>, count: 
         return Err(Errno::EPERM);
     }
     let mut done = 0;
-    for &(addr, len) in ranges.as_slice() {
+    let mut left = file::total(ranges.as_slice());
+    for (i, &(addr, len)) in ranges.as_slice().iter().enumerate() {
+        // Of ranges of nothing only the first is looked at, and that only if others have something.
+        if left == 0 || i > 0 && len == 0 {
+            continue;
+        }
+        left -= len;
         // Beyond large pages there is nothing to do.
         let taken = if !addr.is_multiple_of(PAGE_SIZE) {
             Err(Errno::EINVAL)

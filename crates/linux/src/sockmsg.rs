@@ -487,8 +487,6 @@ pub fn sys_recvmmsg(
     timeout: UserPtr<[i64; 2]>,
 ) -> SysResult {
     const WAITFORONE: u32 = 0x1_0000;
-    let file = task.file_io(fd)?;
-    of_file(&file)?;
     let deadline = match timeout.read_optional()? {
         None => None,
         Some([sec, nsec]) => match (u64::try_from(sec), u64::try_from(nsec)) {
@@ -498,6 +496,8 @@ pub fn sys_recvmmsg(
             _ => return Err(Errno::EINVAL),
         },
     };
+    let file = task.file_io(fd)?;
+    of_file(&file)?;
     // What was left when the last message had come.
     let mut left = None;
     let received = many(messages, count.min(MAX_MESSAGES), |i, message| {

@@ -343,7 +343,16 @@ fn nobody_is_his_own_other() -> Result<()> {
         let list = call!(SYS_get_robust_list, own, [0u64; 1].as_mut_ptr(), [0u64; 1].as_mut_ptr());
         is(list, 0, "get_robust_list of itself")?;
         let itself = Fd::new(call!(SYS_pidfd_open, own, 0), "pidfd_open of itself")?;
-        is(process_madvise(itself.0), -i64::from(EPERM), "process_madvise of itself")
+        is(process_madvise(itself.0), -i64::from(EPERM), "process_madvise of itself")?;
+        // Nor are the threads of a process others to each other.
+        let by_thread = std::thread::spawn(move || {
+            for id in [own, call!(SYS_gettid) as u32] {
+                is(call!(SYS_migrate_pages, id, 64, ALL.as_ptr(), ALL.as_ptr()), 0, "migrate_pages of a thread of its own")?;
+                is(call!(SYS_move_pages, id, 0, 0, 0, 0, 0), 0, "move_pages of a thread of its own")?;
+            }
+            Ok(())
+        });
+        by_thread.join().map_err(|_| anyhow::anyhow!("the thread panicked"))?
     })
 }
 
