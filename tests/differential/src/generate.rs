@@ -244,6 +244,7 @@ impl Generator<'_> {
     }
 
     fn pointer(&mut self, pointer: &Pointer, next: Option<&Type>) -> (Value, Option<i64>) {
+        let before = self.timed;
         let (memory, count) = self.memory(pointer, next);
         let told = match (pointer.array || pointer.target == Target::Bytes, next) {
             (true, Some(Type::Size | Type::Count)) => Some(if self.random.chance(4) { length(&mut self.random) } else { count }),
@@ -254,6 +255,10 @@ impl Generator<'_> {
             0..5 => Value::Bad(self.random.pick(&Bad::ALL).0),
             _ => Value::Memory(memory),
         };
+        if !matches!(value, Value::Memory(_)) {
+            // A time that nobody is told of ends no wait.
+            self.timed = before;
+        }
         (value, told)
     }
 
