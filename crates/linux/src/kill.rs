@@ -8,7 +8,7 @@ use linux_raw_sys::general as sys;
 use crate::process::Process;
 use crate::process_table as processes;
 use crate::siginfo::{COUNT, SigInfo};
-use crate::signal::{SIGCONT, is_spared, post};
+use crate::signal::{SIGCONT, To, is_spared, post};
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task};
 
@@ -25,7 +25,7 @@ fn check_permission(task: &Task, process: &Process, signal: i32) -> Result<(), E
 }
 
 /// Sends from a call of `task`. 0 only checks.
-fn send_from(task: &Task, process: &Arc<Process>, thread: Option<&Task>, info: &SigInfo) -> Result<(), Errno> {
+fn send_from(task: &Task, process: &Arc<Process>, to: To<'_>, info: &SigInfo) -> Result<(), Errno> {
     check_permission(task, process, info.signo)?;
     if info.signo == 0 {
         return Ok(());
@@ -33,11 +33,18 @@ fn send_from(task: &Task, process: &Arc<Process>, thread: Option<&Task>, info: &
     if is_spared(process, info.signo) {
         return Ok(());
     }
-    post(process, thread, info)
+    post(process, to, info)
 }
 
 fn info_of(task: &Task, signal: i32, code: i32) -> SigInfo {
     SigInfo::from_process(signal, code, task.pid(), task.uid())
+}
+
+/// Sends to the process that a number means, which may be that of any of its threads.
+fn send_by_number(task: &Task, number: i32, info: &SigInfo) -> SysResult {
+    let process = processes::find_any(number)?;
+    let named = processes::find_task(number);
+    send_from(task, &process, To::Process(named.as_deref()), info).map(|()| 0)
 }
 
 /// `kill(2)`
@@ -45,10 +52,9 @@ pub fn sys_kill(task: &Task, pid: i32, signal: i32) -> SysResult {
     let info = info_of(task, signal, sys::SI_USER as i32);
     let own = task.pid();
     let receivers = match pid {
-        1.. if pid == own => return send_from(task, task.process(), None, &info).map(|()| 0),
+        1.. if pid == own => return send_from(task, task.process(), To::Process(None), &info).map(|()| 0),
         1.. => {
-            let process = processes::find_any(pid)?;
-            return send_from(task, &process, None, &info).map(|()| 0);
+            return send_by_number(task, pid, &info);
         }
         // Everybody else.
         -1 => processes::select(|pid, node| pid != 1 && pid != own && node.ended.is_none()),
@@ -59,7 +65,7 @@ pub fn sys_kill(task: &Task, pid: i32, signal: i32) -> SysResult {
     };
     let mut result = Err(Errno::ESRCH);
     for process in receivers {
-        match send_from(task, &process, None, &info) {
+        match send_from(task, &process, To::Process(None), &info) {
             Ok(()) => result = Ok(0),
             Err(e) if result.is_err() => result = Err(e),
             Err(_) => {}
@@ -76,13 +82,13 @@ fn to_thread(task: &Task, process: Option<i32>, tid: i32, info: SigInfo) -> SysR
     if other.is_none() && tid != task.tid() {
         // One that has ended and was not waited for can be sent to, and does not hear it.
         let ended = processes::find(tid).filter(|_| process.is_none_or(|pid| pid == tid)).ok_or(Errno::ESRCH)?;
-        return send_from(task, &ended, None, &info).map(|()| 0);
+        return send_from(task, &ended, To::Process(None), &info).map(|()| 0);
     }
     let target = other.as_deref().unwrap_or(task);
     if process.is_some_and(|pid| pid != target.pid()) {
         return Err(Errno::ESRCH);
     }
-    send_from(task, target.process(), Some(target), &info).map(|()| 0)
+    send_from(task, target.process(), To::Thread(target), &info).map(|()| 0)
 }
 
 /// Sends to the process that a descriptor means: `pidfd_send_signal(2)`.
@@ -99,7 +105,7 @@ pub(crate) fn send_by_descriptor(task: &Task, process: &Arc<Process>, signal: i3
     if processes::find(process.pid()).is_none_or(|found| !Arc::ptr_eq(&found, process)) {
         return Err(Errno::ESRCH);
     }
-    send_from(task, process, None, &info).map(|()| 0)
+    send_from(task, process, To::Process(None), &info).map(|()| 0)
 }
 
 /// `tgkill(2)`
@@ -121,8 +127,7 @@ fn claim(task: &Task, to: i32, info: SigInfo) -> Result<SigInfo, Errno> {
 /// `rt_sigqueueinfo(2)`
 pub fn sys_rt_sigqueueinfo(task: &Task, pid: i32, signal: i32, info: UserPtr<SigInfo>) -> SysResult {
     let info = claim(task, pid, SigInfo::read(info, Some(signal))?)?;
-    let process = processes::find_any(pid)?;
-    send_from(task, &process, None, &info).map(|()| 0)
+    send_by_number(task, pid, &info)
 }
 
 /// `rt_tgsigqueueinfo(2)`

@@ -33,8 +33,16 @@ const KNOWN_FLAGS: u64 = (sys::SA_NOCLDSTOP
     | sys::SA_NODEFER
     | sys::SA_RESETHAND) as u64;
 
-/// Puts a signal where its receiver finds it: with `task`, or with the process.
-pub(crate) fn post(process: &Arc<Process>, task: Option<&Task>, info: &SigInfo) -> Result<(), Errno> {
+/// Whom of a process a signal is for.
+#[derive(Clone, Copy)]
+pub(crate) enum To<'a> {
+    Thread(&'a Task),
+    /// Any thread: this one, by whose number the process was named, if it does not block it.
+    Process(Option<&'a Task>),
+}
+
+/// Puts a signal where its receiver finds it: with the thread, or with the process.
+pub(crate) fn post(process: &Arc<Process>, to: To<'_>, info: &SigInfo) -> Result<(), Errno> {
     let signo = info.signo;
     if signo == SIGKILL {
         ptrace::killed(process);
@@ -59,8 +67,8 @@ pub(crate) fn post(process: &Arc<Process>, task: Option<&Task>, info: &SigInfo) 
     let ignored = process.ignores(signo) && process.find_task(Task::is_ptraced).is_none();
     let most =
         if signo < FIRST_REAL_TIME { 0 } else { usize::try_from(process.limits.lock()[SIGPENDING][0]).unwrap_or(usize::MAX) };
-    match task {
-        Some(task) => {
+    match to {
+        To::Thread(task) => {
             let held = blocked(task);
             if ignored && !held {
                 return Ok(());
@@ -71,8 +79,10 @@ pub(crate) fn post(process: &Arc<Process>, task: Option<&Task>, info: &SigInfo) 
                 task.interrupt();
             }
         }
-        None => {
-            let receiver = process.find_task(|task| !blocked(task));
+        To::Process(named) => {
+            let takes = |task: &Task| !blocked(task);
+            let first = process.find_task(|task| named.is_some_and(|named| core::ptr::eq(named, task)) && takes(task));
+            let receiver = first.or_else(|| process.find_task(takes));
             if ignored && receiver.is_some() {
                 return Ok(());
             }
@@ -100,12 +110,12 @@ fn end_at_once(process: &Arc<Process>, signo: i32) {
 /// Sends a signal to a process, from the kernel.
 pub(crate) fn send(process: &Arc<Process>, info: SigInfo) {
     // A full queue loses real-time signals only, and the kernel sends none.
-    let _ = post(process, None, &info);
+    let _ = post(process, To::Process(None), &info);
 }
 
 /// Sends a signal to a thread, from the kernel.
 pub(crate) fn send_task(task: &Task, info: SigInfo) {
-    let _ = post(task.process(), Some(task), &info);
+    let _ = post(task.process(), To::Thread(task), &info);
 }
 
 /// Sends a signal to all processes of a group, from the kernel.
