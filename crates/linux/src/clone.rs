@@ -153,7 +153,8 @@ fn do_clone(task: &Task, regs: &mut UserRegs, request: &Request) -> SysResult {
         child_regs.rsp = request.stack;
     }
     if request.has(sys::CLONE_PARENT_SETTID) {
-        UserPtr::<i32>::new(request.parent_tid).write(&tid)?;
+        // Whoever gives no place for it has a child all the same.
+        let _ = UserPtr::<i32>::new(request.parent_tid).write(&tid);
     }
     let pidfd = match request.has(sys::CLONE_PIDFD) {
         true => Some(give_descriptor(task, &process, request.pidfd)?),

@@ -140,8 +140,11 @@ impl Program {
 
 /// Opens a file to run it. Nobody needs to be allowed to read it, and a descriptor may be one of `O_PATH`: the file is opened anew.
 fn open(task: &Task, dirfd: i32, name: &[u8], nofollow: bool) -> Result<Program, Errno> {
-    let path =
-        if name.is_empty() { task.files().get(dirfd)?.path().clone() } else { path::find_at(task, dirfd, name, nofollow)? };
+    let path = match (name, dirfd) {
+        ([], AT_FDCWD) => task.fs().cwd(),
+        ([], _) => task.files().get(dirfd)?.path().clone(),
+        _ => path::find_at(task, dirfd, name, nofollow)?,
+    };
     if path.inode().kind() == FileType::Symlink {
         return Err(Errno::ELOOP);
     }

@@ -4,7 +4,7 @@
 //! that file, is touched.
 
 use crate::process::signal_broken_pipe;
-use crate::sockmsg::{kind_of, signals_broken_pipe, write_message};
+use crate::sockmsg::{kind_of, signals_broken_pipe, write_message, write_to_socket};
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task, dispatch, limits, usage};
 use abi::errno::Errno;
@@ -314,6 +314,14 @@ fn transfer_from(
     loop {
         let len = (wanted - done).min(buf.len());
         let have = collect(file, buffers, done, &mut buf[..len]);
+        // Whether a socket takes anything comes before whether that can be read.
+        if have == 0
+            && len > 0
+            && done == 0
+            && let Some(result) = write_to_socket(task, file, buffers)
+        {
+            return result;
+        }
         let result = if have == 0 && len > 0 { Err(Errno::EFAULT) } else { once(&buf[..have], done) };
         match result {
             Ok(n) => {

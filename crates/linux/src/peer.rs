@@ -49,7 +49,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Copies between the caller's memory and another's, page by page: what was copied before a fault counts.
+/// Copies between the caller's memory and another's, page by page: what was copied before a fault counts. Both have something.
 fn transfer(space: &AddressSpace, own: &Buffers, theirs: &Buffers, to_them: bool) -> SysResult {
     let (mut own, mut theirs) = (Cursor::new(own), Cursor::new(theirs));
     let mut bytes = vec![0; PAGE_SIZE];
@@ -58,19 +58,20 @@ fn transfer(space: &AddressSpace, own: &Buffers, theirs: &Buffers, to_them: bool
         let len = my_len.min(their_len).min(PAGE_SIZE - other % PAGE_SIZE);
         let bytes = &mut bytes[..len];
         let moved = if to_them {
-            uaccess::read_bytes(mine, bytes).and_then(|()| space.write(other, bytes))
+            let have = uaccess::read_some(mine, bytes);
+            space.write(other, &bytes[..have]).map(|()| have)
         } else {
-            space.read(other, bytes).and_then(|()| uaccess::write_bytes(mine, bytes))
+            space.read(other, bytes).map(|()| uaccess::write_some(mine, bytes))
         };
-        match moved {
-            Ok(()) => done += len,
-            Err(_) if done > 0 => break,
-            Err(_) => return Err(Errno::EFAULT),
+        let moved = moved.unwrap_or(0);
+        done += moved;
+        if moved < len {
+            break;
         }
         own.at += len;
         theirs.at += len;
     }
-    Ok(done)
+    if done > 0 { Ok(done) } else { Err(Errno::EFAULT) }
 }
 
 fn process_vm(

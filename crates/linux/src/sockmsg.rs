@@ -243,9 +243,12 @@ pub fn sys_sendto(task: &Task, fd: i32, buf: usize, len: usize, flags: u32, addr
 
 /// What is written to a socket that keeps messages apart, as one message however long it is. `None`: to others.
 pub(crate) fn write_message(task: &Task, file: &File, buffers: &[(usize, usize)]) -> Option<SysResult> {
-    kind_of(file)
-        .is_some_and(|kind| kind != Kind::Stream)
-        .then(|| send(task, file, buffers, &To { addr: 0, len: 0 }, Beside::default(), 0))
+    kind_of(file).filter(|&kind| kind != Kind::Stream).and_then(|_| write_to_socket(task, file, buffers))
+}
+
+/// What is written to a socket, sent from where it is. `None`: the file is none.
+pub(crate) fn write_to_socket(task: &Task, file: &File, buffers: &[(usize, usize)]) -> Option<SysResult> {
+    kind_of(file).map(|_| send(task, file, buffers, &To { addr: 0, len: 0 }, Beside::default(), 0))
 }
 
 /// A message's head. An address that cannot be one is refused, or cut to the longest there is.
