@@ -8,8 +8,25 @@ use crate::fuzz;
 use crate::test::{Check, Setting};
 
 /// The areas whose programs do the same on both kernels, or differ in what is known. The others run by name (`cargo xtask diff`, `long/diff`).
-const STEADY: [&str; 12] =
-    ["files", "events", "ipc", "time", "sockets", "signals", "processes", "memory", "sched", "credentials", "limits", "names"];
+const STEADY: [&str; 17] = [
+    "files",
+    "events",
+    "ipc",
+    "time",
+    "sockets",
+    "signals",
+    "processes",
+    "memory",
+    "sched",
+    "credentials",
+    "limits",
+    "names",
+    "exec",
+    "system",
+    "mounts",
+    "numa",
+    "futex",
+];
 /// Programs of each area from each of the seeds that are the same in each run.
 const PROGRAMS: u64 = 16;
 const SEEDS: [u64; 3] = [9, 101, 102];
