@@ -4,7 +4,7 @@
 //! that file, is touched.
 
 use crate::process::signal_broken_pipe;
-use crate::sockmsg::{kind_of, signals_broken_pipe, write_message, write_to_socket};
+use crate::sockmsg::{kind_of, peek, signals_broken_pipe, write_message, write_to_socket};
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task, dispatch, limits, usage};
 use abi::errno::Errno;
@@ -129,13 +129,16 @@ pub(crate) fn pieces(
     Ok(())
 }
 
-/// Makes sure that the program can write at `addr` what is taken out of a file: it would be lost. While there is nothing to take, the file
-/// answers for itself (`EAGAIN`, the end, a wait).
+/// Makes sure that the program can write at `addr` what is taken out of a socket: it would be lost. While there is nothing to take, the
+/// socket answers for itself (`EAGAIN`, the end, a wait).
 fn probe(file: &File, addr: usize) -> Result<(), Errno> {
     if !file.ops().keeps_undelivered() {
         return Ok(());
     }
-    uaccess::probe_write(addr).or_else(|error| if file.poll(None).intersects(Events::READABLE) { Err(error) } else { Ok(()) })
+    uaccess::probe_write(addr).or_else(|fault| {
+        let has_bytes = file.poll(None).intersects(Events::READABLE) && peek(file)? > 0;
+        if has_bytes { Err(fault) } else { Ok(()) }
+    })
 }
 
 /// Copies to the caller's buffers, from byte `offset` of them on, until one cannot be written to: how much that is.

@@ -351,6 +351,8 @@ pub(crate) fn requeue(task: &Task, (from, to): (usize, usize), private: bool, mo
     if load(from)? != expected {
         return Err(Errno::EAGAIN);
     }
+    // It has to be there, even if nobody waits.
+    load(to)?;
     let mut moved = 0;
     while moved <= moves {
         let Some(at) = table.moving.iter().position(|moving| moving.from.0 == from_key.0) else { break };

@@ -191,8 +191,9 @@ pub fn sys_setns(task: &Task, fd: i32, bits: u32) -> SysResult {
 }
 
 /// `unshare(2)`
-pub fn sys_unshare(task: &Task, bits: u32) -> SysResult {
+pub fn sys_unshare(task: &Task, bits: u64) -> SysResult {
     const ALONE: u32 = sys::CLONE_THREAD | sys::CLONE_SIGHAND | sys::CLONE_VM;
+    let bits = u32::try_from(bits).map_err(|_| Errno::EINVAL)?;
     if bits & !(ALL | ALONE | sys::CLONE_FILES | sys::CLONE_FS | sys::CLONE_SYSVSEM) != 0 {
         return Err(Errno::EINVAL);
     }

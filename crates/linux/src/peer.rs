@@ -85,7 +85,8 @@ fn process_vm(
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
-    let own = Buffers::read(own.0, own.1)?;
+    // Of the count of one's own Linux takes 32 bits, and all of the others'.
+    let own = Buffers::read(own.0, own.1 as u32 as usize)?;
     // Who moves nothing asks for nobody, and whose own buffers are empty is not even asked for the others.
     let is_nothing = |buffers: &Buffers| buffers.as_slice().iter().all(|&(_, len)| len == 0);
     if is_nothing(&own) {
@@ -130,13 +131,14 @@ pub fn sys_process_madvise(task: &Task, fd: i32, ranges: UserPtr<IoVec>, count: 
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
-    let ranges = Buffers::read(ranges, count)?;
+    let ranges = Buffers::read(ranges, count as u32 as usize)?;
     let (process, _) = pidfd::process_of(task, fd)?;
     if !matches!(advice, sys::MADV_COLD | sys::MADV_PAGEOUT | sys::MADV_WILLNEED | sys::MADV_COLLAPSE) {
         return Err(Errno::EINVAL);
     }
-    check(task, &process).map_err(|_| Errno::EACCES)?;
+    // Of what has ended nothing is asked any more.
     let space = process.memory()?;
+    check(task, &process).map_err(|_| Errno::EACCES)?;
     if !task.cred().capable(sys::CAP_SYS_NICE) {
         return Err(Errno::EPERM);
     }

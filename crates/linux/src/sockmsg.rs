@@ -518,6 +518,13 @@ pub fn sys_recvmmsg(
     Ok(received)
 }
 
+/// How many bytes a stream has now, as far as the first; 0 at its end.
+pub(crate) fn peek(file: &File) -> SysResult {
+    let socket = of_file(file)?;
+    let (_, got) = socket.protocol().receive_owned(1, Flags::PEEK, socket.receive_wait(true))?;
+    Ok(got.copied)
+}
+
 /// The kind of socket that it is, if it is one.
 pub(crate) fn kind_of(file: &File) -> Option<Kind> {
     of_file(file).ok().map(|socket| socket.protocol().kind())

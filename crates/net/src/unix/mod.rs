@@ -379,7 +379,9 @@ impl Protocol for Unix {
     }
 
     fn wait_for_room(&self, wait: Wait) -> Result<()> {
-        self.peer.get().map_or(Ok(()), |peer| self.pair(peer).wait_for_room(wait))
+        let Some(peer) = self.peer.get() else { return Ok(()) };
+        self.check_open(peer)?;
+        self.pair(peer).wait_for_room(wait)
     }
 
     fn send(&self, message: Outgoing<'_>, flags: Flags, wait: Wait) -> Result<usize> {

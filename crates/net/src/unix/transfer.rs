@@ -115,12 +115,19 @@ impl Unix {
         Pair { own: &self.port, peer, limit: self.port.options.send_buffer() }
     }
 
+    /// That a stream has no other end any more comes before its error, which stays for who receives.
+    pub(super) fn check_open(&self, peer: &Port) -> Result<()> {
+        let shut = self.port.failed() && (self.port.is_shut(SENDING) || peer.queue.lock().closed);
+        if shut { Err(Errno::EPIPE) } else { Ok(()) }
+    }
+
     fn send_bytes(&self, message: Outgoing<'_>, flags: Flags, wait: Wait) -> Result<usize> {
         let peer = self.peer.get();
         if message.to.is_some() {
             return Err(if peer.is_some() { Errno::EISCONN } else { Errno::EOPNOTSUPP });
         }
         let peer = peer.ok_or(Errno::ENOTCONN)?;
+        self.check_open(peer)?;
         let credentials = self.sender(peer, &message);
         self.pair(peer).send(message, credentials, flags, wait, &mut |_, _| {})
     }
