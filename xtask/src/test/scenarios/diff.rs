@@ -8,7 +8,7 @@ use crate::fuzz;
 use crate::test::{Check, Setting};
 
 /// The areas whose programs do the same on both kernels, or differ in what is known. The others run by name (`cargo xtask diff`, `long/diff`).
-const STEADY: [&str; 17] = [
+const STEADY: [&str; 18] = [
     "files",
     "events",
     "ipc",
@@ -26,6 +26,7 @@ const STEADY: [&str; 17] = [
     "mounts",
     "numa",
     "futex",
+    "peers",
 ];
 /// Programs of each area from each of the seeds that are the same in each run.
 const PROGRAMS: u64 = 16;
