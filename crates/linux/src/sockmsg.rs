@@ -301,8 +301,15 @@ fn many(messages: UserPtr<MMsgHdr>, count: usize, mut each: impl FnMut(usize, Us
     Ok(count)
 }
 
+/// That the flags of several messages do not have the one that is the kernel's own, for programs of 32 bits: that comes before all else.
+fn check_several(flags: u32) -> Result<(), Errno> {
+    const CMSG_COMPAT: u32 = 0x8000_0000;
+    if flags & CMSG_COMPAT == 0 { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
 /// `sendmmsg(2)`
 pub fn sys_sendmmsg(task: &Task, fd: i32, messages: UserPtr<MMsgHdr>, count: usize, flags: u32) -> SysResult {
+    check_several(flags)?;
     let file = task.file_io(fd)?;
     of_file(&file)?;
     many(messages, count.min(MAX_MESSAGES), |_, message| send_message(task, &file, &read_header(message)?, flags))
@@ -490,6 +497,7 @@ pub fn sys_recvmmsg(
     timeout: UserPtr<[i64; 2]>,
 ) -> SysResult {
     const WAITFORONE: u32 = 0x1_0000;
+    check_several(flags)?;
     let deadline = match timeout.read_optional()? {
         None => None,
         Some([sec, nsec]) => match (u64::try_from(sec), u64::try_from(nsec)) {
