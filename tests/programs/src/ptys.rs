@@ -383,6 +383,7 @@ fn are_given_up() -> Result<()> {
 }
 
 fn stop_who_is_in_the_background() -> Result<()> {
+    type Deed = fn(RawFd) -> i32;
     let (mut master, slave) = pair()?;
     let tty = slave.as_raw_fd();
     let waiting = || {
@@ -393,7 +394,7 @@ fn stop_who_is_in_the_background() -> Result<()> {
     while waiting()? == 0 {
         std::thread::yield_now();
     }
-    let deeds: [(&str, fn(RawFd) -> i32); 5] = [
+    let deeds: [(&str, Deed); 5] = [
         // SAFETY: numbers, and memory of this process.
         ("TCSETS", |tty| unsafe {
             let mut settings = zeroed();
