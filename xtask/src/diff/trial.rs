@@ -27,17 +27,17 @@ fn kept() -> PathBuf {
 }
 
 impl Pair {
-    /// Runs the directed programs of the areas and random ones of each seed: those steps that the trial wants. With
+    /// Runs the directed programs of the areas and random ones of the seed: those steps that the trial wants. With
     /// [`Trial::marks`] beside Linux, whose answers are kept; otherwise beside what was kept.
     ///
     /// # Errors
     /// When a machine did not start, or there are no answers of Linux.
-    pub fn against_mutants(&mut self, trial: &Trial, seeds: &[u64], options: &Options) -> Result<Vec<Check>> {
+    pub fn against_mutants(&mut self, trial: &Trial, options: &Options) -> Result<Vec<Check>> {
         let mut lots = Vec::new();
         for area in &options.areas {
             let directed = (None, self.directed(area)?.len() as u64);
-            let random = seeds.iter().map(|seed| (Some(*seed), options.programs.unwrap_or(0)));
-            for (seed, count) in std::iter::once(directed).chain(random) {
+            let random = (Some(options.seed), options.programs.unwrap_or(0));
+            for (seed, count) in [directed, random] {
                 lots.extend((0..count).step_by(LOT as usize).map(|first| Batch {
                     area,
                     seed,

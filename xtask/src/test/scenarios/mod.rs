@@ -44,7 +44,6 @@ pub fn tests() -> Vec<Test> {
         Test { name: "machine/stress-ng", place: SkerryMachine, run: stress::short },
         Test { name: "machine/fuzz", place: SkerryMachine, run: fuzz::run },
         Test { name: "machine/servers", place: SkerryMachine, run: servers::run },
-        Test { name: "machine/soak", place: SkerryMachine, run: soak::short },
         Test { name: "machine/terminal", place: AnyMachine, run: terminal::run },
         Test { name: "machine/busybox", place: AnyMachine, run: busybox::run },
         Test { name: "machine/programs-4", place: AnyMachine, run: programs::on_four },
