@@ -81,7 +81,7 @@ impl Page<'_> {
             "# What differential execution has seen of each call\n\n\
              Made by `cargo xtask diff --document` from the specification in `tests/differential/spec` ([differential.md](differential.md)).\n\
              An error counts as seen when a call returned it on Linux 6.1 and on Skerry, not always in one program; a flag when a call that had it succeeded on both, or,\n\
-             where it is there to be refused, was made on both; an edge (of memory or a length, a value without a name, an ordinary user an ordinary user as\n\
+             where it is there to be refused, was made on both; an edge (of memory or a length, a value without a name, an ordinary user as\n\
              the caller) when a call that had it was made on both; a way in which a signal meets a call that waits when it was sent while the call waited, on both. One system call may have several lines, for commands with arguments of their own.\n\n\
              {}\n\n| area | calls | errors | flags | edges | signals |\n|---|---:|---:|---:|---:|---:|\n",
             self.figures()
