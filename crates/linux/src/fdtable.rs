@@ -189,6 +189,7 @@ impl Share {
     }
 
     /// Whether other threads have the table, too.
+    #[inline]
     pub(crate) fn has_others(&self) -> bool {
         self.table.users.load(Ordering::Acquire) > 1
     }
@@ -216,6 +217,7 @@ pub(crate) struct Reserved<'a> {
 
 impl Reserved<'_> {
     /// Gives the number to an open file.
+    #[inline(never)]
     pub(crate) fn fill(self, file: Arc<File>) -> usize {
         let (table, fd) = (self.table, self.fd);
         core::mem::forget(self);
@@ -227,6 +229,8 @@ impl Reserved<'_> {
 }
 
 impl Drop for Reserved<'_> {
+    #[cold]
+    #[inline(never)]
     fn drop(&mut self) {
         let mut numbers = self.table.numbers.lock();
         numbers.reserved.set(self.fd, false);
@@ -396,6 +400,7 @@ impl FdTable {
     ///
     /// # Errors
     /// `EMFILE`.
+    #[inline(never)]
     pub(crate) fn reserve(&self, cloexec: bool) -> Result<Reserved<'_>, Errno> {
         let mut numbers = self.numbers.lock();
         let fd = numbers.take_lowest(0, self.limit(), cloexec)?;

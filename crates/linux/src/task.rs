@@ -387,13 +387,16 @@ impl Task {
     ///
     /// # Errors
     /// `EMFILE`, and those of `open`.
+    #[inline(always)]
     pub(crate) fn open_at_number(&self, cloexec: bool, open: impl FnOnce() -> Result<Arc<File>, Errno>) -> SysResult {
-        if !self.shares_files() {
-            return self.install(open()?, cloexec);
+        // Who is alone with its table sees no other number than the one at the end.
+        let files = self.shares_files().then(|| self.files());
+        let number = files.as_ref().map(|files| files.reserve(cloexec)).transpose()?;
+        let file = open()?;
+        match number {
+            None => self.install(file, cloexec),
+            Some(number) => Ok(number.fill(file)),
         }
-        let files = self.files();
-        let number = files.reserve(cloexec)?;
-        Ok(number.fill(open()?))
     }
 
     /// Whether there is a descriptor's number left for one more open file.
@@ -427,6 +430,7 @@ impl Task {
     }
 
     /// Whether other threads have its descriptors, too.
+    #[inline]
     fn shares_files(&self) -> bool {
         if self.first_files().is_some() {
             return self.files.has_others();
