@@ -60,7 +60,7 @@ impl Watch {
             enter(stage, &directory.path);
             actor::lead(stage);
         }
-        let mut run = Run { stage, leader, ended: None, waited: vec![false; program.steps.len()], late: Vec::new() };
+        let mut run = Run { stage, leader, ended: None, ended_during: None, waited: vec![false; program.steps.len()], late: Vec::new() };
         run.steps();
         let ended = run.end();
         let mut record = run.record();
@@ -180,6 +180,8 @@ struct Run {
     stage: Stage,
     leader: i32,
     ended: Option<i32>,
+    /// The step at the end of which the leader had ended.
+    ended_during: Option<usize>,
     /// The steps that waited for others.
     waited: Vec<bool>,
     /// Steps that ended later than they began: which, and during which.
@@ -304,6 +306,7 @@ impl Run {
             let event = self.stage.shared.event.load(SeqCst);
             if self.ended.is_none() {
                 self.ended = sys::reap(self.leader, false).map(|(_, status)| status);
+                self.ended_during = self.ended.map(|_| during);
             }
             // Twice: who was looked at first may have been woken by who was looked at last, and is now seen as resting, too.
             if (0..2).all(|_| (0..actors).all(|actor| self.at_rest(actor, during))) {
@@ -350,6 +353,16 @@ impl Run {
         due.into_iter().any(|(index, _)| shared.steps[index].done.load(SeqCst) == 0)
     }
 
+    /// Whether a step ended its own process by a signal. If another thread took the signal, the step returns or does not, as that
+    /// thread is slow or quick to end everybody.
+    fn is_own_end(&self, step: usize) -> bool {
+        let Stage { program, shared, .. } = self.stage;
+        let actor = program.steps[step].actor;
+        let signaled = self.ended.is_some_and(|status| libc::WIFSIGNALED(status));
+        let succeeded = shared.steps[step].done.load(SeqCst) == 0 || shared.steps[step].result.load(SeqCst) >= 0;
+        self.ended_during == Some(step) && signaled && succeeded && (actor == 0 || program.actors[actor].thread)
+    }
+
     /// How signals met a step while it waited.
     fn ways(&self, step: usize) -> Vec<Way> {
         let program = self.stage.program;
@@ -372,6 +385,10 @@ impl Run {
             }
             if let Some((_, during)) = self.late.iter().find(|(late, _)| *late == index) {
                 line("ends", &format!("during {during}"));
+            }
+            if self.is_own_end(index) {
+                line("result", "the end of its process");
+                continue;
             }
             if state.done.load(SeqCst) == 0 {
                 line("result", "none");
