@@ -1,6 +1,7 @@
 //! The root file systems that instances are given, good and bad (`spec::Root`).
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -20,12 +21,12 @@ pub(crate) fn make() -> Result<()> {
     }
     let mut random = Random::new(0, 0);
     let noise: Vec<u8> = (0..5000).map(|_| random.next() as u8).collect();
-    fs::write(roots.join("root/text"), "no program\n")?;
-    fs::write(roots.join("root/noise"), &noise)?;
-    for name in ["text", "noise"] {
-        let mut executable = fs::metadata(roots.join("root").join(name))?.permissions();
-        std::os::unix::fs::PermissionsExt::set_mode(&mut executable, if name == "noise" { 0o755 } else { 0o644 });
-        fs::set_permissions(roots.join("root").join(name), executable)?;
+    for (name, bytes, mode) in [("text", &b"no program\n"[..], 0o644), ("noise", &noise, 0o755)] {
+        for root in ["root", "large"] {
+            let path = roots.join(root).join(name);
+            fs::write(&path, bytes)?;
+            fs::set_permissions(&path, Permissions::from_mode(mode))?;
+        }
     }
     fs::File::create(roots.join("large/hole"))?.set_len(LARGE_NEEDS)?;
     let tar = Command::new("tar").args(["cf", "root.tar", "-C", "root", "."]).current_dir(roots).status().context("tar")?;
