@@ -15,6 +15,7 @@ use crate::failure::{Context, Failure, Result};
 /// If it cannot be read, or holds what a root file system cannot.
 pub fn plan(path: &Path, file: File) -> Result<Archive> {
     let what = || path.display().to_string();
+    let archive_len = file.metadata().context(what)?.len();
     let mut archive = Archive::default();
     // Position in the archive of each regular file, for hard links.
     let mut files: HashMap<Vec<u8>, usize> = HashMap::new();
@@ -74,7 +75,11 @@ pub fn plan(path: &Path, file: File) -> Result<Archive> {
             }
             EntryType::Symlink => new.content = Content::Bytes(target.unwrap_or_default()),
             _ if kind == Kind::Regular && entry.size() > 0 => {
-                new.content = Content::Part { path: path.to_owned(), offset: entry.raw_file_position(), len: entry.size() };
+                let (offset, len) = (entry.raw_file_position(), entry.size());
+                if offset.checked_add(len).is_none_or(|end| end > archive_len) {
+                    return Err(Failure::new(format!("{}: cut short: it ends within {}", path.display(), shown(&name))));
+                }
+                new.content = Content::Part { path: path.to_owned(), offset, len };
             }
             _ => {}
         }
@@ -118,6 +123,28 @@ mod tests {
         let failure = plan(&path, File::open(&path).unwrap()).unwrap_err();
         std::fs::remove_file(&path).unwrap();
         assert!(failure.message.contains("the name \"../there\" leads out"), "{failure}");
+    }
+
+    #[test]
+    fn an_archive_cut_short_is_refused_before_anything_is_taken() {
+        let mut header = tar::Header::new_ustar();
+        header.set_path("there").unwrap();
+        header.set_size(1000);
+        header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        header.set_cksum();
+        let path = std::env::temp_dir().join(format!("skerry-tarball-{}-short.tar", std::process::id()));
+        for (len, fits) in [(1000, true), (999, false)] {
+            std::fs::write(&path, [header.as_bytes().as_slice(), &vec![1; len]].concat()).unwrap();
+            let planned = plan(&path, File::open(&path).unwrap());
+            assert_eq!(planned.is_ok(), fits, "{len} bytes");
+            if let Err(failure) = planned {
+                assert!(failure.message.ends_with("cut short: it ends within there"), "{failure}");
+            }
+        }
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
