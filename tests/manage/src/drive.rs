@@ -302,14 +302,29 @@ fn judged(op: &Op, seen: &Seen, judgement: Judgement) -> Result<()> {
     )
 }
 
+/// The machine's resources, as if this program used no memory: what it keeps of its own grows with the steps that it makes.
 fn resources() -> Result<Resources> {
     let seen = tool::run(&["resources".into(), "--json".into()])?;
-    serde_json::from_slice(&seen.out).with_context(|| format!("`skerry resources`: {seen:?}"))
+    let mut resources: Resources = serde_json::from_slice(&seen.out).with_context(|| format!("`skerry resources`: {seen:?}"))?;
+    let own = own_kib()? << 10;
+    resources.memory.supervisor = resources.memory.supervisor.saturating_sub(own);
+    resources.memory.free += own;
+    Ok(resources)
 }
 
-/// Free memory as Linux programs see it.
+/// Free memory as Linux programs see it, and what this program uses.
 fn free_kib() -> Result<u64> {
-    let text = fs::read_to_string("/proc/meminfo")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemFree:")).context("no MemFree")?;
+    Ok(kib("/proc/meminfo", "MemFree:")? + own_kib()?)
+}
+
+/// Memory that this program alone uses.
+fn own_kib() -> Result<u64> {
+    kib("/proc/self/status", "RssAnon:")
+}
+
+/// The number in a line of a file as `/proc/meminfo` is one.
+fn kib(path: &str, name: &str) -> Result<u64> {
+    let text = fs::read_to_string(path)?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).with_context(|| format!("{path} has no {name}"))?;
     Ok(line.trim().trim_end_matches(" kB").parse()?)
 }

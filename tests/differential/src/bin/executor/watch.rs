@@ -60,7 +60,8 @@ impl Watch {
             enter(stage, &directory.path);
             actor::lead(stage);
         }
-        let mut run = Run { stage, leader, ended: None, ended_during: None, waited: vec![false; program.steps.len()], late: Vec::new() };
+        let mut run =
+            Run { stage, leader, ended: None, ended_during: None, waited: vec![false; program.steps.len()], late: Vec::new() };
         run.steps();
         let ended = run.end();
         let mut record = run.record();
