@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use crate::decay::{TAU_NS, Usage};
 use crate::heap::{Heap, Order};
 use crate::policy::Policy;
+use crate::reserve::Reserve;
 use crate::virt::{Clock, Point};
 use crate::{HYSTERESIS_NS, RR_QUANTUM_NS, SLICE_NS};
 
@@ -175,6 +176,7 @@ pub struct RunQueue {
     /// Fair threads that are ahead of their share.
     ahead: Heap<Entity, ByStart>,
     clock: Clock,
+    reserve: Reserve,
     current: Option<Entity>,
     /// When the current thread was chosen.
     since_ns: u64,
@@ -201,6 +203,7 @@ impl RunQueue {
             eligible: Heap::new(),
             ahead: Heap::new(),
             clock: Clock::new(virtual_time),
+            reserve: Reserve::new(),
             current: None,
             since_ns: 0,
             charged_ns: 0,
@@ -230,6 +233,25 @@ impl RunQueue {
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.realtime.len() + self.eligible.len() + self.ahead.len()
+    }
+
+    /// Whether fair threads wait for the CPU.
+    fn fair_waits(&self) -> bool {
+        self.eligible.first().is_some() || self.ahead.first().is_some()
+    }
+
+    /// Lets real-time threads run for `realtime_ns` of each `period_ns` while fair ones wait, and without limit if that is all of it. At
+    /// first it is [`crate::REALTIME_NS`] of [`crate::PERIOD_NS`].
+    pub fn limit_realtime(&mut self, realtime_ns: u64, period_ns: u64) {
+        self.reserve.set(realtime_ns, period_ns);
+    }
+
+    /// Whether a real-time thread runs that a fair one which comes in now would have to wait for without an end being known: then
+    /// [`Self::next_deadline`] becomes earlier if one does.
+    #[must_use]
+    pub fn limit_begins_with_waiter(&self) -> bool {
+        let realtime = self.current.as_ref().is_some_and(|current| current.policy.realtime().is_some());
+        realtime && !self.fair_waits() && self.reserve.begins(0).is_some()
     }
 
     /// Sum of the weights of the fair threads, the current one included.
@@ -369,11 +391,16 @@ impl RunQueue {
             return;
         }
         self.charged_ns = now_ns;
+        let fair_waits = self.fair_waits();
         let Some(current) = &mut self.current else { return };
-        match current.policy {
-            Policy::Rr(_) => current.quantum_ns = current.quantum_ns.saturating_sub(ran.min(RR_QUANTUM_NS) as u32),
-            Policy::Fifo(_) => {}
-            _ => self.clock.charge(&mut current.point, ran),
+        if let Policy::Rr(_) = current.policy {
+            current.quantum_ns = current.quantum_ns.saturating_sub(ran.min(RR_QUANTUM_NS) as u32);
+        }
+        if current.policy.realtime().is_none() {
+            self.clock.charge(&mut current.point, ran);
+            self.reserve.fair_ran(ran);
+        } else if fair_waits {
+            self.reserve.realtime_ran(ran, now_ns);
         }
     }
 
@@ -381,11 +408,13 @@ impl RunQueue {
     fn would_switch(&self, now_ns: u64) -> bool {
         let Some(current) = &self.current else { return self.waiting() != 0 };
         let first = self.realtime.first().and_then(|first| first.policy.realtime());
+        let fair_first = self.reserve.fair_first(now_ns);
         match current.policy {
+            Policy::Fifo(_) | Policy::Rr(_) if fair_first && self.fair_waits() => true,
             Policy::Fifo(priority) => first > Some(priority),
             Policy::Rr(priority) => first > Some(priority) || (first == Some(priority) && current.quantum_ns == 0),
-            _ if first.is_some() => true,
-            _ if self.waiting() == 0 => false,
+            _ if first.is_some() && !fair_first => true,
+            _ if !self.fair_waits() => false,
             Policy::Idle if self.claimed => true,
             _ => {
                 now_ns.saturating_sub(self.since_ns) >= HYSTERESIS_NS
@@ -463,7 +492,11 @@ impl RunQueue {
             }
         }
         // A thread that yields is not in the heaps, and may be the only one that is not ahead.
-        let mut next = self.realtime.pop().or_else(|| self.eligible.pop()).or_else(|| self.ahead.pop())?;
+        let mut next = if self.reserve.fair_first(now_ns) {
+            self.eligible.pop().or_else(|| self.ahead.pop()).or_else(|| self.realtime.pop())?
+        } else {
+            self.realtime.pop().or_else(|| self.eligible.pop()).or_else(|| self.ahead.pop())?
+        };
         let Recent { usage, stamp_ns } = next.recent;
         next.recent = Recent { usage: usage.rested(now_ns.saturating_sub(stamp_ns)), stamp_ns: now_ns };
         let id = next.id;
@@ -572,17 +605,23 @@ impl RunQueue {
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
         let current = self.current.as_ref()?;
+        let now_ns = self.charged_ns;
+        let fair_begins = || self.fair_waits().then(|| self.reserve.begins(now_ns)).flatten();
         match current.policy {
-            Policy::Fifo(_) => None,
+            Policy::Fifo(_) => fair_begins(),
             Policy::Rr(priority) => {
                 let equal = self.realtime.first().is_some_and(|first| first.policy.realtime() == Some(priority));
-                equal.then(|| self.charged_ns + u64::from(current.quantum_ns))
+                let quantum_end = equal.then(|| now_ns + u64::from(current.quantum_ns));
+                quantum_end.into_iter().chain(fair_begins()).min()
             }
-            _ if self.waiting() == 0 => None,
             _ => {
-                let slice_end = self.charged_ns + current.point.until(current.deadline);
-                let hysteresis_end = self.since_ns + HYSTERESIS_NS;
-                Some(if self.claimed { hysteresis_end } else { slice_end.max(hysteresis_end) })
+                let fair_ends = self.realtime.first().and_then(|_| self.reserve.ends(now_ns));
+                let slice_end = self.fair_waits().then(|| {
+                    let slice_end = now_ns + current.point.until(current.deadline);
+                    let hysteresis_end = self.since_ns + HYSTERESIS_NS;
+                    if self.claimed { hysteresis_end } else { slice_end.max(hysteresis_end) }
+                });
+                slice_end.into_iter().chain(fair_ends).min()
             }
         }
     }

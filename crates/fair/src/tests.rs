@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::vec;
 use std::vec::Vec;
 
-use crate::{HYSTERESIS_NS, History, Policy, RR_QUANTUM_NS, Room, RunQueue, SLICE_NS};
+use crate::{HYSTERESIS_NS, History, PERIOD_NS, Policy, REALTIME_NS, RR_QUANTUM_NS, Room, RunQueue, SLICE_NS};
 
 const SECOND: u64 = 1_000_000_000;
 const PERCENT: u64 = SECOND / 100;
@@ -414,7 +414,7 @@ fn a_priority_runs_before_all_below_and_in_order_of_arrival() {
     assert_eq!(queue.pick(0), Some(3));
     queue.block(1);
     assert_eq!(queue.pick(1), Some(1));
-    assert_eq!(queue.next_deadline(), None);
+    assert_eq!(queue.next_deadline(), Some(REALTIME_NS), "a fair one waits");
     // Preempted by a higher priority, it stays before its equal.
     assert!(queue.wake(4, Policy::Rr(7), &History::default(), 2));
     assert_eq!(queue.pick(2), Some(4));
@@ -573,6 +573,7 @@ fn what_is_left_of_a_quantum_is_kept() {
 #[test]
 fn fifo_threads_give_way_to_higher_priorities_only() {
     let mut queue = RunQueue::new(0);
+    queue.limit_realtime(1, 1);
     queue.wake(1, Policy::Fifo(5), &History::default(), 0);
     assert_eq!(queue.pick(0), Some(1));
     let now = 10 * SECOND;
@@ -587,6 +588,89 @@ fn fifo_threads_give_way_to_higher_priorities_only() {
     fair.pick(0);
     assert!(fair.wake(2, Policy::Rr(1), &History::default(), 1));
     assert_eq!(fair.pick(1), Some(2));
+}
+
+/// What threads of both kinds have in `periods` periods, after `warm_up`; and the machine.
+fn beside_realtime(realtime: &[Policy], fair: &[Habit], warm_up: u64, periods: u64) -> (u64, u64, Machine) {
+    let habits: Vec<Habit> = realtime.iter().copied().map(Habit::hog).chain(fair.iter().copied()).collect();
+    let mut machine = Machine::new(RunQueue::new(0), 0, &habits);
+    machine.run(warm_up);
+    let ran = machine.measure(periods * PERIOD_NS);
+    let (realtime, fair) = ran.split_at(realtime.len());
+    (realtime.iter().sum(), fair.iter().sum(), machine)
+}
+
+fn realtime_policy() -> impl Strategy<Value = Policy> {
+    prop_oneof![(1u8..=99).prop_map(Policy::Fifo), (1u8..=99).prop_map(Policy::Rr)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Real-time threads that never sleep leave fair threads that never sleep the rest of each period, and no more.
+    #[test]
+    fn real_time_threads_leave_the_reserve(
+        realtime in prop::collection::vec(realtime_policy(), 1..5),
+        fair in prop::collection::vec(hog(), 1..20),
+        warm_up in 0..3 * SECOND,
+        periods in 1u64..6,
+    ) {
+        let (most, rest, _) = beside_realtime(&realtime, &fair, warm_up, periods);
+        prop_assert_eq!(rest, periods * (PERIOD_NS - REALTIME_NS));
+        prop_assert_eq!(most, periods * REALTIME_NS);
+    }
+
+    /// Fair threads that sleep have no more of it, and real-time threads lose no time to those that do not want it.
+    #[test]
+    fn sleepers_have_no_more_than_the_reserve(
+        realtime in prop::collection::vec(realtime_policy(), 1..5),
+        fair in prop::collection::vec(sleeper(), 1..20),
+        warm_up in 0..3 * SECOND,
+        periods in 1u64..6,
+    ) {
+        let (most, rest, _) = beside_realtime(&realtime, &fair, warm_up, periods);
+        prop_assert_eq!(most + rest, periods * PERIOD_NS);
+        prop_assert!(rest <= (periods + 1) * (PERIOD_NS - REALTIME_NS));
+    }
+}
+
+#[test]
+fn who_leaves_more_than_the_reserve_is_never_held_up() {
+    for (burst, sleep) in [(90, 10), (500, 500), (1, 1), (940, 60)] {
+        let [burst_ns, sleep_ns] = [burst, sleep].map(|ms| ms * SECOND / 1000);
+        let realtime = Habit { policy: Policy::Fifo(1), burst_ns, sleep_ns };
+        let mut machine = Machine::new(RunQueue::new(0), 0, &[realtime, Habit::hog(Policy::default())]);
+        machine.run(100 * SECOND);
+        assert_eq!(machine.threads[0].longest_wait_ns, 0, "{burst} and {sleep}");
+    }
+}
+
+#[test]
+fn without_a_limit_nothing_is_left() {
+    let mut queue = RunQueue::new(0);
+    queue.limit_realtime(PERIOD_NS, PERIOD_NS);
+    let mut machine = Machine::new(queue, 0, &[Habit::hog(Policy::Rr(1)), Habit::hog(Policy::default())]);
+    assert_eq!(machine.measure(100 * SECOND), [100 * SECOND, 0]);
+}
+
+#[test]
+fn the_limit_begins_when_a_fair_thread_waits() {
+    let mut queue = RunQueue::new(0);
+    queue.wake(1, Policy::Fifo(5), &History::default(), 0);
+    assert_eq!(queue.pick(0), Some(1));
+    assert!(queue.limit_begins_with_waiter());
+    let now = 10 * SECOND;
+    assert!(!queue.wake(2, Policy::default(), &History::default(), now));
+    assert!(!queue.limit_begins_with_waiter());
+    assert_eq!(queue.next_deadline(), Some(now + REALTIME_NS), "the time before does not count");
+    assert_eq!(queue.pick(now + REALTIME_NS), Some(2));
+    // A real-time thread that comes meanwhile waits, too; and goes first as soon as nobody else wants the CPU.
+    assert!(!queue.wake(3, Policy::Fifo(9), &History::default(), now + REALTIME_NS + 1));
+    assert_eq!(queue.next_deadline(), Some(now + PERIOD_NS));
+    queue.block(now + REALTIME_NS + 2);
+    assert_eq!(queue.pick(now + REALTIME_NS + 2), Some(3));
+    queue.limit_realtime(1, 1);
+    assert!(!queue.limit_begins_with_waiter());
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub use platform::{
     now_ns, park, park_until, preempt_disable, sleep_until, spawn, topology, yield_now,
 };
 #[cfg(target_os = "none")]
-pub use platform::{Site, init, lock_sites, start_cpu, start_recording, stats};
+pub use platform::{Site, change_realtime_limit, init, lock_sites, realtime_limit, start_cpu, start_recording, stats};
 pub use wait::{WaitError, WaitQueue};
 
 /// The atomics of the core library; on the host those of the explorer.

@@ -262,20 +262,19 @@ fn inheritance() -> Result<()> {
         }
         let middle = {
             let (go, done) = (go.clone(), done.clone());
-            thread::spawn(move || -> io::Result<bool> {
+            thread::spawn(move || -> io::Result<()> {
                 set_fifo(20)?;
                 go.store(true, Ordering::SeqCst);
-                let begin = Instant::now();
-                while !done.load(Ordering::SeqCst) && begin.elapsed() < Duration::from_secs(10) {
-                    std::hint::black_box(&done);
+                // For ever, if the holder of the lock does not get to run.
+                while !done.load(Ordering::SeqCst) {
+                    std::hint::black_box(());
                 }
-                Ok(done.load(Ordering::SeqCst))
+                Ok(())
             })
         };
-        let passed = middle.join().expect("the thread ended well")?;
+        middle.join().expect("the thread ended well")?;
         low.join().expect("the thread ended well")?;
         high.join().expect("the thread ended well")?;
-        ensure!(passed, "the holder of the lock did not get to run");
         Ok(())
     })
 }

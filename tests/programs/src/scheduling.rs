@@ -19,6 +19,8 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("scheduling-nice", nice),
     ("scheduling-weights", weights),
     ("scheduling-fifo-goes-first", fifo_goes_first),
+    ("scheduling-real-time-leaves-a-part", real_time_leaves_a_part),
+    ("scheduling-real-time-has-a-limit", real_time_has_a_limit),
     ("scheduling-round-robin-takes-turns", round_robin_takes_turns),
     ("scheduling-affinity", affinity),
 ];
@@ -251,6 +253,61 @@ fn nice() -> Result<()> {
         ensure!(set_nice(PROCESS, 0x3fff_ffff, 0) == Err(libc::ESRCH), "a thread that is not there");
         Ok(())
     })
+}
+
+/// A real-time thread that never sleeps does not keep its processor from another one for ever.
+fn real_time_leaves_a_part() -> Result<()> {
+    for policy in [libc::SCHED_FIFO, libc::SCHED_RR] {
+        apart(|| {
+            pin(0, 0)?;
+            let (alone, ran) = (AtomicBool::new(false), AtomicBool::new(false));
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !alone.load(Ordering::SeqCst) {
+                        thread::yield_now();
+                    }
+                    ran.store(true, Ordering::SeqCst);
+                });
+                let changed = set_scheduler(0, policy, 1);
+                alone.store(true, Ordering::SeqCst);
+                while !ran.load(Ordering::SeqCst) {
+                    std::hint::black_box(());
+                }
+                ensure!(changed == Ok(()), "policy {policy}: {changed:?}");
+                Ok(())
+            })
+        })?;
+    }
+    Ok(())
+}
+
+/// The settings by which they do not: what is written is read again, and what makes no sense changes nothing.
+fn real_time_has_a_limit() -> Result<()> {
+    const RUNTIME: &str = "/proc/sys/kernel/sched_rt_runtime_us";
+    const PERIOD: &str = "/proc/sys/kernel/sched_rt_period_us";
+    let read = |path: &str| std::fs::read_to_string(path);
+    let refused = |path: &str, text: &str| match std::fs::write(path, text) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        other => bail!("{text:?} in {path}: {other:?}"),
+    };
+    let (runtime, period) = (read(RUNTIME)?, read(PERIOD)?);
+    ensure!((&*runtime, &*period) == ("950000\n", "1000000\n"), "at first they are {runtime:?} and {period:?}");
+    for bad in ["1000001", "-2", "4294967296"] {
+        refused(RUNTIME, bad)?;
+    }
+    for bad in ["0", "-1", "949999"] {
+        refused(PERIOD, bad)?;
+    }
+    ensure!(read(RUNTIME)? == runtime && read(PERIOD)? == period, "what is refused changes nothing");
+    for (path, text, other) in [(RUNTIME, "-1\n", PERIOD), (PERIOD, "500000\n", RUNTIME), (RUNTIME, "500000\n", PERIOD)] {
+        let before = read(other)?;
+        std::fs::write(path, text)?;
+        ensure!(read(path)? == text && read(other)? == before, "{text:?} in {path}: {:?}", read(path)?);
+    }
+    std::fs::write(PERIOD, &period)?;
+    std::fs::write(RUNTIME, &runtime)?;
+    ensure!(read(RUNTIME)? == runtime && read(PERIOD)? == period, "it is as it was");
+    Ok(())
 }
 
 /// Two threads of one processor: the second, ten levels nicer, runs for much less. What the host takes from the machine counts as run

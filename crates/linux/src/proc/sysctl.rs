@@ -33,8 +33,6 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("kernel/printk_ratelimit_burst", "10\n"),
         ("kernel/sched_autogroup_enabled", "0\n"),
         ("kernel/sched_rr_timeslice_ms", "100\n"),
-        ("kernel/sched_rt_period_us", "1000000\n"),
-        ("kernel/sched_rt_runtime_us", "-1\n"),
         ("kernel/sched_schedstats", "0\n"),
         ("kernel/seccomp/actions_avail", "kill_process kill_thread trap errno user_notif trace log allow\n"),
         ("kernel/seccomp/actions_logged", "log\n"),
@@ -139,6 +137,14 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         let file = pseudo::writable_file(Attr::new(dev, 0o644), || Ok(setting.text().into_bytes()), |text| setting.set(text));
         place(dir, &format!("net/{}", setting.path), file);
     }
+    for (name, show, set) in [REALTIME_PERIOD, REALTIME_RUNTIME] {
+        let set = move |text: &[u8]| {
+            let number = core::str::from_utf8(text).ok().and_then(|text| text.trim().parse::<i32>().ok()).ok_or(Errno::EINVAL)?;
+            ::task::change_realtime_limit(|limit| set(limit, number).filter(is_valid).ok_or(Errno::EINVAL))
+        };
+        let show = move || Ok(format!("{}\n", show(::task::realtime_limit())).into_bytes());
+        place(dir, name, pseudo::writable_file(Attr::new(dev, 0o644), show, set));
+    }
     let hostname = pseudo::writable_file(
         Attr::new(dev, 0o644),
         || Ok([&crate::sys::uname().nodename[..], b"\n"].concat()),
@@ -181,6 +187,32 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     };
     place(dir, "kernel/random/boot_id", pseudo::constant(dev, random_uuid()));
     place(dir, "kernel/random/uuid", pseudo::file(Attr::new(dev, 0o444), move || Ok(random_uuid().into_bytes())));
+}
+
+/// A limit of real-time threads, as `::task::realtime_limit` tells it.
+type Limit = (u64, u64);
+/// A file, the number in it, and the limit with another number, if there can be one.
+type LimitFile = (&'static str, fn(Limit) -> i64, fn(Limit, i32) -> Option<Limit>);
+
+/// Nanoseconds of a microsecond.
+const US: u64 = 1000;
+/// The time of real-time threads that may run without limit.
+const UNLIMITED: u64 = u64::MAX;
+
+const REALTIME_PERIOD: LimitFile = (
+    "kernel/sched_rt_period_us",
+    |(_, period)| (period / US).cast_signed(),
+    |(realtime, _), us| Some((realtime, u64::try_from(us).ok().filter(|&us| us != 0)? * US)),
+);
+const REALTIME_RUNTIME: LimitFile = (
+    "kernel/sched_rt_runtime_us",
+    |(realtime, _)| if realtime == UNLIMITED { -1 } else { (realtime / US).cast_signed() },
+    |(_, period), us| Some((if us == -1 { UNLIMITED } else { u64::try_from(us).ok()? * US }, period)),
+);
+
+/// Whether real-time threads have no more than the whole period, or no limit.
+fn is_valid(&(realtime, period): &Limit) -> bool {
+    realtime <= period || realtime == UNLIMITED
 }
 
 /// A setting that is a digit, up to `most`.

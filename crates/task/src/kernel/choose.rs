@@ -11,6 +11,7 @@ use guard::timer::{self, now_ns};
 
 use super::cpu::{Cpu, IDLE, LOADED, shared};
 use super::idle;
+use super::limit;
 use super::observe;
 use super::perturb;
 use super::slot::{self, CPU_WORDS, Slot};
@@ -88,16 +89,19 @@ impl Cpu {
         shared.note_stall(queue.waiting() != 0, now);
         shared.load.store(queue.waiting() as u32 + u32::from(picked.is_some()), Ordering::Relaxed);
         let look = queue.next_deadline().map(perturb::sooner);
-        shared.notice.0.store(self.notice(picked.map(|_| next.policy()), look), Ordering::Release);
+        shared
+            .notice
+            .0
+            .store(self.notice(picked.map(|_| next.policy()), look, queue.limit_begins_with_waiter()), Ordering::Release);
         self.arm(look.unwrap_or(u64::MAX), picked.is_none());
         next
     }
 
     /// What others need to know before they disturb this CPU.
-    fn notice(&self, current: Option<Policy>, look: Option<u64>) -> u32 {
+    fn notice(&self, current: Option<Policy>, look: Option<u64>, limit_begins: bool) -> u32 {
         match (current, look) {
             (None | Some(Policy::Idle), _) => wake::OPEN,
-            (Some(Policy::Fifo(priority) | Policy::Rr(priority)), _) => wake::REALTIME + u32::from(priority),
+            (Some(Policy::Fifo(priority) | Policy::Rr(priority)), _) => wake::realtime(priority, limit_begins),
             (_, Some(look)) if look <= self.since.get() + HYSTERESIS_NS => wake::LOOKS_SOON,
             (_, Some(_)) => wake::LOOKS_LATER,
             (_, None) => wake::OPEN,
@@ -197,6 +201,7 @@ impl Cpu {
 
     /// Somebody changed where or how threads of this CPU run: O(n).
     fn recheck(&self, queue: &mut RunQueue, me: CpuId, now: u64) {
+        limit::apply(queue);
         if let Some(slot) = queue.current().map(slot::at)
             && !slot.may_run_on(me)
         {

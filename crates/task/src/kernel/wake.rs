@@ -6,7 +6,8 @@
 //! * `POLL`: it watches the notice; a store is enough.
 //! * `LOOKS_SOON`: its timer fires before a fair thread could take the CPU from the one that runs.
 //! * `LOOKS_LATER`: its timer fires at the end of the slice, soon enough for who never takes the CPU from another.
-//! * `REALTIME + priority`: nobody of a lower priority can take the CPU before it is given up, which looks.
+//! * `realtime`: nobody of a lower priority can take the CPU before it is given up, which looks; or before the time of real-time threads is
+//!   over, if that runs already.
 //! * `OPEN`: anything else.
 //!
 //! No wake-up is lost: the CPU makes its notice `OPEN` before it looks at the wake queues, and who queues a thread reads the notice
@@ -32,8 +33,13 @@ pub(super) const POLL: u32 = 1;
 pub(super) const OPEN: u32 = 2;
 pub(super) const LOOKS_SOON: u32 = 3;
 pub(super) const LOOKS_LATER: u32 = 4;
-/// And above: plus the priority.
-pub(super) const REALTIME: u32 = 5;
+/// And above: see [`realtime`].
+const REALTIME: u32 = 5;
+
+/// The notice of a CPU with a real-time thread of that priority. `limit_begins`: its time begins to run when a fair thread waits.
+pub(super) fn realtime(priority: u8, limit_begins: bool) -> u32 {
+    REALTIME + 2 * u32::from(priority) + u32::from(limit_begins)
+}
 
 /// Gives a thread its permit. Callable anywhere.
 pub(super) fn unpark(slot: &'static Slot) {
@@ -190,7 +196,10 @@ fn tell(target: CpuId, policy: Policy) -> Told {
         POLL | OPEN => false,
         LOOKS_SOON => policy.realtime().is_none(),
         LOOKS_LATER => matches!(policy, Policy::Batch(_) | Policy::Idle),
-        realtime => u32::from(policy.realtime().unwrap_or(0)) + REALTIME < realtime,
+        notice => match policy.realtime() {
+            Some(priority) => realtime(priority, true) < notice,
+            None => notice & 1 == REALTIME & 1,
+        },
     };
     if waits {
         shared(cpu::current()).counters.ipis_saved.add(1);
