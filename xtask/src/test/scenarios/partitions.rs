@@ -199,6 +199,20 @@ until [ $(rounds) -gt 0 ]; do sleep 0.1; done
 before=$(rounds)
 "#;
 
+/// Runs `$victim`. If it says that it is going to hang, its tool is ended when the neighbour has done fifty rounds more.
+const VICTIM: &str = r#"
+skerry run --name victim --cpus 1 --mem 64M -- sh -c "$victim" >out 2>&1 &
+tool=$!
+while [ -e /proc/$tool/exe ] && ! grep -q now out; do sleep 0.1; done
+if grep -q now out; then
+    begin=$(rounds)
+    until [ $(rounds) -ge $((begin + 50)) ]; do sleep 0.1; done
+    kill -KILL $tool
+fi
+wait $tool
+cat out
+"#;
+
 /// What follows the fault: the neighbour has gone on, the supervisor works, everything but the neighbour's is back.
 const AFTERWARDS: &str = r#"
 until [ $(rounds) -gt $before ]; do sleep 0.1; done
@@ -218,9 +232,7 @@ echo "== resources"; skerry resources --json
 /// A fault in one instance is a fault in no other.
 pub fn faults(setting: &Setting) -> Result<Vec<Check>> {
     let fault = |what: &str, command: &str, check: fn(&str) -> Result<String>| {
-        let script = format!(
-            "{NEIGHBOUR}\n(timeout -s KILL 30 skerry run --name victim --cpus 1 --mem 64M -- sh -c '{command}') >out 2>&1; echo \"== status\"; echo $?; cat out\n{AFTERWARDS}"
-        );
+        let script = format!("{NEIGHBOUR}\nvictim='{command}'\n{VICTIM}\n{AFTERWARDS}");
         Step::new(what, script, Accepted(check)).limit(90)
     };
     let steps = [
@@ -239,7 +251,7 @@ pub fn faults(setting: &Setting) -> Result<Vec<Check>> {
         }),
         fault(
             "an instance runs with interrupts off for ever, and is stopped by force",
-            "echo hang > /proc/skerry/fault & sleep 100",
+            "echo now; echo hang > /proc/skerry/fault & sleep 100",
             |printed| {
                 contained(printed, "")?;
                 went_on(printed)
@@ -247,7 +259,7 @@ pub fn faults(setting: &Setting) -> Result<Vec<Check>> {
         ),
         fault(
             "an instance is deaf to NMIs too: its processor is reset, and used again",
-            "echo deaf > /proc/skerry/fault & sleep 100",
+            "echo now; echo deaf > /proc/skerry/fault & sleep 100",
             |printed| {
                 contained(printed, "")?;
                 let victim = serde_json::from_str::<serde_json::Value>(part(printed, "inspected")?)?;
