@@ -165,8 +165,11 @@ fn copy_in(buffers: &[(usize, usize)], offset: usize, to: &mut [u8]) -> usize {
 }
 
 /// What `n` bytes that were read from `file` and did not all reach the caller, but only the first `delivered`, count for. The others are as
-/// unread as before; a pipe gives whole pages only.
+/// unread as before; a pipe gives whole pages only, and a socket that keeps messages apart a whole one, which is lost.
 fn take_back(file: &File, offset: Option<u64>, bytes: &[u8], delivered: usize) -> usize {
+    if kind_of(file).is_some_and(|kind| kind != Kind::Stream) {
+        return 0;
+    }
     if let Some(pipe) = file.ops_as::<PipeEnd>() {
         let whole = delivered - delivered % PAGE_SIZE;
         pipe.unread(&bytes[whole..]);
@@ -202,8 +205,7 @@ fn read_pieces(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> 
         (None, _) => file.read(buf),
     };
     // Bytes on their way through sockets must not be lost because they cannot be delivered. A message, a signal, an event is, as on Linux.
-    let socket = kind_of(file);
-    if socket == Some(Kind::Stream)
+    if kind_of(file) == Some(Kind::Stream)
         && let Some((addr, _)) = buffers.iter().find(|(_, len)| *len > 0)
     {
         probe(file, *addr)?;
@@ -226,9 +228,6 @@ fn read_pieces(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> 
         };
         let delivered = copy_out(buffers, done, &buf[..n]);
         if delivered < n {
-            if socket.is_some_and(|kind| kind != Kind::Stream) {
-                return Err(Errno::EFAULT);
-            }
             done += take_back(file, offset, &buf[..n], delivered);
             return if done > 0 { Ok(done) } else { Err(Errno::EFAULT) };
         }

@@ -268,7 +268,8 @@ fn buffers(header: &MsgHdr) -> Result<Buffers, Errno> {
     })
 }
 
-fn send_message(task: &Task, file: &File, header: &MsgHdr, flags: u32) -> SysResult {
+/// Sends a message; the last one of several if not all of it was sent.
+fn send_message(task: &Task, file: &File, header: &MsgHdr, flags: u32) -> Result<Transferred, Errno> {
     let socket = of_file(file)?;
     let buffers = buffers(header)?;
     let beside = if header.control_len == 0 {
@@ -277,28 +278,51 @@ fn send_message(task: &Task, file: &File, header: &MsgHdr, flags: u32) -> SysRes
         read_control(task, socket, header.control as usize, header.control_len as usize)?
     };
     let to = To { addr: if header.name_len == 0 { 0 } else { header.name as usize }, len: header.name_len };
-    send(task, file, buffers.as_slice(), &to, beside, flags)
+    let len = send(task, file, buffers.as_slice(), &to, beside, flags)?;
+    Ok(Transferred { len, is_last: len < total(buffers.as_slice()) })
 }
 
 /// `sendmsg(2)`
 pub fn sys_sendmsg(task: &Task, fd: i32, message: UserPtr<MsgHdr>, flags: u32) -> SysResult {
     let file = task.file_io(fd)?;
-    send_message(task, &file, &read_header(message)?, flags)
+    send_message(task, &file, &read_header(message)?, flags).map(|message| message.len)
 }
 
-/// Runs `each` on messages one after the other and stores the length of each. An error counts only if it is the first one's.
-fn many(messages: UserPtr<MMsgHdr>, count: usize, mut each: impl FnMut(usize, UserPtr<MsgHdr>) -> SysResult) -> SysResult {
+/// What became of several messages.
+struct Several {
+    /// How many were sent or received.
+    done: usize,
+    /// What ended that before the last one. The caller hears of it only if there was no message before.
+    error: Option<Errno>,
+}
+
+/// Runs `each` on up to `count` messages one after the other, stores the length of each, and ends with the first that `is_last`.
+fn several(
+    messages: UserPtr<MMsgHdr>,
+    count: u32,
+    mut each: impl FnMut(usize, UserPtr<MsgHdr>) -> Result<Transferred, Errno>,
+) -> Result<Several, Errno> {
+    let count = (count as usize).min(MAX_MESSAGES);
     for i in 0..count {
         let at = messages.add(i).addr();
-        let result = each(i, UserPtr::new(at))
-            .and_then(|len| UserPtr::<u32>::new(at + core::mem::offset_of!(MMsgHdr, len)).write(&(len as u32)));
+        let result = each(i, UserPtr::new(at)).and_then(|Transferred { len, is_last }| {
+            UserPtr::<u32>::new(at + core::mem::offset_of!(MMsgHdr, len)).write(&(len as u32)).map(|()| is_last)
+        });
         match result {
-            Ok(()) => {}
-            Err(e) if i == 0 => return Err(e),
-            Err(_) => return Ok(i),
+            Ok(false) => {}
+            Ok(true) => return Ok(Several { done: i + 1, error: None }),
+            Err(error) if i == 0 => return Err(error),
+            Err(error) => return Ok(Several { done: i, error: Some(error) }),
         }
     }
-    Ok(count)
+    Ok(Several { done: count, error: None })
+}
+
+/// What became of one of several messages.
+struct Transferred {
+    len: usize,
+    /// No further one is tried.
+    is_last: bool,
 }
 
 /// That the flags of several messages do not have the one that is the kernel's own, for programs of 32 bits: that comes before all else.
@@ -308,11 +332,11 @@ fn check_several(flags: u32) -> Result<(), Errno> {
 }
 
 /// `sendmmsg(2)`
-pub fn sys_sendmmsg(task: &Task, fd: i32, messages: UserPtr<MMsgHdr>, count: usize, flags: u32) -> SysResult {
+pub fn sys_sendmmsg(task: &Task, fd: i32, messages: UserPtr<MMsgHdr>, count: u32, flags: u32) -> SysResult {
     check_several(flags)?;
     let file = task.file_io(fd)?;
     of_file(&file)?;
-    many(messages, count.min(MAX_MESSAGES), |_, message| send_message(task, &file, &read_header(message)?, flags))
+    several(messages, count, |_, message| send_message(task, &file, &read_header(message)?, flags)).map(|sent| sent.done)
 }
 
 /// Receives into the caller's buffers. Also returns what has to be said of it in flags, and where it came from.
@@ -449,7 +473,8 @@ impl Control {
     }
 }
 
-fn receive_message(task: &Task, file: &File, message: UserPtr<MsgHdr>, flags: u32) -> SysResult {
+/// Receives a message; the last one of several if it is urgent data.
+fn receive_message(task: &Task, file: &File, message: UserPtr<MsgHdr>, flags: u32) -> Result<Transferred, Errno> {
     let socket = of_file(file)?;
     let mut header = read_header(message)?;
     let buffers = buffers(&header)?;
@@ -478,21 +503,21 @@ fn receive_message(task: &Task, file: &File, message: UserPtr<MsgHdr>, flags: u3
     header.control_len = control.used as u64;
     header.flags = shown | flags & consts::MSG_CMSG_CLOEXEC;
     message.write(&header)?;
-    Ok(n)
+    Ok(Transferred { len: n, is_last: shown & consts::MSG_OOB != 0 })
 }
 
 /// `recvmsg(2)`
 pub fn sys_recvmsg(task: &Task, fd: i32, message: UserPtr<MsgHdr>, flags: u32) -> SysResult {
     let file = task.file_io(fd)?;
-    receive_message(task, &file, message, flags)
+    receive_message(task, &file, message, flags).map(|message| message.len)
 }
 
-/// `recvmmsg(2)`. The timeout is looked at between messages only, as on Linux.
+/// `recvmmsg(2)`. The timeout is looked at between messages only, as on Linux. An error after the first message is kept as the socket's.
 pub fn sys_recvmmsg(
     task: &Task,
     fd: i32,
     messages: UserPtr<MMsgHdr>,
-    count: usize,
+    count: u32,
     flags: u32,
     timeout: UserPtr<[i64; 2]>,
 ) -> SysResult {
@@ -508,22 +533,27 @@ pub fn sys_recvmmsg(
         },
     };
     let file = task.file_io(fd)?;
-    of_file(&file)?;
+    let socket = of_file(&file)?;
     // What was left when the last message had come.
     let mut left = None;
-    let received = many(messages, count.min(MAX_MESSAGES), |i, message| {
+    let received = several(messages, count, |i, message| {
         if left == Some(0) {
             return Err(Errno::EAGAIN);
         }
         let patience = if i > 0 && flags & WAITFORONE != 0 { consts::MSG_DONTWAIT } else { 0 };
-        let length = receive_message(task, &file, message, flags & !WAITFORONE | patience)?;
+        let received = receive_message(task, &file, message, flags & !WAITFORONE | patience)?;
         left = deadline.map(|deadline| deadline.saturating_sub(::task::now_ns()));
-        Ok(length)
+        Ok(received)
     })?;
+    match received.error {
+        // Linux keeps an interruption, too, and the next call returns a number that means nothing to its caller.
+        None | Some(Errno::EAGAIN | Errno::ERESTARTSYS) => {}
+        Some(error) => socket.protocol().set_error(error),
+    }
     if let Some(left) = left {
         timeout.write(&[left / 1_000_000_000, left % 1_000_000_000].map(u64::cast_signed))?;
     }
-    Ok(received)
+    Ok(received.done)
 }
 
 /// How many bytes a stream has now, as far as the first; 0 at its end.

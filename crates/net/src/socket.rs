@@ -292,6 +292,9 @@ pub trait Protocol: FileOps {
     /// The error that happened while nobody called, which is then forgotten (`SO_ERROR`).
     fn take_error(&self) -> Option<Errno>;
 
+    /// Keeps an error for [`Self::take_error`], or the next call.
+    fn set_error(&self, error: Errno);
+
     /// Bytes that wait to be received, or else those sent that the peer has not received.
     fn queued(&self, incoming: bool) -> usize;
 

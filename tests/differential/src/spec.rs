@@ -37,7 +37,7 @@ use crate::program::{Actor, Program};
 const UNSEEN: &str = include_str!("../spec/unseen.list");
 
 /// The files, by area.
-const FILES: [(&str, &str); 19] = [
+const FILES: [(&str, &str); 20] = [
     ("files", include_str!("../spec/files.spec")),
     ("events", include_str!("../spec/events.spec")),
     ("ipc", include_str!("../spec/ipc.spec")),
@@ -57,6 +57,7 @@ const FILES: [(&str, &str); 19] = [
     ("mounts", include_str!("../spec/mounts.spec")),
     ("numa", include_str!("../spec/numa.spec")),
     ("messages", include_str!("../spec/messages.spec")),
+    ("vmsplice", include_str!("../spec/vmsplice.spec")),
 ];
 
 /// All calls of all areas.

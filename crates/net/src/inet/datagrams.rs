@@ -358,6 +358,10 @@ impl<T: Transport> Protocol for Endpoint<T> {
         self.0.inbox().port.take_error()
     }
 
+    fn set_error(&self, error: Errno) {
+        self.0.inbox().port.set_error(error);
+    }
+
     fn queued(&self, incoming: bool) -> usize {
         if incoming { self.0.inbox().first() } else { 0 }
     }

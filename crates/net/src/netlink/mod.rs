@@ -183,6 +183,7 @@ impl FileOps for Netlink {
         }
         let mut events = Events::WRITABLE;
         events.set(Events::READABLE, !self.port.queue.lock().replies.is_empty());
+        events.set(Events::ERR, self.port.failed());
         events
     }
 
@@ -286,7 +287,11 @@ impl Protocol for Netlink {
     }
 
     fn take_error(&self) -> Option<Errno> {
-        None
+        self.port.take_error()
+    }
+
+    fn set_error(&self, error: Errno) {
+        self.port.set_error(error);
     }
 
     fn queued(&self, incoming: bool) -> usize {

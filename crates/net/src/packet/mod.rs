@@ -493,6 +493,10 @@ impl Protocol for Packets {
         self.port.take_error()
     }
 
+    fn set_error(&self, error: Errno) {
+        self.port.set_error(error);
+    }
+
     fn queued(&self, incoming: bool) -> usize {
         if incoming { self.port.queue.lock().packets.front().map_or(0, |packet| packet.data.len()) } else { 0 }
     }

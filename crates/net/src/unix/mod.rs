@@ -408,6 +408,10 @@ impl Protocol for Unix {
         self.port.take_error()
     }
 
+    fn set_error(&self, error: Errno) {
+        self.port.set_error(error);
+    }
+
     fn queued(&self, incoming: bool) -> usize {
         match (incoming, self.peer.get()) {
             (true, _) => self.port.readable_bytes(),

@@ -216,6 +216,10 @@ impl Protocol for Tcp {
         self.port.take_error()
     }
 
+    fn set_error(&self, error: Errno) {
+        self.port.set_error(error);
+    }
+
     fn queued(&self, incoming: bool) -> usize {
         match self.connection.get() {
             _ if incoming => self.port.queue.lock().ready(self.port.inline()),
