@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::source::{self, Counts};
-use crate::{abi, build, paths};
+use crate::{abi, build, pages, paths};
 
 /// Packages that only build for bare metal: everything that calls the guard.
 pub const KERNEL_ONLY: &[&str] = &["guard", "drivers", "link", "linux", "node", "skerry-kernel"];
@@ -55,6 +55,7 @@ pub fn all() -> Vec<Outcome> {
         ("every file has one topic", file_lengths()),
         ("the guard is small", guard_is_small()),
         ("the table of system calls is the kernel's", abi::is_current()),
+        ("what the pages name, exists", pages::check()),
     ]
 }
 

@@ -15,6 +15,7 @@ mod ksyms;
 mod linux;
 mod mutants;
 mod packages;
+mod pages;
 mod paths;
 mod qemu;
 mod rootfs;
