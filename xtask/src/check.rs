@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::source::{self, Counts};
-use crate::{abi, build, pages, paths};
+use crate::{abi, build, pages, paths, retired};
 
 /// Packages that only build for bare metal: everything that calls the guard.
 pub const KERNEL_ONLY: &[&str] = &["guard", "drivers", "link", "linux", "node", "skerry-kernel"];
@@ -56,6 +56,7 @@ pub fn all() -> Vec<Outcome> {
         ("the guard is small", guard_is_small()),
         ("the table of system calls is the kernel's", abi::is_current()),
         ("what the pages name, exists", pages::check()),
+        ("no name comes back that was given up", every_source().and_then(|sources| retired::check(&sources))),
     ]
 }
 

@@ -18,6 +18,7 @@ mod packages;
 mod pages;
 mod paths;
 mod qemu;
+mod retired;
 mod rootfs;
 mod soak;
 mod source;
