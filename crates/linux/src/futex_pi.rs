@@ -168,7 +168,12 @@ impl Table {
             }
             let owner = match found {
                 Some(at) => self.locks[at].owner.clone(),
-                None => process_table::find_task(tid.cast_signed()).ok_or(Errno::ESRCH)?,
+                None => match process_table::find_task(tid.cast_signed()) {
+                    Some(task) => task,
+                    None if load(addr)? == word | FUTEX_WAITERS => return Err(Errno::ESRCH),
+                    // He has ended since the word was read, and given the lock back by his robust list.
+                    None => continue,
+                },
             };
             if !may_wait {
                 let is_gone = found.is_none() && owner.locks_released.load(Ordering::SeqCst);

@@ -18,6 +18,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("tracing-a-program-begins", a_program_begins),
     ("tracing-stops-of-a-process", stops_of_a_process),
     ("tracing-ends", ends),
+    ("tracing-ends-of-both", ends_of_both),
     ("tracing-threads", threads),
     ("tracing-filters", filters),
     ("tracing-who-may", who_may),
@@ -445,6 +446,40 @@ fn ends() -> Result<()> {
             writer.write_all(&[1])?;
             ended(pid, 1 << 8)?;
         }
+    }
+    Ok(())
+}
+
+/// A process ends while its tracer, who is not its parent, does: its parent is told in the end, whoever was faster.
+fn ends_of_both() -> Result<()> {
+    let wait_and_spin = |reader: &mut io::PipeReader, turns: u32| {
+        let begun = reader.read(&mut [0]).is_ok();
+        (0..turns).for_each(|turn| _ = std::hint::black_box(turn));
+        begun
+    };
+    for round in 0..200 {
+        let (mut reader, mut writer) = io::pipe()?;
+        let (mut seized, tell) = io::pipe()?;
+        // SAFETY: the child only reads, spins and ends.
+        let pid = checked(unsafe { libc::fork() })?;
+        if pid == 0 {
+            wait_and_spin(&mut reader, round * 50);
+            // SAFETY: the child ends.
+            unsafe { libc::_exit(3) };
+        }
+        // SAFETY: the tracer only traces, writes, reads, spins and ends.
+        let tracer = checked(unsafe { libc::fork() })?;
+        if tracer == 0 {
+            let traced = ptrace(libc::PTRACE_SEIZE, pid, 0, 0).is_ok();
+            let told = (&tell).write_all(&[1]).is_ok();
+            let begun = wait_and_spin(&mut reader, 3000);
+            // SAFETY: the tracer ends.
+            unsafe { libc::_exit(i32::from(!(traced && told && begun))) };
+        }
+        seized.read_exact(&mut [0])?;
+        writer.write_all(&[1, 1])?;
+        ended(tracer, 0)?;
+        ended(pid, 3 << 8)?;
     }
     Ok(())
 }

@@ -172,11 +172,18 @@ pub(crate) fn thread_ended(task: &Arc<Task>, status: i32) {
     }
 }
 
+/// Tells the tracer of an end; the parent, if the tracer has ended or let go since it was looked for.
 fn tell_end(task: &Arc<Task>, status: i32) {
-    let Some(tracer) = tracer_of(task) else { return };
-    if let Some(trace) = task.trace.lock().as_mut() {
-        trace.ended = Some(status);
-    }
+    let tracer = {
+        let mut trace = task.trace.lock();
+        let trace = trace.as_mut().and_then(|trace| trace.tracer.as_ref()?.upgrade().map(|tracer| (trace, tracer)));
+        // Whoever detaches from now on finds it here, and tells the parent.
+        trace.map(|(trace, tracer)| {
+            trace.ended = Some(status);
+            tracer
+        })
+    };
+    let Some(tracer) = tracer else { return tell_parent(task, status) };
     let (code, value) = exit_code(status);
     tell(&tracer, task, code, value);
 }
