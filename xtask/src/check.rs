@@ -1,6 +1,6 @@
 //! `cargo xtask check` and `cargo xtask unsafe`: the rules of the house.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::source::{self, Counts};
-use crate::{abi, build, pages, paths, retired};
+use crate::{abi, build, dependencies, pages, paths, retired};
 
 /// Packages that only build for bare metal: everything that calls the guard.
 pub const KERNEL_ONLY: &[&str] = &["guard", "drivers", "link", "linux", "node", "skerry-kernel"];
@@ -56,6 +56,7 @@ pub fn all() -> Vec<Outcome> {
         ("the guard is small", guard_is_small()),
         ("the table of system calls is the kernel's", abi::is_current()),
         ("what the pages name, exists", pages::check()),
+        ("every dependency is used and explained", dependencies()),
         ("no name comes back that was given up", every_source().and_then(|sources| retired::check(&sources))),
     ]
 }
@@ -111,10 +112,25 @@ fn counts() -> Result<BTreeMap<String, Counts>> {
     Ok(packages)
 }
 
+/// What cargo tells of the workspace's packages.
+fn metadata() -> Result<serde_json::Value> {
+    let output = build::cargo().args(["metadata", "--no-deps", "--format-version", "1"]).output().context("cannot run cargo")?;
+    serde_json::from_slice(&output.stdout).context("cargo metadata printed no JSON")
+}
+
+fn dependencies() -> Result<String> {
+    dependencies::check(&metadata()?, |directory| {
+        let mut words = BTreeSet::new();
+        for path in sources(Path::new(directory))? {
+            words.extend(source::words(&read(&path)?).map(str::to_owned));
+        }
+        Ok(words)
+    })
+}
+
 /// The workspace's packages: names and directories.
 fn packages_with_directories() -> Result<Vec<(String, PathBuf)>> {
-    let output = build::cargo().args(["metadata", "--no-deps", "--format-version", "1"]).output().context("cannot run cargo")?;
-    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).context("cargo metadata printed no JSON")?;
+    let metadata = metadata()?;
     let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
     packages
         .iter()

@@ -7,6 +7,7 @@ mod build;
 mod check;
 mod cleanup;
 mod demo;
+mod dependencies;
 mod diff;
 mod fuzz;
 mod initramfs;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::paths;
+use crate::{paths, source};
 
 /// Folders that hold no sources of ours.
 const SKIPPED: [&str; 3] = ["target", ".git", ".toolchain"];
@@ -109,8 +109,7 @@ impl Tree {
         let name = file.to_string_lossy().into_owned();
         if name.ends_with(".rs") {
             let text = fs::read_to_string(root.join(&file)).with_context(|| format!("cannot read {name}"))?;
-            let words = text.split(|char: char| !char.is_ascii_alphanumeric() && char != '_').filter(|word| is_identifier(word));
-            self.words.insert(name.clone(), words.map(str::to_owned).collect());
+            self.words.insert(name.clone(), source::words(&text).map(str::to_owned).collect());
         }
         self.files.push(name);
         Ok(())

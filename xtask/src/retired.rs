@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::paths;
+use crate::{paths, source};
 
 /// Where the list is, from the root of the repository.
 const LIST: &str = "docs/retired-names.list";
@@ -31,9 +31,8 @@ impl<'a> Retired<'a> {
 
     /// Whether the source defines the item again.
     fn is_defined_in(&self, text: &str) -> bool {
-        let mut words = text.split(|char: char| !char.is_ascii_alphanumeric() && char != '_').filter(|word| !word.is_empty());
         let mut before = "";
-        words.any(|word| DEFINES.contains(&std::mem::replace(&mut before, word)) && word == self.old)
+        source::words(text).any(|word| DEFINES.contains(&std::mem::replace(&mut before, word)) && word == self.old)
     }
 }
 

@@ -186,6 +186,12 @@ fn character(text: &str) -> Option<usize> {
     }
 }
 
+/// The words of a text that could be identifiers.
+pub fn words(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|char: char| !char.is_ascii_alphanumeric() && char != '_');
+    words.filter(|word| word.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,4 +1,4 @@
-//! The partition descriptor: everything an instance knows about the machine (design decision 4).
+//! The partition descriptor: everything an instance knows about the machine (decision 004).
 //!
 //! The supervisor writes it before the instance starts; the instance sees it read-only at [`crate::layout::DESCRIPTOR`].
 //! An instance probes nothing: what is not in here, it does not have. The supervisor runs from one too, written by its
@@ -36,7 +36,7 @@ pub const ROLE_SUPERVISOR: u32 = 0;
 /// The instance runs on a slice given by a supervisor.
 pub const ROLE_SUBOS: u32 = 1;
 
-/// Trust mode: page tables and the compiler keep the instance in (design decision 7).
+/// Trust mode: page tables and the compiler keep the instance in (decision 007).
 pub const TRUST_COOPERATIVE: u32 = 0;
 
 /// The CPUs' APICs are in x2APIC mode (registers are MSRs); otherwise their page is mapped at `LAPIC_MMIO`.

@@ -1,4 +1,4 @@
-//! `/dev/skerry`: the calls by which a program manages instances (design decision 5; `docs/partitions.md`).
+//! `/dev/skerry`: the calls by which a program manages instances (decision 005; `docs/partitions.md`).
 //!
 //! All structures have the same layout for kernel and program; a call reads its structure and writes it back. Strings are padded
 //! with NULs. Instances are named by the number that [`CREATE`] gives.

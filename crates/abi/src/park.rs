@@ -1,4 +1,4 @@
-//! The park mailbox: how a CPU that nobody uses is handed to an instance (design decision 4).
+//! The park mailbox: how a CPU that nobody uses is handed to an instance (decision 004).
 //!
 //! Each CPU has one [`Slot`] in supervisor-owned memory. A parked CPU halts in the park page and looks at its slot after
 //! every NMI, and once when it comes in. The protocol is *stage, then claim*:

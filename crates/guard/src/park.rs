@@ -1,4 +1,4 @@
-//! The park page: where CPUs wait that no instance owns (design decision 4; protocol in `abi::park`).
+//! The park page: where CPUs wait that no instance owns (decision 004; protocol in `abi::park`).
 //!
 //! It is one page of position-independent assembly that every instance maps read-execute at `layout::PARK`, and a few page
 //! tables of its own, which map that page, the slots behind it (read-write, in these tables only), and the page below 1 MiB

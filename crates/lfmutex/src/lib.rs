@@ -1,4 +1,4 @@
-//! Sleeping locks that are lock-free inside (design decision 3).
+//! Sleeping locks that are lock-free inside (decision 003).
 //!
 //! The mutex is OSv's (Kivity et al., USENIX ATC 2014, section 2.1; the hand-off protocol is Gidenstam and Papatriantafilou's
 //! "LFthreads", 2007) with bounded barging: an uncontended lock and unlock are one atomic each, a loser puts itself on a

@@ -1,4 +1,4 @@
-//! Frame numbers: how memory is named everywhere but in `phys` (design decision 2).
+//! Frame numbers: how memory is named everywhere but in `phys` (decision 002).
 
 use core::fmt;
 
