@@ -73,7 +73,12 @@ impl OpenFlags {
         if self.intersects(unnamed) && !(self.contains(Self::TMPFILE) && writes) {
             return Err(Errno::EINVAL);
         }
-        if self.contains(Self::CREAT.union(Self::DIRECTORY)) { Err(Errno::EINVAL) } else { Ok(self | Self::LARGEFILE) }
+        if self.contains(Self::CREAT.union(Self::DIRECTORY)) {
+            return Err(Errno::EINVAL);
+        }
+        // With the metadata means with the data, too.
+        let data = if self.intersects(Self::SYNC.difference(Self::DSYNC)) { Self::DSYNC } else { Self::empty() };
+        Ok(self | Self::LARGEFILE | data)
     }
 
     /// What the file must permit. The access mode 3, for nothing but `ioctl(2)`, asks for both and grants neither.

@@ -165,7 +165,8 @@ fn copy_in(buffers: &[(usize, usize)], offset: usize, to: &mut [u8]) -> usize {
 }
 
 /// What `n` bytes that were read from `file` and did not all reach the caller, but only the first `delivered`, count for. The others are as
-/// unread as before; a pipe gives whole pages only, and a socket that keeps messages apart a whole one, which is lost.
+/// unread as before; a pipe gives whole pages only, a socket that keeps messages apart a whole one, which is lost, and what is read in
+/// records of one size (eventfd, timerfd, signalfd) whole ones.
 fn take_back(file: &File, offset: Option<u64>, bytes: &[u8], delivered: usize) -> usize {
     if kind_of(file).is_some_and(|kind| kind != Kind::Stream) {
         return 0;
@@ -178,7 +179,7 @@ fn take_back(file: &File, offset: Option<u64>, bytes: &[u8], delivered: usize) -
     if offset.is_none() && file.inode().kind() == FileType::Regular {
         file.with_offset(|at| *at = at.saturating_sub((bytes.len() - delivered) as u64));
     }
-    delivered
+    delivered - delivered % file.ops().least_transfer().max(1)
 }
 
 /// Reads into the caller's buffers, from `offset` or (`None`) from the opening's position.

@@ -155,8 +155,11 @@ pub fn sys_openat2(task: &Task, dirfd: i32, name: usize, how: UserPtr<OpenHow>, 
     if size < size_of::<OpenHow>() {
         return Err(Errno::EINVAL);
     }
+    if size > vm::PAGE_SIZE {
+        return Err(Errno::E2BIG);
+    }
     // What a later kernel would know must be zero.
-    for addr in how.addr() + size_of::<OpenHow>()..how.addr().saturating_add(size.min(PATH_MAX)) {
+    for addr in how.addr() + size_of::<OpenHow>()..how.addr().saturating_add(size) {
         if UserPtr::<u8>::new(addr).read()? != 0 {
             return Err(Errno::E2BIG);
         }

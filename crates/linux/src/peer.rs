@@ -194,7 +194,12 @@ fn address<T>(of: &Arc<T>) -> usize {
 
 /// `kcmp(2)`: whether two processes share something; the order of what they do not share is that of its addresses.
 pub fn sys_kcmp(task: &Task, pid1: i32, pid2: i32, kind: u32, index1: u64, index2: u64) -> SysResult {
-    let ((process1, task1), (process2, task2)) = (peer(task, pid1)?, peer(task, pid2)?);
+    // Whether both are there comes before whether the caller may look at one.
+    let find = |pid| process_table::find_task(pid).ok_or(Errno::ESRCH);
+    let (task1, task2) = (find(pid1)?, find(pid2)?);
+    let (process1, process2) = (task1.process().clone(), task2.process().clone());
+    check(task, &process1)?;
+    check(task, &process2)?;
     let descriptor = |index: u64| i32::try_from(index).map_err(|_| Errno::EBADF);
     let (one, other) = match kind {
         KCMP_FILE => (address(&task1.file(descriptor(index1)?)?), address(&task2.file(descriptor(index2)?)?)),

@@ -143,9 +143,11 @@ pub(crate) fn check_change(caller: &Task, target: &Task, old: Schedule, new: Sch
         let limit = process.limits.lock()[RTPRIO][0];
         (new.policy == old.policy || limit != 0) && (new.priority <= old.priority || u64::from(new.priority) <= limit)
     } else {
-        let leaves_idle = old.policy == sys::SCHED_IDLE && new.policy != sys::SCHED_IDLE;
-        (new.nice >= old.nice && !leaves_idle) || nice_limit_allows(process, new.nice)
+        // `SCHED_IDLE` comes after every nice level, whatever its own is.
+        new.policy == sys::SCHED_IDLE || new.nice >= old.nice || nice_limit_allows(process, new.nice)
     };
+    let leaves_idle = old.policy == sys::SCHED_IDLE && new.policy != sys::SCHED_IDLE;
+    let allowed = allowed && (!leaves_idle || nice_limit_allows(process, old.nice));
     let owns = cred.owns_schedule_of(&target.cred());
     let keeps_reset = new.reset_on_fork || !old.reset_on_fork;
     if allowed && owns && keeps_reset { Ok(()) } else { Err(Errno::EPERM) }

@@ -118,6 +118,10 @@ fn decode_type(domain: u32, kind: u32, protocol: i32) -> Result<(Kind, OpenFlags
         SEQPACKET => Ok((Kind::Seqpacket, flags)),
         // Here the protocol comes before the kind.
         _ if domain == consts::AF_UNIX => net::unix::check_protocol(protocol).and(Err(Errno::ESOCKTNOSUPPORT)),
+        // There is no protocol of these families with such a number.
+        _ if matches!(domain, consts::AF_INET | consts::AF_INET6) && !(0..=consts::IPPROTO_MPTCP as i32).contains(&protocol) => {
+            Err(Errno::EINVAL)
+        }
         _ => Err(Errno::ESOCKTNOSUPPORT),
     }
 }

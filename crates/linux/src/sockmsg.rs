@@ -271,13 +271,20 @@ fn buffers(header: &MsgHdr) -> Result<Buffers, Errno> {
 /// Sends a message; the last one of several if not all of it was sent.
 fn send_message(task: &Task, file: &File, header: &MsgHdr, flags: u32) -> Result<Transferred, Errno> {
     let socket = of_file(file)?;
+    let to = To { addr: if header.name_len == 0 { 0 } else { header.name as usize }, len: header.name_len };
+    if to.addr != 0 {
+        // Whether it can be read comes before all else, and what it means after.
+        uaccess::read_bytes(to.addr, &mut [0; MAX_ADDRESS][..(to.len as usize).min(MAX_ADDRESS)])?;
+    }
     let buffers = buffers(header)?;
+    if socket.protocol().kind() == Kind::Seqpacket && socket.protocol().peer().is_err() {
+        return Err(Errno::ENOTCONN);
+    }
     let beside = if header.control_len == 0 {
         Beside::default()
     } else {
         read_control(task, socket, header.control as usize, header.control_len as usize)?
     };
-    let to = To { addr: if header.name_len == 0 { 0 } else { header.name as usize }, len: header.name_len };
     let len = send(task, file, buffers.as_slice(), &to, beside, flags)?;
     Ok(Transferred { len, is_last: len < total(buffers.as_slice()) })
 }

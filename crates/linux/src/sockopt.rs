@@ -104,7 +104,9 @@ pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
             _ => options.number(option)?.to_ne_bytes().to_vec(),
         };
         let n = bytes.len().min(room);
-        uaccess::write_bytes(value, &bytes[..n])?;
+        if n > 0 {
+            uaccess::write_bytes(value, &bytes[..n])?;
+        }
         len.write(&(n as i32))?;
         Ok(0)
     })

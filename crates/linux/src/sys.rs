@@ -172,6 +172,9 @@ pub fn sys_getrandom(task: &Task, to: usize, len: usize, flags: u32) -> SysResul
     if flags & !(sys::GRND_NONBLOCK | both) != 0 || flags & both == both {
         return Err(Errno::EINVAL);
     }
+    if !crate::file::in_user_space(to, len) {
+        return Err(Errno::EFAULT);
+    }
     let mut bytes = [0; 256];
     let mut done = 0;
     // Large requests end early when a signal comes, as on Linux.

@@ -66,7 +66,8 @@ impl Table {
         for pid in children {
             let wanted = |node: &Node| which.matches(pid, node) && of_kind(&node.process, options);
             let Some(node) = self.node_mut(pid).filter(|node| wanted(node)) else { continue };
-            any = true;
+            // One that has ended is no child for who asks for other news only, unless its tracer has it first.
+            any |= node.ended.is_none() || node.held || options & sys::WEXITED != 0;
             let process = node.process.clone();
             if let Some(status) = node.ended {
                 if options & sys::WEXITED == 0 || node.held {

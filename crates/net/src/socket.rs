@@ -446,7 +446,7 @@ impl FileOps for Socket {
         let incoming = match request.command {
             linux_raw_sys::ioctl::FIONREAD => true,
             linux_raw_sys::ioctl::TIOCOUTQ => false,
-            SIOCATMARK => {
+            SIOCATMARK if self.protocol.kind() == Kind::Stream => {
                 request.write(&i32::from(self.protocol.at_mark()?))?;
                 return Ok(0);
             }

@@ -104,6 +104,10 @@ pub(crate) fn ioctl(request: &Request<'_>) -> Result<usize> {
     if request.command == nr::SIOCGIFCONF {
         return list(request);
     }
+    if request.command >> 8 == 0x89 {
+        // Linux reads it before it looks for what is asked.
+        request.read::<IfReq>()?;
+    }
     if CHANGES.contains(&request.command) && !request.caller.privileged() {
         return Err(Errno::EPERM);
     }

@@ -354,14 +354,15 @@ impl Run {
         due.into_iter().any(|(index, _)| shared.steps[index].done.load(SeqCst) == 0)
     }
 
-    /// Whether a step ended its own process by a signal. If another thread took the signal, the step returns or does not, as that
-    /// thread is slow or quick to end everybody.
+    /// Whether a step sent a signal that ended its own process. If another thread took it, the step returns or does not, as that thread
+    /// is slow or quick to end everybody.
     fn is_own_end(&self, step: usize) -> bool {
         let Stage { program, shared, .. } = self.stage;
         let actor = program.steps[step].actor;
         let signaled = self.ended.is_some_and(|status| libc::WIFSIGNALED(status));
         let succeeded = shared.steps[step].done.load(SeqCst) == 0 || shared.steps[step].result.load(SeqCst) >= 0;
-        self.ended_during == Some(step) && signaled && succeeded && (actor == 0 || program.actors[actor].thread)
+        let sends = ["kill", "sigqueueinfo", "send_signal"].iter().any(|part| program.steps[step].call.contains(part));
+        self.ended_during == Some(step) && sends && signaled && succeeded && (actor == 0 || program.actors[actor].thread)
     }
 
     /// How signals met a step while it waited.
