@@ -235,7 +235,7 @@ impl FileOps for MemoryDriver {
 
     fn backing(&self, _: &File) -> Result<Arc<dyn vm::Backing>> {
         match self.kind {
-            MemoryDevice::Zero => Ok(Arc::new(vm::SharedMemory::default())),
+            MemoryDevice::Zero => Ok(Arc::new(vm::ShmemObject::default())),
             _ => Err(Errno::ENODEV),
         }
     }

@@ -21,7 +21,7 @@ impl Memory {
     }
 
     fn word(&self) -> Word {
-        FutexKey::private(1, self.addr).numbers()
+        FutexKey::private(1, self.addr).words()
     }
 
     /// `FUTEX_WAIT`.

@@ -7,7 +7,7 @@ use abi::errno::Errno;
 use elf::endian::LittleEndian;
 use elf::file::{Class, FileHeader, parse_ident};
 use elf::segment::SegmentTable;
-use vm::{PAGE_SIZE, Prot, USER_END, page_down, page_up};
+use vm::{PAGE_SIZE, Prot, USER_END, page_align_down, page_align_up};
 
 /// The most bytes of program headers that are read, as on Linux.
 const MAX_TABLE: usize = 65_536;
@@ -46,7 +46,7 @@ impl Segment {
     /// The whole pages it covers.
     #[must_use]
     pub fn pages(&self) -> Range<usize> {
-        page_down(self.file.start)..self.end.next_multiple_of(PAGE_SIZE)
+        page_align_down(self.file.start)..self.end.next_multiple_of(PAGE_SIZE)
     }
 }
 
@@ -150,9 +150,9 @@ pub fn program(header: &Header, table: &[u8]) -> Result<Program, Errno> {
                     |bytes: u64| usize::try_from(bytes).ok().and_then(|b| start.checked_add(b)).filter(|&end| end <= USER_END);
                 let (Some(file_end), Some(end)) = (size(entry.p_filesz), size(entry.p_memsz)) else { return Err(Errno::ENOEXEC) };
                 let aligned = entry.p_offset % PAGE_SIZE as u64 == (start % PAGE_SIZE) as u64;
-                let ascending = program.segments.last().is_none_or(|last| last.pages().end <= page_down(start));
+                let ascending = program.segments.last().is_none_or(|last| last.pages().end <= page_align_down(start));
                 let in_file = i64::try_from(entry.p_offset).is_ok();
-                if entry.p_filesz > entry.p_memsz || !aligned || !ascending || !in_file || page_up(end).is_none() {
+                if entry.p_filesz > entry.p_memsz || !aligned || !ascending || !in_file || page_align_up(end).is_none() {
                     return Err(Errno::ENOEXEC);
                 }
                 let align = usize::try_from(entry.p_align).unwrap_or(0);

@@ -12,7 +12,7 @@ use abi::errno::Errno;
 use fs::{Access as FileAccess, File, FileType, Path, Running};
 use guard::user::UserRegs;
 use linux_raw_sys::{auxvec, general as sys};
-use vm::{AddressSpace, AreaFlags, Mapping, Object, PAGE_SIZE, Placement, Prot, USER_END, page_down};
+use vm::{AddressSpace, MapRequest, Object, PAGE_SIZE, Placement, Prot, USER_END, VmaFlags, page_align_down};
 
 use crate::credentials::Credentials;
 use crate::elf;
@@ -201,21 +201,21 @@ fn map(space: &AddressSpace, file: &File, program: &elf::Program, base: usize) -
         let place = |at: usize| Placement::FixedIfFree(base + at);
         let conflict = |e: Errno| if e == Errno::EEXIST { Errno::ENOMEM } else { e };
         if segment.file.end > segment.file.start {
-            let first = page_down(segment.offset as usize) / PAGE_SIZE;
-            let request = Mapping {
-                place: place(file_start),
+            let first = page_align_down(segment.offset as usize) / PAGE_SIZE;
+            let request = MapRequest {
+                placement: place(file_start),
                 len: file_end - file_start,
                 prot: segment.prot,
-                flags: AreaFlags::empty(),
+                flags: VmaFlags::empty(),
                 object: Some((object.clone(), first as u64)),
             };
             space.mmap(request).map_err(conflict)?;
         }
         let zero_start = if segment.file.end > segment.file.start { file_end } else { file_start };
         if pages.end > zero_start {
-            let flags = AreaFlags::empty();
+            let flags = VmaFlags::empty();
             let request =
-                Mapping { place: place(zero_start), len: pages.end - zero_start, prot: segment.prot, flags, object: None };
+                MapRequest { placement: place(zero_start), len: pages.end - zero_start, prot: segment.prot, flags, object: None };
             space.mmap(request).map_err(conflict)?;
         }
         // What comes after the file's part is zero to the end of the page, also beyond the segment: the dynamic linker takes
@@ -290,10 +290,10 @@ pub(crate) fn load(task: &Task, program: Program, name: &[u8], mut args: Vec<Vec
     let stack_limit = usize::try_from(limits[STACK][0]).unwrap_or(usize::MAX).min(MAX_STACK);
     let layout = if secure { Layout { random: true, heap: true } } else { Layout::of(task) };
     let stack_top = USER_END - VDSO_ROOM - layout.offset(22);
-    let top = page_down(stack_top - stack_limit.max(FIRST_STACK) - STACK_GAP - layout.offset(28));
+    let top = page_align_down(stack_top - stack_limit.max(FIRST_STACK) - STACK_GAP - layout.offset(28));
     let space = AddressSpace::new(top).ok_or(Errno::ENOMEM)?;
     if !secure && persona_has(task, ADDR_COMPAT_LAYOUT) {
-        space.place_above(page_down(USER_END / 3) + layout.offset(28));
+        space.set_legacy_base(page_align_down(USER_END / 3) + layout.offset(28));
     }
     crate::limits::apply_memory_limits(&limits, &space);
     space.forbid_large_pages(task.process().space().is_some_and(|old| !old.may_have_large_pages()));
@@ -306,7 +306,7 @@ pub(crate) fn load(task: &Task, program: Program, name: &[u8], mut args: Vec<Vec
     };
     map(&space, &file, &program, base)?;
     let heap_gap = if layout.heap { layout.offset(13) } else { 0 };
-    space.set_heap(base + program.span().end + heap_gap);
+    space.set_brk_start(base + program.span().end + heap_gap);
     let program_entry = base + program.entry;
     let (entry, interpreter_base) = match &interpreter {
         None => (program_entry, 0),
@@ -348,9 +348,15 @@ pub(crate) fn load(task: &Task, program: Program, name: &[u8], mut args: Vec<Vec
     let image = stack::build(stack_top as u64, &strings, &aux);
     let mut prot = Prot::READ | Prot::WRITE;
     prot.set(Prot::EXEC, program.executable_stack);
-    let stack_start = page_down(stack_top - FIRST_STACK.max(image.bytes.len() + PAGE_SIZE));
+    let stack_start = page_align_down(stack_top - FIRST_STACK.max(image.bytes.len() + PAGE_SIZE));
     let len = stack_top.next_multiple_of(PAGE_SIZE) - stack_start;
-    space.mmap(Mapping { place: Placement::FixedIfFree(stack_start), len, prot, flags: AreaFlags::GROWSDOWN, object: None })?;
+    space.mmap(MapRequest {
+        placement: Placement::FixedIfFree(stack_start),
+        len,
+        prot,
+        flags: VmaFlags::GROWSDOWN,
+        object: None,
+    })?;
     space.write(image.sp as usize, &image.bytes)?;
 
     let more = cred.caps.permitted & !task.cred().caps.permitted != 0;

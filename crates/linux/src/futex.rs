@@ -31,7 +31,7 @@ fn check(addr: usize) -> Result<(), Errno> {
 #[inline(always)]
 fn private_word(task: &Task, addr: usize) -> Result<Word, Errno> {
     check(addr)?;
-    Ok(FutexKey::private(task.process().space_id(), addr).numbers())
+    Ok(FutexKey::private(task.process().space_id(), addr).words())
 }
 
 /// What identifies the word at an address, and, if it may be known to other address spaces, what keeps that from changing its meaning.
@@ -45,7 +45,7 @@ pub(crate) fn key(task: &Task, addr: usize, private: bool, changes: bool) -> Res
     // Only of memory that is there can be said what it is: not behind the end of a file, nor where nothing may be read.
     user::load_u32(addr).map_err(fault)?;
     let key = task.process().memory()?.futex_key(addr, changes)?;
-    Ok((key.numbers(), Some(key)))
+    Ok((key.words(), Some(key)))
 }
 
 /// Enters a waiter of its own for one of several words; the key is to be kept as long.

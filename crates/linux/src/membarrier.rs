@@ -28,21 +28,22 @@ pub fn sys_membarrier(task: &Task, command: u32, flags: u32, _cpu: i32) -> SysRe
     match command {
         QUERY => return Ok((GLOBAL | ANNOUNCED | ANNOUNCED << 1) as usize),
         GLOBAL | GLOBAL_EXPEDITED => {
-            let asked = |space: &vm::AddressSpace| command == GLOBAL || space.expected_barriers() & (GLOBAL_EXPEDITED << 1) != 0;
+            let asked =
+                |space: &vm::AddressSpace| command == GLOBAL || space.registered_membarriers() & (GLOBAL_EXPEDITED << 1) != 0;
             let spaces = processes::select(|_, _| true).into_iter().filter_map(|process| process.space());
-            spaces.filter(|space| asked(space)).for_each(|space| space.barrier());
+            spaces.filter(|space| asked(space)).for_each(|space| space.membarrier());
         }
         PRIVATE | CORE | RSEQ => {
-            if space.expected_barriers() & (command << 1) == 0 {
+            if space.registered_membarriers() & (command << 1) == 0 {
                 return Err(Errno::EPERM);
             }
             if command == RSEQ {
                 // Those in ring 3 see it on their way back from the barrier's interrupt.
                 task.process().tasks().iter().filter_map(|task| task.started()).for_each(|thread| thread.mark_moved());
             }
-            space.barrier();
+            space.membarrier();
         }
-        _ if (ANNOUNCED << 1) & command == command && command.is_power_of_two() => space.expect_barriers(command),
+        _ if (ANNOUNCED << 1) & command == command && command.is_power_of_two() => space.register_membarrier(command),
         _ => return Err(Errno::EINVAL),
     }
     Ok(0)

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
-use vm::{Access, PAGE_SIZE};
+use vm::{AccessKind, PAGE_SIZE};
 
 use crate::process::Process;
 use crate::uaccess::{self, UserPtr};
@@ -194,15 +194,15 @@ fn policy_of(task: &Task, addr: usize, flags: u32) -> Result<(u32, u64), Errno> 
     }
     let space = task.process().memory()?;
     let page = addr - addr % PAGE_SIZE;
-    let policies = space.policies(page, PAGE_SIZE).map_err(|_| Errno::EFAULT)?;
+    let policies = space.mempolicies(page, PAGE_SIZE).map_err(|_| Errno::EFAULT)?;
     let policy = MemoryPolicy::of_word(*policies.first().ok_or(Errno::EFAULT)?);
     if !node {
         return Ok((policy.mode, policy.nodes));
     }
     // The page is brought in to see where it is.
     space
-        .check_access(page, PAGE_SIZE, Access::Read)
-        .and_then(|()| space.populate(page, PAGE_SIZE, Access::Read))
+        .check_access(page, PAGE_SIZE, AccessKind::Read)
+        .and_then(|()| space.populate(page, PAGE_SIZE, AccessKind::Read))
         .map_err(|_| Errno::EFAULT)?;
     Ok((0, policy.nodes))
 }
@@ -212,7 +212,7 @@ fn policy_of(task: &Task, addr: usize, flags: u32) -> Result<(u32, u64), Errno> 
 /// # Errors
 /// `EINVAL` if it does not begin with a page or goes round.
 fn pages(addr: usize, len: usize) -> Result<(usize, usize), Errno> {
-    let len = vm::page_up(len).unwrap_or(0);
+    let len = vm::page_align_up(len).unwrap_or(0);
     let sound = addr.is_multiple_of(PAGE_SIZE) && addr.checked_add(len).is_some();
     if sound { Ok((addr, len)) } else { Err(Errno::EINVAL) }
 }
@@ -231,7 +231,7 @@ pub fn sys_mbind(task: &Task, addr: usize, len: usize, mode: u32, mask: usize, b
     if len > 0 {
         let policy = MemoryPolicy::new(mode, &nodes)?;
         // What goes back to the default may have holes.
-        task.process().memory()?.set_policy(addr, len, policy.word(), policy == MemoryPolicy::default())?;
+        task.process().memory()?.set_mempolicy(addr, len, policy.word(), policy == MemoryPolicy::default())?;
     }
     Ok(0)
 }
@@ -245,7 +245,7 @@ pub fn sys_set_mempolicy_home_node(task: &Task, addr: usize, len: usize, node: u
     if len == 0 {
         return Ok(0);
     }
-    let policies = task.process().memory()?.policies(addr, len)?;
+    let policies = task.process().memory()?.mempolicies(addr, len)?;
     let kinds = policies.iter().map(|&word| MemoryPolicy::of_word(word).kind()).filter(|kind| *kind != MPOL_DEFAULT);
     let mut result = Err(Errno::ENOENT);
     for kind in kinds {
@@ -300,7 +300,7 @@ pub fn sys_move_pages(
         if !nodes.is_null() && nodes.add(i).read()? != 0 {
             return Err(Errno::ENODEV);
         }
-        let found = match space.has_page(addr) {
+        let found = match space.is_page_present(addr) {
             Ok(true) => 0,
             Ok(false) => -Errno::ENOENT.raw(),
             Err(error) => -error.raw(),

@@ -6,7 +6,10 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use abi::errno::Errno;
 use fs::{File, FileType};
 use linux_raw_sys::general as sys;
-use vm::{Access, AddressSpace, Advice, AreaFlags, Drops, Mapping, Object, PAGE_SIZE, Placement, Prot, Remap, page_up};
+use vm::{
+    AccessKind, AddressSpace, Advice, DontNeedScope, MapRequest, Object, PAGE_SIZE, Placement, Prot, RemapOptions, VmaFlags,
+    page_align_up,
+};
 
 use crate::file::in_user_space;
 use crate::sys::{READ_IMPLIES_EXEC, persona_has};
@@ -118,7 +121,7 @@ pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd:
     if len == 0 {
         return Err(Errno::EINVAL);
     }
-    let rounded = page_up(len).ok_or(Errno::ENOMEM)?;
+    let rounded = page_align_up(len).ok_or(Errno::ENOMEM)?;
     let first = offset / PAGE_SIZE as u64;
     let place = if flags & sys::MAP_FIXED_NOREPLACE != 0 {
         Placement::FixedIfFree(addr)
@@ -128,12 +131,12 @@ pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd:
         Placement::Anywhere(addr)
     };
     let space = space(task)?;
-    space.check_place(place, rounded)?;
-    let lock = flags & sys::MAP_LOCKED != 0 || space.locks_future();
+    space.check_placement(place, rounded)?;
+    let lock = flags & sys::MAP_LOCKED != 0 || space.is_mlock_future();
     if flags & sys::MAP_LOCKED != 0 && lock_limit(task) == 0 {
         return Err(Errno::EPERM);
     }
-    if lock && !space.may_lock(rounded, lock_limit(task)) {
+    if lock && !space.can_mlock(rounded, lock_limit(task)) {
         return Err(Errno::EAGAIN);
     }
     // Files have a largest size, devices and pipes have not.
@@ -158,12 +161,12 @@ pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd:
     if !shared && prot.contains(Prot::WRITE) && flags & sys::MAP_NORESERVE == 0 {
         may_commit(len)?;
     }
-    let mut area = AreaFlags::empty();
-    area.set(AreaFlags::SHARED, shared);
-    area.set(AreaFlags::WIPEONFORK, flags & sys::MAP_TYPE == MAP_DROPPABLE);
-    area.set(AreaFlags::GROWSDOWN, flags & sys::MAP_GROWSDOWN != 0);
-    area.set(AreaFlags::LOCKED, lock);
-    let at = space.mmap(Mapping { place, len, prot, flags: area, object })?;
+    let mut area = VmaFlags::empty();
+    area.set(VmaFlags::SHARED, shared);
+    area.set(VmaFlags::WIPEONFORK, flags & sys::MAP_TYPE == MAP_DROPPABLE);
+    area.set(VmaFlags::GROWSDOWN, flags & sys::MAP_GROWSDOWN != 0);
+    area.set(VmaFlags::LOCKED, lock);
+    let at = space.mmap(MapRequest { placement: place, len, prot, flags: area, object })?;
     if let Some(file) = file.filter(|_| shared && prot.contains(Prot::WRITE)) {
         // A seal that came in between has either seen the mapping, or is seen here.
         if file.inode().seals() & (sys::F_SEAL_WRITE | sys::F_SEAL_FUTURE_WRITE) != 0 {
@@ -173,7 +176,7 @@ pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd:
     }
     if lock || (flags & sys::MAP_POPULATE != 0 && flags & sys::MAP_NONBLOCK == 0) {
         // As on Linux: the mapping is there, whether or not all its pages are.
-        space.bring_in(&(at..at + rounded));
+        space.fault_in(&(at..at + rounded));
     }
     Ok(at)
 }
@@ -204,7 +207,7 @@ pub(crate) fn protect(task: &Task, addr: usize, len: usize, prot: u32, sound: bo
     if len == 0 {
         return Ok(0);
     }
-    let end = page_up(len).and_then(|len| addr.checked_add(len)).ok_or(Errno::ENOMEM)?;
+    let end = page_align_up(len).and_then(|len| addr.checked_add(len)).ok_or(Errno::ENOMEM)?;
     if prot & !(GROWS | KNOWN) != 0 || !sound {
         return Err(Errno::EINVAL);
     }
@@ -225,12 +228,18 @@ pub fn sys_mremap(task: &Task, old: usize, old_len: usize, new_len: usize, flags
     let known = sys::MREMAP_MAYMOVE | sys::MREMAP_FIXED | sys::MREMAP_DONTUNMAP;
     let moves = has(sys::MREMAP_FIXED) || has(sys::MREMAP_DONTUNMAP);
     let keep = has(sys::MREMAP_DONTUNMAP);
-    let nothing = !old.is_multiple_of(PAGE_SIZE) || page_up(new_len).is_none_or(|len| len == 0);
+    let nothing = !old.is_multiple_of(PAGE_SIZE) || page_align_up(new_len).is_none_or(|len| len == 0);
     if flags & !u64::from(known) != 0 || (moves && !has(sys::MREMAP_MAYMOVE)) || (keep && old_len != new_len) || nothing {
         return Err(Errno::EINVAL);
     }
     let to = has(sys::MREMAP_FIXED).then_some(new);
-    let how = Remap { may_move: has(sys::MREMAP_MAYMOVE), to, keep, most: most_to_commit(), lock_limit: lock_limit(task) };
+    let how = RemapOptions {
+        may_move: has(sys::MREMAP_MAYMOVE),
+        fixed_address: to,
+        dont_unmap: keep,
+        max_growth: most_to_commit(),
+        lock_limit: lock_limit(task),
+    };
     space(task)?.mremap(old, old_len, new_len, how)
 }
 
@@ -243,8 +252,8 @@ pub fn sys_brk(task: &Task, end: usize) -> SysResult {
         return Ok(now);
     }
     let new = space.brk(end);
-    if new > now && space.locks_future() {
-        space.bring_in(&(vm::page_down(now)..new));
+    if new > now && space.is_mlock_future() {
+        space.fault_in(&(vm::page_align_down(now)..new));
     }
     Ok(new)
 }
@@ -252,22 +261,22 @@ pub fn sys_brk(task: &Task, end: usize) -> SysResult {
 /// `madvise(2)`
 pub fn sys_madvise(task: &Task, addr: usize, len: usize, advice: u32) -> SysResult {
     let space = space(task)?;
-    let none = AreaFlags::empty();
+    let none = VmaFlags::empty();
     match advice {
         // Giving pages back at once is one of the things it may do.
-        sys::MADV_FREE => space.madvise(addr, len, Advice::Drop(Drops::Own))?,
-        sys::MADV_DONTNEED => space.madvise(addr, len, Advice::Drop(Drops::Unlocked))?,
-        sys::MADV_DONTNEED_LOCKED => space.madvise(addr, len, Advice::Drop(Drops::Locked))?,
-        sys::MADV_DONTFORK => space.madvise(addr, len, Advice::Flags(AreaFlags::DONTFORK, none))?,
-        sys::MADV_DOFORK => space.madvise(addr, len, Advice::Flags(none, AreaFlags::DONTFORK))?,
-        sys::MADV_WIPEONFORK => space.madvise(addr, len, Advice::Flags(AreaFlags::WIPEONFORK, none))?,
-        sys::MADV_KEEPONFORK => space.madvise(addr, len, Advice::Flags(none, AreaFlags::WIPEONFORK))?,
-        sys::MADV_HUGEPAGE => space.madvise(addr, len, Advice::Flags(AreaFlags::LARGE, AreaFlags::NO_LARGE))?,
-        sys::MADV_NOHUGEPAGE => space.madvise(addr, len, Advice::Flags(AreaFlags::NO_LARGE, AreaFlags::LARGE))?,
+        sys::MADV_FREE => space.madvise(addr, len, Advice::DontNeed(DontNeedScope::PrivateAnonymous))?,
+        sys::MADV_DONTNEED => space.madvise(addr, len, Advice::DontNeed(DontNeedScope::Unlocked))?,
+        sys::MADV_DONTNEED_LOCKED => space.madvise(addr, len, Advice::DontNeed(DontNeedScope::IncludingLocked))?,
+        sys::MADV_DONTFORK => space.madvise(addr, len, Advice::Flags(VmaFlags::DONTFORK, none))?,
+        sys::MADV_DOFORK => space.madvise(addr, len, Advice::Flags(none, VmaFlags::DONTFORK))?,
+        sys::MADV_WIPEONFORK => space.madvise(addr, len, Advice::Flags(VmaFlags::WIPEONFORK, none))?,
+        sys::MADV_KEEPONFORK => space.madvise(addr, len, Advice::Flags(none, VmaFlags::WIPEONFORK))?,
+        sys::MADV_HUGEPAGE => space.madvise(addr, len, Advice::Flags(VmaFlags::LARGE, VmaFlags::NO_LARGE))?,
+        sys::MADV_NOHUGEPAGE => space.madvise(addr, len, Advice::Flags(VmaFlags::NO_LARGE, VmaFlags::LARGE))?,
         sys::MADV_COLLAPSE => space.collapse(addr, len)?,
-        sys::MADV_REMOVE => space.remove(addr, len)?,
-        sys::MADV_POPULATE_READ => populate(&space, addr, len, Access::Read)?,
-        sys::MADV_POPULATE_WRITE => populate(&space, addr, len, Access::Write)?,
+        sys::MADV_REMOVE => space.punch_shared(addr, len)?,
+        sys::MADV_POPULATE_READ => populate(&space, addr, len, AccessKind::Read)?,
+        sys::MADV_POPULATE_WRITE => populate(&space, addr, len, AccessKind::Write)?,
         // Said to help, and nothing to do.
         sys::MADV_NORMAL
         | sys::MADV_RANDOM
@@ -285,9 +294,9 @@ pub fn sys_madvise(task: &Task, addr: usize, len: usize, advice: u32) -> SysResu
     Ok(0)
 }
 
-fn populate(space: &AddressSpace, addr: usize, len: usize, access: Access) -> Result<(), Errno> {
+fn populate(space: &AddressSpace, addr: usize, len: usize, access: AccessKind) -> Result<(), Errno> {
     space.check_access(addr, len, access)?;
-    space.populate(addr, page_up(len).ok_or(Errno::EINVAL)?, access)
+    space.populate(addr, page_align_up(len).ok_or(Errno::EINVAL)?, access)
 }
 
 /// `mseal(2)`
@@ -295,16 +304,16 @@ pub fn sys_mseal(task: &Task, addr: usize, len: usize, flags: u64) -> SysResult 
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
-    space(task)?.seal(addr, len).map(|()| 0)
+    space(task)?.mseal(addr, len).map(|()| 0)
 }
 
 /// `remap_file_pages(2)`: as Linux does it since 4.0, by a mapping for each part.
 pub fn sys_remap_file_pages(task: &Task, start: usize, len: usize, prot: u32, first: usize, _flags: u32) -> SysResult {
-    let (start, len) = (vm::page_down(start), vm::page_down(len));
+    let (start, len) = (vm::page_align_down(start), vm::page_align_down(len));
     if prot != 0 || len == 0 || start.checked_add(len).is_none() || first.checked_add(len / PAGE_SIZE).is_none() {
         return Err(Errno::EINVAL);
     }
-    space(task)?.show_pages(start, len, first as u64).map(|()| 0)
+    space(task)?.remap_file_pages(start, len, first as u64).map(|()| 0)
 }
 
 /// `mincore(2)`
@@ -312,7 +321,7 @@ pub fn sys_mincore(task: &Task, addr: usize, len: usize, to: usize) -> SysResult
     if addr.is_multiple_of(PAGE_SIZE) && !in_user_space(addr, len) {
         return Err(Errno::ENOMEM);
     }
-    let pages = space(task)?.present_pages(addr, len)?;
+    let pages = space(task)?.mincore(addr, len)?;
     uaccess::write_bytes(to, &pages)?;
     // What comes before a hole is told.
     if pages.len() < len.div_ceil(PAGE_SIZE) { Err(Errno::ENOMEM) } else { Ok(0) }
@@ -326,7 +335,7 @@ pub fn sys_msync(task: &Task, addr: usize, len: usize, flags: u32) -> SysResult 
         return Err(Errno::EINVAL);
     }
     // What is rounded up beyond the last address is nothing, as on Linux.
-    let len = page_up(len).unwrap_or(0);
+    let len = page_align_up(len).unwrap_or(0);
     if addr.checked_add(len).is_none() {
         return Err(Errno::ENOMEM);
     }
@@ -345,9 +354,9 @@ pub(crate) fn lock_limit(task: &Task) -> usize {
 
 /// The pages that `mlock` and `munlock` mean.
 fn lock_range(addr: usize, len: usize) -> Result<(usize, usize), Errno> {
-    let start = vm::page_down(addr);
+    let start = vm::page_align_down(addr);
     // What is rounded up beyond the last address is nothing, as on Linux.
-    let len = page_up((addr - start).wrapping_add(len)).unwrap_or(0);
+    let len = page_align_up((addr - start).wrapping_add(len)).unwrap_or(0);
     // Nothing is mapped there.
     if len != 0 && start.checked_add(len).ok_or(Errno::EINVAL)? > vm::USER_END { Err(Errno::ENOMEM) } else { Ok((start, len)) }
 }
@@ -362,7 +371,7 @@ pub fn sys_mlock2(task: &Task, addr: usize, len: usize, flags: u32) -> SysResult
     if limit == 0 {
         return Err(Errno::EPERM);
     }
-    space(task)?.lock(start, len, limit, flags != 0).map(|()| 0)
+    space(task)?.mlock(start, len, limit, flags != 0).map(|()| 0)
 }
 
 /// `mlock(2)`
@@ -373,7 +382,7 @@ pub fn sys_mlock(task: &Task, addr: usize, len: usize) -> SysResult {
 /// `munlock(2)`
 pub fn sys_munlock(task: &Task, addr: usize, len: usize) -> SysResult {
     let (start, len) = lock_range(addr, len)?;
-    space(task)?.madvise(start, len, Advice::Flags(AreaFlags::empty(), AreaFlags::LOCKED)).map(|()| 0)
+    space(task)?.madvise(start, len, Advice::Flags(VmaFlags::empty(), VmaFlags::LOCKED)).map(|()| 0)
 }
 
 /// `mlockall(2)`
@@ -387,11 +396,11 @@ pub fn sys_mlockall(task: &Task, flags: u32) -> SysResult {
         return Err(Errno::EPERM);
     }
     let has = |flag: u32| flags & flag != 0;
-    space(task)?.lock_all(has(sys::MCL_CURRENT), has(sys::MCL_FUTURE), limit, has(sys::MCL_ONFAULT)).map(|()| 0)
+    space(task)?.mlockall(has(sys::MCL_CURRENT), has(sys::MCL_FUTURE), limit, has(sys::MCL_ONFAULT)).map(|()| 0)
 }
 
 /// `munlockall(2)`
 pub fn sys_munlockall(task: &Task) -> SysResult {
-    space(task)?.unlock_all();
+    space(task)?.munlockall();
     Ok(0)
 }

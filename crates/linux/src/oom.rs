@@ -90,7 +90,7 @@ fn choose(task: &Task) -> Option<u64> {
 fn end(victim: &Process, task: &Task) {
     let adjustment = |process: &Process| process.oom_adjustment.load(Ordering::Relaxed);
     log::warn!("{} invoked oom-killer: gfp_mask=0x0(), order=0, oom_score_adj={}", task.name(), adjustment(task.process()));
-    let (stats, [private, shared]) = victim.space().map(|space| (space.stats(), space.resident_parts())).unwrap_or_default();
+    let (stats, [private, shared]) = victim.space().map(|space| (space.stats(), space.resident_by_sharing())).unwrap_or_default();
     let kib = |bytes: usize| bytes >> 10;
     log::error!(
         "Out of memory: Killed process {} ({}) total-vm:{}kB, anon-rss:{}kB, file-rss:0kB, shmem-rss:{}kB, UID:{} pgtables:{}kB \

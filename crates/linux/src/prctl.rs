@@ -188,7 +188,7 @@ fn name_memory(task: &Task, addr: usize, len: usize, name: usize) -> SysResult {
     if len == 0 && addr.is_multiple_of(vm::PAGE_SIZE) {
         return Ok(0);
     }
-    space.set_name(addr, len, name.as_ref()).map(|()| 0)
+    space.set_anon_name(addr, len, name.as_ref()).map(|()| 0)
 }
 
 /// Secure bits, one or all.

@@ -48,7 +48,7 @@ pub(crate) fn layout_of(process: &Process) -> Result<Layout, Errno> {
 /// Puts it in force.
 fn apply(layout: &Layout, process: &Process) -> Result<(), Errno> {
     let range = |start: u64, end: u64| -> Range<usize> { start as usize..end as usize };
-    process.memory()?.set_heap_bounds(range(layout.start_brk, layout.brk));
+    process.memory()?.set_brk_bounds(range(layout.start_brk, layout.brk));
     let mut image = process.image.lock();
     image.code = range(layout.start_code, layout.end_code);
     image.data = range(layout.start_data, layout.end_data);
@@ -96,7 +96,7 @@ pub(crate) fn set(task: &Task, what: u32, at: usize, len: usize, zero: usize) ->
     // What programs read there has to be somewhere.
     let strings = pr::PR_SET_MM_ARG_START..=pr::PR_SET_MM_ENV_END;
     if (what == pr::PR_SET_MM_START_STACK || strings.contains(&what))
-        && !process.memory()?.listing().iter().any(|area| area.range.end > at)
+        && !process.memory()?.vma_infos().iter().any(|area| area.range.end > at)
     {
         return Err(Errno::EFAULT);
     }
@@ -156,7 +156,7 @@ fn set_executable(task: &Task, fd: u32) -> SysResult {
     let running = exec::Program::new(task, file).map_err(refused)?.into_running();
     if let Some(old) = process.executable() {
         let old = old.inode().metadata();
-        if process.memory()?.listing().iter().any(|area| (area.dev, area.ino) == (old.dev, old.ino)) {
+        if process.memory()?.vma_infos().iter().any(|area| (area.dev, area.ino) == (old.dev, old.ino)) {
             return Err(Errno::EBUSY);
         }
     }

@@ -9,7 +9,7 @@ use guard::timer;
 use guard::trace::{Kind, Note, event};
 use guard::user::{self, Quick, Trap, UserRegs};
 use linux_raw_sys::general as sys;
-use vm::{Access, AddressSpace, FaultError};
+use vm::{AccessKind, AddressSpace, FaultError};
 
 use crate::ptrace::Cause;
 use crate::sigframe::LastFault;
@@ -111,11 +111,11 @@ pub(crate) fn fresh_fpu(task: &Task) -> bool {
     there
 }
 
-fn handle_fault(space: &AddressSpace, addr: usize, access: Access) -> Result<(), FaultError> {
+fn handle_fault(space: &AddressSpace, addr: usize, access: AccessKind) -> Result<(), FaultError> {
     let detail = match access {
-        Access::Read => 0,
-        Access::Write | Access::Poke => 1,
-        Access::Exec => 2,
+        AccessKind::Read => 0,
+        AccessKind::Write | AccessKind::Force => 1,
+        AccessKind::Exec => 2,
     };
     event(Kind::FaultBegin, || Note { detail, a: addr as u64, b: 0 });
     let result = space.handle_fault(addr, access);
@@ -125,18 +125,18 @@ fn handle_fault(space: &AddressSpace, addr: usize, access: Access) -> Result<(),
 
 fn page_fault(task: &Arc<Task>, regs: &UserRegs, addr: usize, write: bool, exec: bool, present: bool) {
     let access = if exec {
-        Access::Exec
+        AccessKind::Exec
     } else if write {
-        Access::Write
+        AccessKind::Write
     } else {
-        Access::Read
+        AccessKind::Read
     };
     let Some(space) = task.process().space() else { return };
     let Err(error) = handle_fault(&space, addr, access) else { return };
     let (signo, code) = match error {
         FaultError::NotMapped => (sys::SIGSEGV, sys::SEGV_MAPERR),
-        FaultError::Forbidden => (sys::SIGSEGV, sys::SEGV_ACCERR),
-        FaultError::BehindEnd => (sys::SIGBUS, sys::BUS_ADRERR),
+        FaultError::AccessDenied => (sys::SIGSEGV, sys::SEGV_ACCERR),
+        FaultError::BeyondEof => (sys::SIGBUS, sys::BUS_ADRERR),
         FaultError::NoMemory => return oom::make_room(task),
     };
     let bits = [(present, PRESENT), (write, WRITE), (exec, EXEC)];
@@ -205,7 +205,7 @@ fn exception(task: &Arc<Task>, regs: &mut UserRegs, vector: u8, mut code: u64) {
 pub(crate) fn kernel_fault(addr: usize, write: bool) -> bool {
     let Some(task) = current_task() else { return false };
     let Some(space) = task.process().space() else { return false };
-    match handle_fault(&space, addr, if write { Access::Write } else { Access::Read }) {
+    match handle_fault(&space, addr, if write { AccessKind::Write } else { AccessKind::Read }) {
         Ok(()) => true,
         Err(FaultError::NoMemory) => {
             oom::make_room(&task);

@@ -12,7 +12,7 @@ use core::ops::Range;
 
 use abi::errno::Errno;
 use task::Mutex;
-use vm::{AreaFlags, Backing, Mapping, Mappings, Object, PAGE_SIZE, Page, Placement, Prot, SharedMemory, page_up};
+use vm::{Backing, MapRequest, Object, PAGE_SIZE, Page, Placement, Prot, ReverseMap, ShmemObject, VmaFlags, page_align_up};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::cred::Credentials;
@@ -58,8 +58,8 @@ struct Segment {
     _counted: census::Segment,
     key: i32,
     size: usize,
-    memory: SharedMemory,
-    mappings: Mappings,
+    memory: ShmemObject,
+    mappings: ReverseMap,
     info: Mutex<SegmentInfo>,
 }
 
@@ -72,11 +72,11 @@ impl Backing for Segment {
         self.memory.cached(index)
     }
 
-    fn each_cached(&self, range: Range<u64>, each: &mut dyn FnMut(u64, &Page)) {
-        self.memory.each_cached(range, each);
+    fn for_each_cached(&self, range: Range<u64>, each: &mut dyn FnMut(u64, &Page)) {
+        self.memory.for_each_cached(range, each);
     }
 
-    fn mappings(&self) -> Option<&Mappings> {
+    fn reverse_map(&self) -> Option<&ReverseMap> {
         Some(&self.mappings)
     }
 }
@@ -87,7 +87,7 @@ impl Segment {
     }
 
     fn attachments(&self) -> usize {
-        self.mappings.count(|_, _| true)
+        self.mappings.count_vmas(|_, _| true)
     }
 }
 
@@ -159,7 +159,7 @@ pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
     if key != IPC_PRIVATE && flags & IPC_CREAT == 0 {
         return Err(Errno::ENOENT);
     }
-    if size == 0 || page_up(size).is_none() {
+    if size == 0 || page_align_up(size).is_none() {
         return Err(Errno::EINVAL);
     }
     if flags & SHM_HUGETLB != 0 {
@@ -180,7 +180,7 @@ pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
         attachments: 0,
         unused: [0; 2],
     };
-    let (memory, mappings, info) = (SharedMemory::default(), Mappings::default(), Mutex::new(info));
+    let (memory, mappings, info) = (ShmemObject::default(), ReverseMap::default(), Mutex::new(info));
     Ok(table.insert(Entry::There(Arc::new(Segment { _counted: census::Segment::default(), key, size, memory, mappings, info })))
         as usize)
 }
@@ -190,7 +190,7 @@ pub fn sys_shmat(task: &Task, id: i32, addr: usize, flags: u32) -> SysResult {
     let segment = task.ipc().segments.find(id)?;
     let readonly = flags & SHM_RDONLY != 0;
     segment.check(&task.cred(), if readonly { READ } else { READ | WRITE })?;
-    let at = if flags & SHM_RND != 0 { vm::page_down(addr) } else { addr };
+    let at = if flags & SHM_RND != 0 { vm::page_align_down(addr) } else { addr };
     let place = match at {
         0 if flags & SHM_REMAP != 0 => return Err(Errno::EINVAL),
         0 => Placement::Anywhere(0),
@@ -203,7 +203,7 @@ pub fn sys_shmat(task: &Task, id: i32, addr: usize, flags: u32) -> SysResult {
     prot.set(Prot::EXEC, flags & SHM_EXEC != 0);
     let name = format!("/SYSV{:08x} (deleted)", segment.key).into_bytes();
     let object = Object::file(segment.clone(), !readonly, name, 0, id as u64);
-    let request = Mapping { place, len: segment.size, prot, flags: AreaFlags::SHARED, object: Some((object, 0)) };
+    let request = MapRequest { placement: place, len: segment.size, prot, flags: VmaFlags::SHARED, object: Some((object, 0)) };
     let at = task.process().memory()?.mmap(request).map_err(|e| if e == Errno::EEXIST { Errno::EINVAL } else { e })?;
     let mut info = segment.info.lock();
     (info.attached, info.last) = (now(), task.process().pid());
@@ -250,7 +250,7 @@ pub struct Usage {
 impl Segment {
     fn resident(&self) -> u64 {
         let mut pages = 0;
-        self.memory.each_cached(0..self.size.div_ceil(PAGE_SIZE) as u64, &mut |_, _| pages += 1);
+        self.memory.for_each_cached(0..self.size.div_ceil(PAGE_SIZE) as u64, &mut |_, _| pages += 1);
         pages
     }
 

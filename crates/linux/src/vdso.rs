@@ -8,7 +8,7 @@ use core::sync::atomic::{Ordering, fence};
 use ::task::Once;
 use abi::errno::Errno;
 use vdso::{Data, IMAGE, PAGES};
-use vm::{AddressSpace, AreaFlags, Backing, Mapping, Object, PAGE_SIZE, Page, Placement, Prot};
+use vm::{AddressSpace, Backing, MapRequest, Object, PAGE_SIZE, Page, Placement, Prot, VmaFlags};
 use zerocopy::IntoBytes;
 
 /// Bytes of data and object.
@@ -75,7 +75,7 @@ pub(crate) fn map(space: &AddressSpace, at: usize) -> Result<usize, Errno> {
     let parts = [(at, PAGE_SIZE, data, Prot::READ), (at + PAGE_SIZE, PAGES * PAGE_SIZE, image, Prot::READ | Prot::EXEC)];
     for (at, len, object, prot) in parts {
         let place = Placement::FixedIfFree(at);
-        space.mmap(Mapping { place, len, prot, flags: AreaFlags::empty(), object: Some((object.clone(), 0)) })?;
+        space.mmap(MapRequest { placement: place, len, prot, flags: VmaFlags::empty(), object: Some((object.clone(), 0)) })?;
     }
     Ok(at + PAGE_SIZE)
 }

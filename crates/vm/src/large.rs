@@ -5,9 +5,9 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use abi::errno::Errno;
 
-use crate::area::{Area, AreaFlags, Prot};
-use crate::space::{AddressSpace, State};
-use crate::{LargePage, PAGE_SIZE, Page, Perm, Unmapped, zero};
+use crate::space::{AddressSpace, SpaceState};
+use crate::vma::{Prot, Vma, VmaFlags};
+use crate::{LargePage, PAGE_SIZE, Page, Perm, Unmapped, zero_page};
 
 /// Who gets large pages (`/sys/kernel/mm/transparent_hugepage/enabled`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,36 +57,40 @@ fn around(va: usize) -> Range<usize> {
 }
 
 /// Whether the aligned 2 MiB that `va` is in lie in an area from `start` on.
-pub(crate) fn lies_in(start: usize, area: &Area, va: usize) -> bool {
+pub(crate) fn lies_in(start: usize, area: &Vma, va: usize) -> bool {
     let range = around(va);
     start <= range.start && range.end <= area.end
 }
 
 /// Whether aligned 2 MiB lie in an area from `start` on.
-pub(crate) fn has_room(start: usize, area: &Area) -> bool {
+pub(crate) fn has_room(start: usize, area: &Vma) -> bool {
     start.next_multiple_of(LARGE).saturating_add(LARGE) <= area.end
 }
 
 /// Whether an area may have large pages at all.
-fn is_fit(area: &Area) -> bool {
-    area.source.is_none() && !area.flags.intersects(AreaFlags::NO_LARGE | AreaFlags::GROWSDOWN)
+fn is_fit(area: &Vma) -> bool {
+    area.mapped.is_none() && !area.flags.intersects(VmaFlags::NO_LARGE | VmaFlags::GROWSDOWN)
 }
 
 impl AddressSpace {
     /// Whether faults in an area should bring in large pages.
     #[inline]
-    pub(crate) fn wants_large(&self, area: &Area) -> bool {
+    pub(crate) fn wants_large(&self, area: &Vma) -> bool {
         let setting = SETTING.load(Ordering::Relaxed);
-        let asked = area.flags.contains(AreaFlags::LARGE) && setting != LargePages::Never as u8;
+        let asked = area.flags.contains(VmaFlags::LARGE) && setting != LargePages::Never as u8;
         (asked || setting == LargePages::Always as u8) && is_fit(area) && self.may_have_large_pages()
     }
 
     /// Brings in the large page around `va`, in an area from `start` on, if that is possible without effort; whether it did.
     #[cold]
-    pub(crate) fn bring_in_large(&self, state: &State, area: &Area, start: usize, va: usize, perm: Perm) -> bool {
+    pub(crate) fn fault_in_large(&self, state: &SpaceState, area: &Vma, start: usize, va: usize, perm: Perm) -> bool {
         let range = around(va);
         // What others claim they may be about to unmap.
-        if !lies_in(start, area, va) || !self.table.is_vacant(va) || state.claims.overlap(&range) || self.parked.any_in(&range) {
+        if !lies_in(start, area, va)
+            || !self.table.is_vacant(va)
+            || state.range_locks.overlaps(&range)
+            || self.inaccessible.has_any_in(&range)
+        {
             return false;
         }
         let Some(page) = LargePage::zeroed() else {
@@ -97,8 +101,8 @@ impl AddressSpace {
         if self.table.map_large(range.start, page, perm).is_err() {
             return false;
         }
-        area.touched.set();
-        self.present(false).fetch_add(LargePage::PAGES, Ordering::Relaxed);
+        area.has_pages.set();
+        self.present_counter(false).fetch_add(LargePage::PAGES, Ordering::Relaxed);
         FAULTED.fetch_add(1, Ordering::Relaxed);
         true
     }
@@ -110,12 +114,12 @@ impl AddressSpace {
     /// `ENOMEM` if something is not mapped or memory is short, `EINVAL` if some part cannot be in a large page, or an area has no room for one;
     /// other parts are done then.
     pub fn collapse(&self, addr: usize, len: usize) -> Result<(), Errno> {
-        let range = Self::range(addr, len)?;
-        if !self.state.read().areas.covers(range.clone()) {
+        let range = Self::page_range(addr, len)?;
+        if !self.state.read().vmas.covers(range.clone()) {
             return Err(Errno::ENOMEM);
         }
-        let touched = |(start, area): &(usize, &Area)| *start < range.end && area.end > range.start;
-        let room = self.state.read().areas.iter().filter(touched).all(|(start, area)| has_room(start, area));
+        let touched = |(start, area): &(usize, &Vma)| *start < range.end && area.end > range.start;
+        let room = self.state.read().vmas.iter().filter(touched).all(|(start, area)| has_room(start, area));
         let mut result = if room { Ok(()) } else { Err(Errno::EINVAL) };
         let mut start = range.start.next_multiple_of(LARGE);
         while start + LARGE <= range.end {
@@ -126,8 +130,8 @@ impl AddressSpace {
     }
 
     fn collapse_one(&self, range: Range<usize>) -> Result<(), Errno> {
-        let mut state = self.change(&range);
-        let (start, area) = state.areas.find(range.start).ok_or(Errno::EINVAL)?;
+        let mut state = self.write_state(&range);
+        let (start, area) = state.vmas.find(range.start).ok_or(Errno::EINVAL)?;
         let fit = lies_in(start, area, range.start) && is_fit(area) && !area.prot.is_empty() && self.may_have_large_pages();
         if !fit || self.table.is_vacant(range.start) {
             return Err(Errno::EINVAL);
@@ -135,13 +139,13 @@ impl AddressSpace {
         if self.table.get(range.start).is_some_and(|(.., noted)| noted.large) {
             return Ok(());
         }
-        let area = area.tail(0);
+        let area = area.split_tail(0);
         let large = LargePage::zeroed().ok_or(Errno::ENOMEM)?;
-        let claim = self.claim(&mut state, range.clone());
+        let claim = self.lock_range(&mut state, range.clone());
         drop(state);
         let mut before = 0;
         let mut copy = |va: usize, page: &Page| {
-            if !zero::is(page) {
+            if !zero_page::is_zero_page(page) {
                 before += 1;
                 large.fill((va - range.start) / PAGE_SIZE, page);
             }
@@ -150,21 +154,21 @@ impl AddressSpace {
             Unmapped::Page(page) => copy(va, &page),
             Unmapped::Large(pages) => pages.into_pages(|n, page| copy(va + n * PAGE_SIZE, &page)),
         });
-        self.present(false).fetch_add(LargePage::PAGES - before, Ordering::Relaxed);
-        for (va, page) in self.parked.take_range(&range) {
+        self.present_counter(false).fetch_add(LargePage::PAGES - before, Ordering::Relaxed);
+        for (va, page) in self.inaccessible.remove_range(&range) {
             large.fill((va - range.start) / PAGE_SIZE, &page);
         }
-        self.put_large_back(&area, range.start, large);
+        self.remap_large_page(&area, range.start, large);
         drop(claim);
         COLLAPSED.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
     /// Maps a large page that was taken out of the table, at `va`, which is claimed and empty; as single pages if it cannot be a large one there.
-    pub(crate) fn put_large_back(&self, area: &Area, va: usize, page: LargePage) {
+    pub(crate) fn remap_large_page(&self, area: &Vma, va: usize, page: LargePage) {
         let perm = Perm { write: area.prot.contains(Prot::WRITE) && page.is_exclusive(), exec: area.prot.contains(Prot::EXEC) };
         if let Err(page) = self.table.map_large(va, page, perm) {
-            page.into_pages(|n, page| self.put_back(area, va + n * PAGE_SIZE, page));
+            page.into_pages(|n, page| self.remap_page(area, va + n * PAGE_SIZE, page));
         }
     }
 
@@ -183,7 +187,7 @@ impl AddressSpace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Advice, Mapping, Placement, Remap};
+    use crate::{Advice, MapRequest, Placement, RemapOptions};
 
     const RW: Prot = Prot::READ.union(Prot::WRITE);
     const AT: usize = 0x1000_0000;
@@ -192,8 +196,8 @@ mod tests {
     fn space(count: usize) -> (std::sync::Arc<AddressSpace>, usize) {
         let space = AddressSpace::new(1 << 40).unwrap();
         let place = Placement::Fixed(AT - LARGE / 2);
-        let (len, flags) = (count * LARGE, AreaFlags::LARGE);
-        let at = space.mmap(Mapping { place, len, prot: RW, flags, object: None }).unwrap();
+        let (len, flags) = (count * LARGE, VmaFlags::LARGE);
+        let at = space.mmap(MapRequest { placement: place, len, prot: RW, flags, object: None }).unwrap();
         (space, at)
     }
 
@@ -218,11 +222,11 @@ mod tests {
         assert_eq!(sizes(&space), (PAGE_SIZE, 0), "not all of that lies in the area");
         space.write(AT + 5, &[2]).unwrap();
         assert_eq!(sizes(&space), (PAGE_SIZE + LARGE, LARGE));
-        space.handle_fault(AT + LARGE, crate::Access::Read).unwrap();
+        space.handle_fault(AT + LARGE, crate::AccessKind::Read).unwrap();
         space.write(AT + LARGE, &[3]).unwrap();
         assert_eq!(sizes(&space), (2 * PAGE_SIZE + LARGE, LARGE), "what is read first is not");
         assert_eq!([at, AT + 5, AT + LARGE].map(|addr| peek(&space, addr)), [1, 2, 3]);
-        space.madvise(AT, LARGE, Advice::Drop(crate::Drops::Unlocked)).unwrap();
+        space.madvise(AT, LARGE, Advice::DontNeed(crate::DontNeedScope::Unlocked)).unwrap();
         space.forbid_large_pages(true);
         space.write(AT, &[4]).unwrap();
         assert_eq!(sizes(&space), (3 * PAGE_SIZE, 0));
@@ -242,7 +246,7 @@ mod tests {
         // More rights for a part: no page is given more than its own.
         space.mprotect(AT + LARGE, PAGE_SIZE, RW).unwrap();
         space.write(AT + LARGE, &[9]).unwrap();
-        assert!(space.handle_fault(AT + LARGE + PAGE_SIZE, crate::Access::Write).is_err());
+        assert!(space.handle_fault(AT + LARGE + PAGE_SIZE, crate::AccessKind::Write).is_err());
         assert_eq!(sizes(&space).1, 0);
         assert!(space.table.get(AT + LARGE + PAGE_SIZE).is_some_and(|(_, perm, _)| !perm.write));
     }
@@ -267,7 +271,9 @@ mod tests {
     fn they_move_whole_where_they_fit() {
         let (space, _) = space(3);
         space.write(AT, &[1]).unwrap();
-        let move_to = |from, to| space.mremap(from, LARGE, LARGE, Remap { may_move: true, to: Some(to), ..Remap::default() });
+        let move_to = |from, to| {
+            space.mremap(from, LARGE, LARGE, RemapOptions { may_move: true, fixed_address: Some(to), ..RemapOptions::default() })
+        };
         move_to(AT, 2 * AT).unwrap();
         assert_eq!((sizes(&space), peek(&space, 2 * AT)), ((LARGE, LARGE), 1));
         move_to(2 * AT, 3 * AT + PAGE_SIZE).unwrap();
@@ -277,7 +283,7 @@ mod tests {
     #[test]
     fn small_pages_are_copied_together() {
         let (space, _) = space(3);
-        space.madvise(AT, LARGE, Advice::Flags(AreaFlags::empty(), AreaFlags::LARGE)).unwrap();
+        space.madvise(AT, LARGE, Advice::Flags(VmaFlags::empty(), VmaFlags::LARGE)).unwrap();
         assert_eq!(space.collapse(AT, LARGE), Err(Errno::EINVAL), "nothing is there");
         space.write(AT + PAGE_SIZE, &[5]).unwrap();
         let child = space.fork().unwrap();
@@ -291,7 +297,7 @@ mod tests {
     #[test]
     fn each_large_part_of_a_range_is_copied_together() {
         let (space, _) = space(3);
-        space.madvise(AT, 2 * LARGE, Advice::Flags(AreaFlags::empty(), AreaFlags::LARGE)).unwrap();
+        space.madvise(AT, 2 * LARGE, Advice::Flags(VmaFlags::empty(), VmaFlags::LARGE)).unwrap();
         space.write(AT, &[1]).unwrap();
         space.write(AT + 2 * LARGE - 1, &[2]).unwrap();
         assert_eq!(sizes(&space), (2 * PAGE_SIZE, 0));

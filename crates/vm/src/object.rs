@@ -8,7 +8,7 @@ use core::ops::Range;
 use abi::errno::Errno;
 use task::Mutex;
 
-use crate::{Mappings, Page};
+use crate::{Page, ReverseMap};
 
 /// Something whose pages can be mapped: a file's contents, shared memory.
 pub trait Backing: Send + Sync {
@@ -22,7 +22,7 @@ pub trait Backing: Send + Sync {
     fn cached(&self, index: u64) -> Option<Page>;
 
     /// Calls `each` with the pages among `range` that are at hand.
-    fn each_cached(&self, range: Range<u64>, each: &mut dyn FnMut(u64, &Page)) {
+    fn for_each_cached(&self, range: Range<u64>, each: &mut dyn FnMut(u64, &Page)) {
         for index in range {
             if let Some(page) = self.cached(index) {
                 each(index, &page);
@@ -34,13 +34,13 @@ pub trait Backing: Send + Sync {
     ///
     /// # Errors
     /// `EOPNOTSUPP` if it cannot; the object's own.
-    fn punch(&self, pages: Range<u64>) -> Result<(), Errno> {
+    fn punch_hole(&self, pages: Range<u64>) -> Result<(), Errno> {
         let _ = pages;
         Err(Errno::EOPNOTSUPP)
     }
 
     /// Where it is noted who maps it, if pages can be taken away again.
-    fn mappings(&self) -> Option<&Mappings> {
+    fn reverse_map(&self) -> Option<&ReverseMap> {
         None
     }
 }
@@ -71,19 +71,19 @@ impl Object {
     /// Memory without a name that children share (`MAP_SHARED | MAP_ANONYMOUS`).
     #[must_use]
     pub fn anonymous() -> Arc<Self> {
-        Self::file(Arc::new(SharedMemory::default()), true, b"/dev/zero (deleted)".to_vec(), 0, 0)
+        Self::file(Arc::new(ShmemObject::default()), true, b"/dev/zero (deleted)".to_vec(), 0, 0)
     }
 }
 
-/// Pages that exist as soon as somebody looks at them, and until nobody maps them.
+/// Shared memory (Linux shmem): pages that exist as soon as somebody looks at them, and until nobody maps them.
 #[derive(Default)]
-pub struct SharedMemory {
+pub struct ShmemObject {
     _counted: census::SharedMemory,
     pages: Mutex<BTreeMap<u64, Page>>,
-    mappings: Mappings,
+    mappings: ReverseMap,
 }
 
-impl Backing for SharedMemory {
+impl Backing for ShmemObject {
     fn page(&self, index: u64) -> Result<Page, Errno> {
         let mut pages = self.pages.lock();
         if let Some(page) = pages.get(&index) {
@@ -99,7 +99,7 @@ impl Backing for SharedMemory {
     }
 
     // Page by page that are there: of a segment of a TiB that is hardly used, to ask for each index took longer than anybody waits.
-    fn each_cached(&self, range: Range<u64>, each: &mut dyn FnMut(u64, &Page)) {
+    fn for_each_cached(&self, range: Range<u64>, each: &mut dyn FnMut(u64, &Page)) {
         let mut from = range.start;
         loop {
             let next = self.pages.lock().range(from..range.end.max(from)).next().map(|(index, page)| (*index, page.clone()));
@@ -109,19 +109,19 @@ impl Backing for SharedMemory {
         }
     }
 
-    fn punch(&self, range: Range<u64>) -> Result<(), Errno> {
+    fn punch_hole(&self, range: Range<u64>) -> Result<(), Errno> {
         let gone = {
             let mut pages = self.pages.lock();
             let mut gone = pages.split_off(&range.start);
             pages.append(&mut gone.split_off(&range.end));
             gone
         };
-        self.mappings.unmap(range, false);
+        self.mappings.unmap_mapping_range(range, false);
         drop(gone);
         Ok(())
     }
 
-    fn mappings(&self) -> Option<&Mappings> {
+    fn reverse_map(&self) -> Option<&ReverseMap> {
         Some(&self.mappings)
     }
 }
@@ -134,13 +134,13 @@ mod tests {
 
     #[test]
     fn what_is_there_of_a_huge_segment_is_found_at_once() {
-        let memory = SharedMemory::default();
+        let memory = ShmemObject::default();
         for index in [7, 1 << 40] {
             memory.page(index).unwrap();
         }
         let mut found = Vec::new();
-        memory.each_cached(0..u64::MAX, &mut |index, _| found.push(index));
+        memory.for_each_cached(0..u64::MAX, &mut |index, _| found.push(index));
         assert_eq!(found, [7, 1 << 40]);
-        memory.each_cached(8..8, &mut |index, _| panic!("page {index} is not in an empty range"));
+        memory.for_each_cached(8..8, &mut |index, _| panic!("page {index} is not in an empty range"));
     }
 }

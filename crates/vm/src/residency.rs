@@ -3,9 +3,9 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::area::{Area, AreaFlags};
-use crate::space::{AddressSpace, AreaInfo};
-use crate::{PAGE_SIZE, Page, zero};
+use crate::space::{AddressSpace, VmaInfo};
+use crate::vma::{Vma, VmaFlags};
+use crate::{PAGE_SIZE, Page, zero_page};
 
 /// Bytes of one mapping that are in memory, by what is known of the pages. The page of zeros is nobody's.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -13,7 +13,7 @@ pub struct Residency {
     /// All.
     pub resident: usize,
     /// The mapping's share: of a page that several mappings show, its part.
-    pub proportional: usize,
+    pub pss: usize,
     /// Shown by others too, or kept by a file.
     pub shared: usize,
     /// Of those, written to.
@@ -34,7 +34,7 @@ impl Residency {
     /// Adds another mapping's.
     pub fn add(&mut self, other: &Self) {
         self.resident += other.resident;
-        self.proportional += other.proportional;
+        self.pss += other.pss;
         self.shared += other.shared;
         self.shared_dirty += other.shared_dirty;
         self.private_dirty += other.private_dirty;
@@ -45,9 +45,9 @@ impl Residency {
     }
 }
 
-/// Bytes that are in memory, by what they are: no page counts twice.
+/// Resident bytes by kind, each page counted once (`RssAnon`, `RssFile`, `RssShmem`).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Kinds {
+pub struct ResidentByKind {
     /// The program's own: without a name, or what it has made of a file's for itself.
     pub anonymous: usize,
     /// Of files.
@@ -56,23 +56,23 @@ pub struct Kinds {
     pub shared: usize,
 }
 
-/// What kind the pages of an area are that are its object's.
+/// Kind of the pages that an area maps of its object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum PageKind {
     /// Mapped privately: what is in memory may also be a copy.
     Private,
     File,
-    Memory,
+    Shmem,
 }
 
-impl Kind {
+impl PageKind {
     /// `None`: all pages are anonymous.
-    fn of(area: &Area) -> Option<Self> {
-        let source = area.source.as_ref()?;
-        Some(match (area.shared(), source.object.is_file()) {
+    fn of(area: &Vma) -> Option<Self> {
+        let source = area.mapped.as_ref()?;
+        Some(match (area.is_shared(), source.object.is_file()) {
             (false, _) => Self::Private,
             (true, true) => Self::File,
-            (true, false) => Self::Memory,
+            (true, false) => Self::Shmem,
         })
     }
 }
@@ -81,37 +81,41 @@ impl AddressSpace {
     /// What is in memory, by kind. The number of all pages is known; looked at are only those of files that are mapped privately, and, if
     /// there are both kinds, of the smaller one of those that are shared.
     #[must_use]
-    pub fn resident_kinds(&self) -> Kinds {
-        let areas: Vec<(Range<usize>, Kind)> = {
+    pub fn resident_by_kind(&self) -> ResidentByKind {
+        let areas: Vec<(Range<usize>, PageKind)> = {
             let state = self.state.read();
-            let touched = state.areas.iter().filter(|(_, area)| area.touched.get());
-            touched.filter_map(|(start, area)| Some((start..area.end, Kind::of(area)?))).collect()
+            let touched = state.vmas.iter().filter(|(_, area)| area.has_pages.get());
+            touched.filter_map(|(start, area)| Some((start..area.end, PageKind::of(area)?))).collect()
         };
-        let size = |kind: Kind| areas.iter().filter(|(_, other)| *other == kind).map(|(range, _)| range.len()).sum::<usize>();
-        let present = |kind: Kind| {
+        let size = |kind: PageKind| areas.iter().filter(|(_, other)| *other == kind).map(|(range, _)| range.len()).sum::<usize>();
+        let present = |kind: PageKind| {
             let ranges = areas.iter().filter(|(_, other)| *other == kind).map(|(range, _)| range);
-            ranges.map(|range| self.of_objects(range)).sum::<usize>()
+            ranges.map(|range| self.resident_object_bytes(range)).sum::<usize>()
         };
-        let [private, shared] = self.resident_parts();
-        let files_privately = present(Kind::Private).min(private);
-        let files_shared = match (size(Kind::File), size(Kind::Memory)) {
+        let [private, shared] = self.resident_by_sharing();
+        let files_privately = present(PageKind::Private).min(private);
+        let files_shared = match (size(PageKind::File), size(PageKind::Shmem)) {
             (0, _) => 0,
             (_, 0) => shared,
-            (files, memory) if files <= memory => present(Kind::File).min(shared),
-            _ => shared.saturating_sub(present(Kind::Memory)),
+            (files, memory) if files <= memory => present(PageKind::File).min(shared),
+            _ => shared.saturating_sub(present(PageKind::Shmem)),
         };
-        Kinds { anonymous: private - files_privately, file: files_privately + files_shared, shared: shared - files_shared }
+        ResidentByKind {
+            anonymous: private - files_privately,
+            file: files_privately + files_shared,
+            shared: shared - files_shared,
+        }
     }
 
     /// Bytes in a range that are pages of the objects mapped there.
-    fn of_objects(&self, range: &Range<usize>) -> usize {
+    fn resident_object_bytes(&self, range: &Range<usize>) -> usize {
         let mut bytes = 0;
-        let state = self.look(range);
-        for (part, area) in state.areas.within(range.clone()).filter(|(_, area)| area.touched.get()) {
-            let (Some(source), Some((start, _))) = (&area.source, state.areas.find(part.start)) else { continue };
-            let copies = !area.shared() && area.copied.get();
+        let state = self.read_state(range);
+        for (part, area) in state.vmas.iter_range(range.clone()).filter(|(_, area)| area.has_pages.get()) {
+            let (Some(source), Some((start, _))) = (&area.mapped, state.vmas.find(part.start)) else { continue };
+            let copies = !area.is_shared() && area.has_private_pages.get();
             self.table.visit(part, |va, page, _| {
-                let index = source.first + ((va - start) / PAGE_SIZE) as u64;
+                let index = source.page_offset + ((va - start) / PAGE_SIZE) as u64;
                 let own = || source.object.backing.cached(index).is_some_and(|own| own.frame() == page.frame());
                 bytes += PAGE_SIZE * usize::from(!copies || own());
             });
@@ -121,12 +125,12 @@ impl AddressSpace {
 
     /// Calls `each` with the address of every page in a range that is in memory, with whether it is the program's own memory (and not of a
     /// file, nor shared), and whether only this space shows it.
-    pub fn visit_pages(&self, range: Range<usize>, mut each: impl FnMut(usize, bool, bool)) {
-        let state = self.look(&range);
-        for (part, area) in state.areas.within(range).filter(|(_, area)| area.touched.get()) {
-            let own = |page: &Page, dirty: bool| !area.shared() && (area.source.is_none() || dirty || page.refs() == 2);
+    pub fn for_each_present_page(&self, range: Range<usize>, mut each: impl FnMut(usize, bool, bool)) {
+        let state = self.read_state(&range);
+        for (part, area) in state.vmas.iter_range(range).filter(|(_, area)| area.has_pages.get()) {
+            let own = |page: &Page, dirty: bool| !area.is_shared() && (area.mapped.is_none() || dirty || page.refs() == 2);
             self.table.visit(part, |va, page, noted| {
-                let kept = u32::from(area.source.is_some() && area.shared());
+                let kept = u32::from(area.mapped.is_some() && area.is_shared());
                 each(va, own(page, noted.dirty), page.refs() <= 2 + kept);
             });
         }
@@ -134,40 +138,40 @@ impl AddressSpace {
 
     /// All areas, ascending, with what of them is in memory.
     #[must_use]
-    pub fn residency(&self) -> Vec<(AreaInfo, Residency)> {
-        let areas = self.listing();
-        areas.into_iter().map(|info| (self.resident_in(&info.range), info)).map(|(sum, info)| (info, sum)).collect()
+    pub fn residency(&self) -> Vec<(VmaInfo, Residency)> {
+        let areas = self.vma_infos();
+        areas.into_iter().map(|info| (self.residency_of_range(&info.range), info)).map(|(sum, info)| (info, sum)).collect()
     }
 
     /// What of a range is in memory. It is looked at piece by piece, as on Linux.
-    fn resident_in(&self, range: &Range<usize>) -> Residency {
+    fn residency_of_range(&self, range: &Range<usize>) -> Residency {
         let mut sum = Residency::default();
-        let state = self.look(range);
-        for (part, area) in state.areas.within(range.clone()).filter(|(_, area)| area.touched.get()) {
+        let state = self.read_state(range);
+        for (part, area) in state.vmas.iter_range(range.clone()).filter(|(_, area)| area.has_pages.get()) {
             self.count(part, area, &mut sum);
         }
         sum
     }
 
-    fn count(&self, part: Range<usize>, area: &Area, sum: &mut Residency) {
+    fn count(&self, part: Range<usize>, area: &Vma, sum: &mut Residency) {
         self.table.visit(part, |_, page, noted| {
-            if zero::is(page) {
+            if zero_page::is_zero_page(page) {
                 return;
             }
             // The caller's reference; the file keeps one, and what is written to privately is no file's any more.
-            let object = area.source.is_some();
-            let mappings = page.refs().saturating_sub(1 + u32::from(object && area.shared())).max(1) as usize;
+            let object = area.mapped.is_some();
+            let mappings = page.refs().saturating_sub(1 + u32::from(object && area.is_shared())).max(1) as usize;
             let dirty = noted.dirty;
             sum.resident += PAGE_SIZE;
-            sum.proportional += PAGE_SIZE / mappings;
+            sum.pss += PAGE_SIZE / mappings;
             sum.referenced += PAGE_SIZE * usize::from(noted.accessed);
-            let shared = area.shared() || mappings > 1;
+            let shared = area.is_shared() || mappings > 1;
             sum.shared += PAGE_SIZE * usize::from(shared);
             sum.shared_dirty += PAGE_SIZE * usize::from(shared && dirty);
             sum.private_dirty += PAGE_SIZE * usize::from(!shared && dirty);
-            sum.anonymous += PAGE_SIZE * usize::from(!object || (!area.shared() && dirty));
+            sum.anonymous += PAGE_SIZE * usize::from(!object || (!area.is_shared() && dirty));
             sum.large += PAGE_SIZE * usize::from(noted.large);
-            sum.locked += PAGE_SIZE * usize::from(area.flags.contains(AreaFlags::LOCKED));
+            sum.locked += PAGE_SIZE * usize::from(area.flags.contains(VmaFlags::LOCKED));
         });
     }
 }
@@ -177,13 +181,13 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{Advice, Mapping, Object, Placement, Prot};
+    use crate::{Advice, MapRequest, Object, Placement, Prot};
 
     const AT: usize = 0x1000_0000;
 
-    fn map(space: &AddressSpace, at: usize, flags: AreaFlags, object: Option<&Arc<Object>>) {
-        let request = Mapping {
-            place: Placement::Fixed(at),
+    fn map(space: &AddressSpace, at: usize, flags: VmaFlags, object: Option<&Arc<Object>>) {
+        let request = MapRequest {
+            placement: Placement::Fixed(at),
             len: 8 * PAGE_SIZE,
             prot: Prot::READ | Prot::WRITE,
             flags,
@@ -193,7 +197,7 @@ mod tests {
     }
 
     fn pages(space: &AddressSpace) -> [usize; 3] {
-        let kinds = space.resident_kinds();
+        let kinds = space.resident_by_kind();
         assert_eq!(kinds.anonymous + kinds.file + kinds.shared, space.resident());
         [kinds.anonymous, kinds.file, kinds.shared].map(|bytes| bytes / PAGE_SIZE)
     }
@@ -204,27 +208,27 @@ mod tests {
         (0..3).for_each(|index| drop(backing.backing.page(index).unwrap()));
         let file = Object::file(backing.backing.clone(), true, b"/file".to_vec(), 5, 7);
         let space = AddressSpace::new(1 << 40).unwrap();
-        map(&space, AT, AreaFlags::empty(), Some(&file));
+        map(&space, AT, VmaFlags::empty(), Some(&file));
         let mut byte = [0];
         space.read(AT, &mut byte).unwrap();
         // What the file has at hand comes along.
         assert_eq!(pages(&space), [0, 3, 0]);
         space.write(AT + PAGE_SIZE, b"x").unwrap();
         assert_eq!(pages(&space), [1, 2, 0]);
-        map(&space, 2 * AT, AreaFlags::empty(), None);
+        map(&space, 2 * AT, VmaFlags::empty(), None);
         space.read(2 * AT, &mut byte).unwrap();
         space.write(2 * AT + PAGE_SIZE, b"x").unwrap();
         assert_eq!(pages(&space), [2, 2, 0]);
-        map(&space, 3 * AT, AreaFlags::SHARED, Some(&Object::anonymous()));
+        map(&space, 3 * AT, VmaFlags::SHARED, Some(&Object::anonymous()));
         space.write(3 * AT, b"x").unwrap();
         assert_eq!(pages(&space), [2, 2, 1]);
-        map(&space, 4 * AT, AreaFlags::SHARED, Some(&file));
+        map(&space, 4 * AT, VmaFlags::SHARED, Some(&file));
         space.write(4 * AT, b"x").unwrap();
         assert_eq!(pages(&space), [2, 5, 1]);
         let child = space.fork().unwrap();
         child.read(AT, &mut byte).unwrap();
         assert_eq!(pages(&child)[0], 2);
-        space.madvise(AT, 8 * PAGE_SIZE, Advice::Drop(crate::Drops::Unlocked)).unwrap();
+        space.madvise(AT, 8 * PAGE_SIZE, Advice::DontNeed(crate::DontNeedScope::Unlocked)).unwrap();
         space.munmap(3 * AT, PAGE_SIZE).unwrap();
         assert_eq!(pages(&space), [1, 3, 0]);
     }

@@ -1,6 +1,6 @@
 //! An address space: which areas there are, and the page table that shows what of them is present.
 //!
-//! Who may do what at the same time is said in `claim`.
+//! Who may do what at the same time is said in `range_lock`.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -11,12 +11,12 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 use abi::errno::Errno;
 use task::{Mutex, RwLock, WaitQueue, WriteGuard};
 
-use crate::area::{Area, AreaFlags, Areas, Prot, Source};
-use crate::claim::Claims;
-use crate::few::Few;
 use crate::large;
 use crate::object::{Backing, Object};
-use crate::{LargePage, MapError, PAGE_SIZE, Page, PageTable, Perm, USER_END, USER_START, Unmapped, page_up, zero};
+use crate::range_lock::RangeLocks;
+use crate::small_vec::SmallVec;
+use crate::vma::{MappedObject, Prot, Vma, VmaFlags, VmaMap};
+use crate::{LargePage, MapError, PAGE_SIZE, Page, PageTable, Perm, USER_END, USER_START, Unmapped, page_align_up, zero_page};
 
 /// Where a new mapping goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,22 +29,22 @@ pub enum Placement {
     FixedIfFree(usize),
 }
 
-/// What `mmap` is asked for.
-pub struct Mapping {
+/// Arguments of [`AddressSpace::mmap`]: where, how much, and of what.
+pub struct MapRequest {
     /// Where.
-    pub place: Placement,
+    pub placement: Placement,
     /// Bytes; rounded up to pages.
     pub len: usize,
     /// What the program may do.
     pub prot: Prot,
     /// How it behaves.
-    pub flags: AreaFlags,
+    pub flags: VmaFlags,
     /// The object and the number of the page in it that comes first; `None` for private memory without a name.
     pub object: Option<(Arc<Object>, u64)>,
 }
 
-/// One line of `/proc/<pid>/maps`.
-pub struct AreaInfo {
+/// An area as one line of `/proc/<pid>/maps` shows it.
+pub struct VmaInfo {
     /// From where to where.
     pub range: Range<usize>,
     /// Protection.
@@ -61,13 +61,13 @@ pub struct AreaInfo {
     pub name: Vec<u8>,
     /// Whether faults bring in large pages there, as far as there are.
     pub large: bool,
-    /// What was remembered with [`AddressSpace::set_policy`].
+    /// What was remembered with [`AddressSpace::set_mempolicy`].
     pub policy: u64,
 }
 
-/// The size of an address space.
+/// Sizes of an address space, as `/proc/<pid>/statm` shows them.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Stats {
+pub struct SpaceStats {
     /// Bytes mapped.
     pub size: usize,
     /// The most there were.
@@ -104,17 +104,17 @@ impl FutexKey {
     /// What tells the key from all others, as long as it exists.
     #[inline]
     #[must_use]
-    pub fn numbers(&self) -> [u64; 3] {
+    pub fn words(&self) -> [u64; 3] {
         let object = self.object.as_ref().map_or(0, |object| Arc::as_ptr(object).cast::<u8>().addr());
         [self.space, self.index, object as u64]
     }
 }
 
-/// What there is, and who is changing it.
+/// The part of an address space that is under its read-write lock: the areas, and the locked ranges.
 #[derive(Default)]
-pub(crate) struct State {
-    pub(crate) areas: Areas,
-    pub(crate) claims: Claims,
+pub(crate) struct SpaceState {
+    pub(crate) vmas: VmaMap,
+    pub(crate) range_locks: RangeLocks,
     /// The heap: where it begins, and where it ends now.
     pub(crate) heap: Range<usize>,
     /// Bytes mapped.
@@ -125,33 +125,33 @@ pub(crate) struct State {
     pub(crate) has_seals: bool,
 }
 
-impl State {
+impl SpaceState {
     /// Takes out the areas in `range`, whose pages are gone. The caller drops them when the lock is open: the last reference to a
     /// file may be among them.
-    pub(crate) fn forget(&mut self, range: Range<usize>) -> Few<(usize, Area)> {
-        let gone = self.areas.remove(range);
+    pub(crate) fn remove_vmas(&mut self, range: Range<usize>) -> SmallVec<(usize, Vma)> {
+        let gone = self.vmas.remove(range);
         self.peak = self.peak.max(self.size);
         self.size -= gone.iter().map(|(start, area)| area.end - start).sum::<usize>();
         gone
     }
 
     /// The parts of areas in `range` where there may be pages, and whether each is shared.
-    pub(crate) fn parts(&self, range: &Range<usize>) -> Few<(Range<usize>, bool)> {
-        let touched = self.areas.within(range.clone()).filter(|(_, area)| area.touched.get());
-        touched.map(|(part, area)| (part, area.shared())).collect()
+    pub(crate) fn populated_parts(&self, range: &Range<usize>) -> SmallVec<(Range<usize>, bool)> {
+        let touched = self.vmas.iter_range(range.clone()).filter(|(_, area)| area.has_pages.get());
+        touched.map(|(part, area)| (part, area.is_shared())).collect()
     }
 }
 
 /// Pages of private areas that the table does not show: those of inaccessible areas (the processor has no unreadable user page),
 /// and those a move found no table for.
 #[derive(Default)]
-pub(crate) struct Parked {
+pub(crate) struct InaccessiblePages {
     /// How many, so that faults need not lock to see that there are none.
     count: AtomicUsize,
     pages: Mutex<BTreeMap<usize, Page>>,
 }
 
-impl Parked {
+impl InaccessiblePages {
     pub(crate) fn insert(&self, va: usize, page: Page) {
         let mut pages = self.pages.lock();
         pages.insert(va, page);
@@ -159,19 +159,19 @@ impl Parked {
     }
 
     #[inline]
-    fn none(&self) -> bool {
-        // A page is parked with its range claimed, and claims begin and end under the lock of the areas.
+    fn is_empty(&self) -> bool {
+        // A page is kept here with its range locked, and range locks begin and end under the lock of the areas.
         self.count.load(Ordering::Relaxed) == 0
     }
 
     /// Takes out the page at `va`.
     #[inline]
-    pub(crate) fn take(&self, va: usize) -> Option<Page> {
-        if self.none() { None } else { self.take_one(va) }
+    pub(crate) fn remove(&self, va: usize) -> Option<Page> {
+        if self.is_empty() { None } else { self.remove_locked(va) }
     }
 
     #[cold]
-    fn take_one(&self, va: usize) -> Option<Page> {
+    fn remove_locked(&self, va: usize) -> Option<Page> {
         let mut pages = self.pages.lock();
         let page = pages.remove(&va);
         self.count.store(pages.len(), Ordering::Relaxed);
@@ -179,8 +179,8 @@ impl Parked {
     }
 
     /// Takes out all in `range`.
-    pub(crate) fn take_range(&self, range: &Range<usize>) -> BTreeMap<usize, Page> {
-        if self.none() {
+    pub(crate) fn remove_range(&self, range: &Range<usize>) -> BTreeMap<usize, Page> {
+        if self.is_empty() {
             return BTreeMap::new();
         }
         let mut pages = self.pages.lock();
@@ -191,16 +191,16 @@ impl Parked {
     }
 
     /// Whether there is any in `range`.
-    pub(crate) fn any_in(&self, range: &Range<usize>) -> bool {
-        !self.none() && self.pages.lock().range(range.clone()).next().is_some()
+    pub(crate) fn has_any_in(&self, range: &Range<usize>) -> bool {
+        !self.is_empty() && self.pages.lock().range(range.clone()).next().is_some()
     }
 
     pub(crate) fn contains(&self, va: usize) -> bool {
-        !self.none() && self.pages.lock().contains_key(&va)
+        !self.is_empty() && self.pages.lock().contains_key(&va)
     }
 
     fn copy_to(&self, other: &Self, range: &Range<usize>) {
-        if !self.none() {
+        if !self.is_empty() {
             self.pages.lock().range(range.clone()).for_each(|(&va, page)| other.insert(va, page.clone()));
         }
     }
@@ -210,16 +210,16 @@ impl Parked {
 pub struct AddressSpace {
     _counted: census::Space,
     id: u64,
-    me: Weak<Self>,
-    pub(crate) state: RwLock<State>,
+    weak_self: Weak<Self>,
+    pub(crate) state: RwLock<SpaceState>,
     /// Where threads wait for the end of a claim.
-    pub(crate) settled: WaitQueue,
-    pub(crate) parked: Parked,
+    pub(crate) range_unlocked: WaitQueue,
+    pub(crate) inaccessible: InaccessiblePages,
     pub(crate) table: PageTable,
     /// Below this, mappings without an address of their own are placed.
-    top: usize,
+    mmap_base: usize,
     /// Or above this, if it is not 0.
-    bottom: AtomicUsize,
+    mmap_legacy_base: AtomicUsize,
     /// Pages present in private and in shared areas, without the zero page.
     pub(crate) private_pages: AtomicUsize,
     pub(crate) shared_pages: AtomicUsize,
@@ -228,11 +228,11 @@ pub struct AddressSpace {
     /// The most bytes a stack may grow to (`RLIMIT_STACK`).
     stack_limit: AtomicUsize,
     /// New mappings are locked (`mlockall(2)`).
-    pub(crate) lock_future: AtomicBool,
+    pub(crate) mlock_future: AtomicBool,
     /// There are to be no large pages (`PR_SET_THP_DISABLE`).
     pub(crate) no_large: AtomicBool,
     /// What `membarrier(2)` was told to expect.
-    barriers: AtomicU32,
+    membarrier_state: AtomicU32,
 }
 
 impl AddressSpace {
@@ -243,28 +243,28 @@ impl AddressSpace {
         let table = PageTable::new()?;
         Some(Arc::new_cyclic(|me| Self {
             _counted: census::Space::default(),
-            me: me.clone(),
+            weak_self: me.clone(),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             state: RwLock::default(),
-            settled: WaitQueue::new(),
-            parked: Parked::default(),
+            range_unlocked: WaitQueue::new(),
+            inaccessible: InaccessiblePages::default(),
             table,
-            top: top.min(USER_END),
-            bottom: AtomicUsize::new(0),
+            mmap_base: top.min(USER_END),
+            mmap_legacy_base: AtomicUsize::new(0),
             private_pages: AtomicUsize::new(0),
             shared_pages: AtomicUsize::new(0),
             size_limit: AtomicUsize::new(usize::MAX),
             stack_limit: AtomicUsize::new(8 << 20),
-            lock_future: AtomicBool::new(false),
+            mlock_future: AtomicBool::new(false),
             no_large: AtomicBool::new(false),
-            barriers: AtomicU32::new(0),
+            membarrier_state: AtomicU32::new(0),
         }))
     }
 
     /// From now on, mappings without an address of their own are placed as low as possible above `bottom` (`ADDR_COMPAT_LAYOUT`). Each
     /// looks at all areas for that.
-    pub fn place_above(&self, bottom: usize) {
-        self.bottom.store(bottom, Ordering::Relaxed);
+    pub fn set_legacy_base(&self, bottom: usize) {
+        self.mmap_legacy_base.store(bottom, Ordering::Relaxed);
     }
 
     /// Sets `RLIMIT_AS` and `RLIMIT_STACK`.
@@ -277,7 +277,7 @@ impl AddressSpace {
         self.stack_limit.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn has_room(&self, state: &State, more: usize) -> bool {
+    pub(crate) fn may_expand(&self, state: &SpaceState, more: usize) -> bool {
         state.size.saturating_add(more) <= self.size_limit.load(Ordering::Relaxed)
     }
 
@@ -288,14 +288,14 @@ impl AddressSpace {
     }
 
     /// A page-aligned range from a call's arguments: `EINVAL` if there is none, `ENOMEM` if nothing can be mapped there. Nothing is so anywhere.
-    pub(crate) fn range(addr: usize, len: usize) -> Result<Range<usize>, Errno> {
-        let range = Self::wide_range(addr, len)?;
+    pub(crate) fn page_range(addr: usize, len: usize) -> Result<Range<usize>, Errno> {
+        let range = Self::page_range_unbounded(addr, len)?;
         if range.is_empty() || range.end <= USER_END { Ok(range) } else { Err(Errno::ENOMEM) }
     }
 
     /// The same, but the range may go on where nothing can be mapped: for calls that go through what is there first.
-    pub(crate) fn wide_range(addr: usize, len: usize) -> Result<Range<usize>, Errno> {
-        let len = page_up(len).ok_or(Errno::EINVAL)?;
+    pub(crate) fn page_range_unbounded(addr: usize, len: usize) -> Result<Range<usize>, Errno> {
+        let len = page_align_up(len).ok_or(Errno::EINVAL)?;
         if !addr.is_multiple_of(PAGE_SIZE) {
             return Err(Errno::EINVAL);
         }
@@ -308,23 +308,23 @@ impl AddressSpace {
     /// `ENOMEM` if there is nothing, `EINVAL` if it is no stack.
     pub fn stack_start(&self, addr: usize, end: usize) -> Result<usize, Errno> {
         let state = self.state.read();
-        let above = || state.areas.above(addr).filter(|(start, _)| *start < end);
-        let (start, area) = state.areas.find(addr).or_else(above).ok_or(Errno::ENOMEM)?;
-        if area.flags.contains(AreaFlags::GROWSDOWN) { Ok(start) } else { Err(Errno::EINVAL) }
+        let above = || state.vmas.next_above(addr).filter(|(start, _)| *start < end);
+        let (start, area) = state.vmas.find(addr).or_else(above).ok_or(Errno::ENOMEM)?;
+        if area.flags.contains(VmaFlags::GROWSDOWN) { Ok(start) } else { Err(Errno::EINVAL) }
     }
 
     /// Whether something of `len` bytes could be mapped there, as far as that depends on the place.
     ///
     /// # Errors
     /// `ENOMEM` if the place is too small or no program's, `EINVAL` if it does not begin with a page, `EEXIST` if it has to be free and is not.
-    pub fn check_place(&self, place: Placement, len: usize) -> Result<(), Errno> {
-        let len = page_up(len).filter(|&len| len < USER_END).ok_or(Errno::ENOMEM)?;
+    pub fn check_placement(&self, place: Placement, len: usize) -> Result<(), Errno> {
+        let len = page_align_up(len).filter(|&len| len < USER_END).ok_or(Errno::ENOMEM)?;
         let (Placement::Fixed(addr) | Placement::FixedIfFree(addr)) = place else { return Ok(()) };
         let end = addr.checked_add(len).filter(|&end| end <= USER_END).ok_or(Errno::ENOMEM)?;
         if !addr.is_multiple_of(PAGE_SIZE) {
             return Err(Errno::EINVAL);
         }
-        let free = matches!(place, Placement::Fixed(_)) || self.state.read().areas.is_free(addr..end);
+        let free = matches!(place, Placement::Fixed(_)) || self.state.read().vmas.is_free(addr..end);
         if free { Ok(()) } else { Err(Errno::EEXIST) }
     }
 
@@ -332,12 +332,12 @@ impl AddressSpace {
     ///
     /// # Errors
     /// `EINVAL`, `ENOMEM`, `EEXIST`, `EPERM` for the lowest addresses, `EACCES` for a shared mapping that may not be written to.
-    pub fn mmap(&self, request: Mapping) -> Result<usize, Errno> {
-        let len = page_up(request.len).filter(|&len| len < USER_END).ok_or(Errno::ENOMEM)?;
+    pub fn mmap(&self, request: MapRequest) -> Result<usize, Errno> {
+        let len = page_align_up(request.len).filter(|&len| len < USER_END).ok_or(Errno::ENOMEM)?;
         if len == 0 {
             return Err(Errno::EINVAL);
         }
-        let shared = request.flags.contains(AreaFlags::SHARED);
+        let shared = request.flags.contains(VmaFlags::SHARED);
         if let Some((object, _)) = &request.object
             && shared
             && request.prot.contains(Prot::WRITE)
@@ -345,90 +345,95 @@ impl AddressSpace {
         {
             return Err(Errno::EACCES);
         }
-        let source = request.object.map(|(object, first)| Source { object, first });
-        self.announce(source.as_ref());
-        let area = |end: usize| Area::new(end, request.prot, request.flags, source);
-        let (start, replace) = match request.place {
+        let source = request.object.map(|(object, first)| MappedObject { object, page_offset: first });
+        self.register_mapping(source.as_ref());
+        let area = |end: usize| Vma::new(end, request.prot, request.flags, source);
+        let (start, replace) = match request.placement {
             Placement::Anywhere(hint) => {
                 let mut state = self.state.write();
-                let start = self.place(&mut state, crate::page_down(hint), len)?;
-                return self.add(&mut state, start, area(start + len));
+                let start = self.find_unmapped_range(&mut state, crate::page_align_down(hint), len)?;
+                return self.insert_vma(&mut state, start, area(start + len));
             }
             Placement::Fixed(addr) => (addr, true),
             Placement::FixedIfFree(addr) => (addr, false),
         };
-        self.check_place(Placement::Fixed(start), len)?;
+        self.check_placement(Placement::Fixed(start), len)?;
         let range = Self::user_range(start, len)?;
-        let mut state = self.change(&range);
-        if state.areas.is_free(range.clone()) {
-            return self.add(&mut state, start, area(range.end));
+        let mut state = self.write_state(&range);
+        if state.vmas.is_free(range.clone()) {
+            return self.insert_vma(&mut state, start, area(range.end));
         }
         if !replace {
             return Err(Errno::EEXIST);
         }
         state.check_seals(&range)?;
-        if !self.has_room(&state, len) {
+        if !self.may_expand(&state, len) {
             return Err(Errno::ENOMEM);
         }
-        self.clear(state, range.clone(), |state| {
-            state.areas.insert(start, area(range.end));
+        self.unmap_range(state, range.clone(), |state| {
+            state.vmas.insert(start, area(range.end));
             state.size += len;
         });
         Ok(start)
     }
 
     /// Has an object know that it may be mapped here.
-    fn announce(&self, source: Option<&Source>) {
-        if let Some(mappings) = source.and_then(|source| source.object.backing.mappings()) {
-            mappings.note(self.id, &self.me);
+    fn register_mapping(&self, source: Option<&MappedObject>) {
+        if let Some(mappings) = source.and_then(|source| source.object.backing.reverse_map()) {
+            mappings.add(self.id, &self.weak_self);
         }
     }
 
     /// Puts an area where nothing is, if there is room.
-    fn add(&self, state: &mut State, start: usize, area: Area) -> Result<usize, Errno> {
+    fn insert_vma(&self, state: &mut SpaceState, start: usize, area: Vma) -> Result<usize, Errno> {
         let len = area.end - start;
-        if !self.has_room(state, len) {
+        if !self.may_expand(state, len) {
             return Err(Errno::ENOMEM);
         }
-        state.areas.insert(start, area);
+        state.vmas.insert(start, area);
         state.size += len;
         Ok(start)
     }
 
     /// A place for `len` bytes: at `hint`, or as high as possible.
-    pub(crate) fn place(&self, state: &mut State, hint: usize, len: usize) -> Result<usize, Errno> {
+    pub(crate) fn find_unmapped_range(&self, state: &mut SpaceState, hint: usize, len: usize) -> Result<usize, Errno> {
         if hint != 0
             && let Ok(range) = Self::user_range(hint, len)
-            && state.areas.is_free(range)
+            && state.vmas.is_free(range)
         {
             return Ok(hint);
         }
-        let bottom = self.bottom.load(Ordering::Relaxed);
+        let bottom = self.mmap_legacy_base.load(Ordering::Relaxed);
         if bottom != 0
-            && let Some(start) = state.areas.gap_above(len, bottom)
+            && let Some(start) = state.vmas.gap_above(len, bottom)
         {
             return Ok(start);
         }
-        state.areas.gap_below(len, self.top).or_else(|| state.areas.gap_below(len, USER_END)).ok_or(Errno::ENOMEM)
+        state.vmas.gap_below(len, self.mmap_base).or_else(|| state.vmas.gap_below(len, USER_END)).ok_or(Errno::ENOMEM)
     }
 
     /// Takes everything out of `range`, which is nobody's claim; `then` is done in the same moment as the areas go.
-    pub(crate) fn clear(&self, mut state: WriteGuard<'_, State>, range: Range<usize>, then: impl FnOnce(&mut State)) {
-        let parts = state.parts(&range);
+    pub(crate) fn unmap_range(
+        &self,
+        mut state: WriteGuard<'_, SpaceState>,
+        range: Range<usize>,
+        then: impl FnOnce(&mut SpaceState),
+    ) {
+        let parts = state.populated_parts(&range);
         if parts.is_empty() {
-            let gone = state.forget(range);
+            let gone = state.remove_vmas(range);
             then(&mut state);
             drop(state);
             drop(gone);
             return;
         }
-        let claim = self.claim(&mut state, range.clone());
+        let claim = self.lock_range(&mut state, range.clone());
         drop(state);
         for (part, shared) in parts {
-            self.drop_pages(part, shared);
+            self.zap_pages(part, shared);
         }
-        let gone = claim.finish(|state| {
-            let gone = state.forget(range);
+        let gone = claim.release_with(|state| {
+            let gone = state.remove_vmas(range);
             then(state);
             gone
         });
@@ -436,19 +441,19 @@ impl AddressSpace {
     }
 
     /// Gives back the pages of `range`, a part of one area that the caller has claimed.
-    pub(crate) fn drop_pages(&self, range: Range<usize>, shared: bool) {
+    pub(crate) fn zap_pages(&self, range: Range<usize>, shared: bool) {
         let mut pages = 0;
         self.table.unmap_range(range.clone(), &mut |_, gone| {
             pages += match gone {
-                Unmapped::Page(page) => usize::from(!zero::is(&page)),
+                Unmapped::Page(page) => usize::from(!zero_page::is_zero_page(&page)),
                 Unmapped::Large(_) => LargePage::PAGES,
             }
         });
-        self.present(shared).fetch_sub(pages, Ordering::Relaxed);
-        drop(self.parked.take_range(&range));
+        self.present_counter(shared).fetch_sub(pages, Ordering::Relaxed);
+        drop(self.inaccessible.remove_range(&range));
     }
 
-    pub(crate) fn present(&self, shared: bool) -> &AtomicUsize {
+    pub(crate) fn present_counter(&self, shared: bool) -> &AtomicUsize {
         if shared { &self.shared_pages } else { &self.private_pages }
     }
 
@@ -457,13 +462,13 @@ impl AddressSpace {
     /// # Errors
     /// `EINVAL`.
     pub fn munmap(&self, addr: usize, len: usize) -> Result<(), Errno> {
-        let range = Self::range(addr, len).map_err(|_| Errno::EINVAL)?;
+        let range = Self::page_range(addr, len).map_err(|_| Errno::EINVAL)?;
         if range.is_empty() {
             return Err(Errno::EINVAL);
         }
-        let state = self.change(&range);
+        let state = self.write_state(&range);
         state.check_seals(&range)?;
-        self.clear(state, range, |_| ());
+        self.unmap_range(state, range, |_| ());
         Ok(())
     }
 
@@ -472,74 +477,75 @@ impl AddressSpace {
     /// # Errors
     /// `ENOMEM` if something there is not mapped, `EACCES` (in both cases what comes before is done), `EINVAL`.
     pub fn mprotect(&self, addr: usize, len: usize, prot: Prot) -> Result<(), Errno> {
-        let range = Self::range(addr, len)?;
-        let mut state = self.change(&range);
+        let range = Self::page_range(addr, len)?;
+        let mut state = self.write_state(&range);
         state.check_seals(&range)?;
         // A private page may be shared with a child or a file: writing to it is granted page by page, by faults. So nothing
         // is to be done in the table for more than there was.
-        let grows = |area: &Area| !area.shared() && prot.contains(area.prot) && (area.prot ^ prot) - Prot::WRITE == Prot::empty();
-        let (mut covered, mut parts, mut refused) = (range.start, Few::default(), None);
-        for (part, area) in state.areas.within(range.clone()) {
+        let grows =
+            |area: &Vma| !area.is_shared() && prot.contains(area.prot) && (area.prot ^ prot) - Prot::WRITE == Prot::empty();
+        let (mut covered, mut parts, mut refused) = (range.start, SmallVec::default(), None);
+        for (part, area) in state.vmas.iter_range(range.clone()) {
             if part.start != covered {
                 break;
             }
-            if area.shared() && prot.contains(Prot::WRITE) && area.source.as_ref().is_some_and(|s| !s.object.writable) {
+            if area.is_shared() && prot.contains(Prot::WRITE) && area.mapped.as_ref().is_some_and(|s| !s.object.writable) {
                 refused = Some(Errno::EACCES);
                 break;
             }
             covered = part.end;
-            if area.touched.get() && area.prot != prot && !grows(area) {
+            if area.has_pages.get() && area.prot != prot && !grows(area) {
                 if prot.is_empty() {
-                    // A parked page is not looked for in the object.
-                    area.copied.set();
+                    // A page kept as inaccessible is not looked for in the object.
+                    area.has_private_pages.set();
                 }
-                parts.push((part, area.shared()));
+                parts.push((part, area.is_shared()));
             }
         }
         let result = if covered < range.end { Err(refused.unwrap_or(Errno::ENOMEM)) } else { Ok(()) };
         let range = range.start..covered;
         if parts.is_empty() {
-            state.areas.update(range, |area| area.prot = prot);
+            state.vmas.update(range, |area| area.prot = prot);
             return result;
         }
-        let claim = self.claim(&mut state, range.clone());
+        let claim = self.lock_range(&mut state, range.clone());
         drop(state);
         for (part, shared) in parts {
             if prot.is_empty() {
-                self.park_pages(part, shared);
+                self.unmap_inaccessible(part, shared);
             } else {
                 self.table.protect(part, Perm { write: shared && prot.contains(Prot::WRITE), exec: prot.contains(Prot::EXEC) });
             }
         }
-        claim.finish(|state| state.areas.update(range, |area| area.prot = prot));
+        claim.release_with(|state| state.vmas.update(range, |area| area.prot = prot));
         result
     }
 
     /// Takes the pages of a part of an area out of the table, and keeps what is only there.
-    fn park_pages(&self, part: Range<usize>, shared: bool) {
+    fn unmap_inaccessible(&self, part: Range<usize>, shared: bool) {
         let mut pages = 0;
         let mut park = |va, page: Page| {
-            let zero = zero::is(&page);
+            let zero = zero_page::is_zero_page(&page);
             pages += usize::from(!zero);
             // The object still has a shared page, and zeros are found again.
             if !shared && !zero {
-                self.parked.insert(va, page);
+                self.inaccessible.insert(va, page);
             }
         };
         self.table.unmap_range(part, &mut |va, gone| match gone {
             Unmapped::Page(page) => park(va, page),
             Unmapped::Large(large) => large.into_pages(|n, page| park(va + n * PAGE_SIZE, page)),
         });
-        self.present(shared).fetch_sub(pages, Ordering::Relaxed);
+        self.present_counter(shared).fetch_sub(pages, Ordering::Relaxed);
     }
 
     /// Sets where the heap begins; it is empty then.
-    pub fn set_heap(&self, start: usize) {
-        self.set_heap_bounds(start..start);
+    pub fn set_brk_start(&self, start: usize) {
+        self.set_brk_bounds(start..start);
     }
 
     /// Says from where to where the heap is (`PR_SET_MM`); nothing is mapped by that.
-    pub fn set_heap_bounds(&self, heap: Range<usize>) {
+    pub fn set_brk_bounds(&self, heap: Range<usize>) {
         self.state.write().heap = heap;
     }
 
@@ -553,13 +559,13 @@ impl AddressSpace {
     pub fn brk(&self, end: usize) -> usize {
         loop {
             let Range { start, end: old } = self.state.read().heap.clone();
-            let (Some(new_top), Some(old_top)) = (page_up(end), page_up(old)) else { return old };
+            let (Some(new_top), Some(old_top)) = (page_align_up(end), page_align_up(old)) else { return old };
             if end < start || new_top > USER_END {
                 return old;
             }
             let range = new_top.min(old_top)..new_top.max(old_top);
             // Who shrinks the heap claims its last page, and moves the end when that is gone: who grows it comes after that.
-            let mut state = self.change(&(range.start.min(old_top - PAGE_SIZE.min(old_top))..range.end));
+            let mut state = self.write_state(&(range.start.min(old_top - PAGE_SIZE.min(old_top))..range.end));
             if state.heap.end != old {
                 continue;
             }
@@ -567,15 +573,15 @@ impl AddressSpace {
                 return old;
             }
             if new_top < old_top {
-                self.clear(state, range, |state| state.heap.end = end);
+                self.unmap_range(state, range, |state| state.heap.end = end);
                 return end;
             }
             if new_top > old_top {
                 let prot = Prot::READ | Prot::WRITE;
-                let mut flags = AreaFlags::empty();
-                flags.set(AreaFlags::LOCKED, self.locks_future());
-                let area = Area::new(new_top, prot, flags, None);
-                if !state.areas.is_free(range) || self.add(&mut state, old_top, area).is_err() {
+                let mut flags = VmaFlags::empty();
+                flags.set(VmaFlags::LOCKED, self.is_mlock_future());
+                let area = Vma::new(new_top, prot, flags, None);
+                if !state.vmas.is_free(range) || self.insert_vma(&mut state, old_top, area).is_err() {
                     return old;
                 }
             }
@@ -589,32 +595,32 @@ impl AddressSpace {
     /// # Errors
     /// `ENOMEM`.
     pub fn fork(&self) -> Result<Arc<Self>, Errno> {
-        let child = Self::new(self.top).ok_or(Errno::ENOMEM)?;
-        child.place_above(self.bottom.load(Ordering::Relaxed));
+        let child = Self::new(self.mmap_base).ok_or(Errno::ENOMEM)?;
+        child.set_legacy_base(self.mmap_legacy_base.load(Ordering::Relaxed));
         child.set_limits(self.size_limit.load(Ordering::Relaxed), self.stack_limit());
         child.forbid_large_pages(!self.may_have_large_pages());
         // Nobody faults, and nobody is in the middle of a change.
-        let state = self.change(&(0..usize::MAX));
-        let mut copy = State { heap: state.heap.clone(), has_seals: state.has_seals, ..State::default() };
+        let state = self.write_state(&(0..usize::MAX));
+        let mut copy = SpaceState { heap: state.heap.clone(), has_seals: state.has_seals, ..SpaceState::default() };
         let mut pages = 0;
-        for (start, area) in state.areas.iter() {
-            if area.flags.contains(AreaFlags::DONTFORK) {
+        for (start, area) in state.vmas.iter() {
+            if area.flags.contains(VmaFlags::DONTFORK) {
                 continue;
             }
             let range = start..area.end;
             // What is the object's own, the child's faults find there.
-            let own = area.source.is_none() || area.copied.get();
-            if !area.shared() && area.touched.get() && own && !area.flags.contains(AreaFlags::WIPEONFORK) {
-                let count = |frame| pages += usize::from(!zero::is_in(frame));
-                self.table.share_cow(&child.table, range.clone(), count).map_err(no_memory)?;
-                self.parked.copy_to(&child.parked, &range);
+            let own = area.mapped.is_none() || area.has_private_pages.get();
+            if !area.is_shared() && area.has_pages.get() && own && !area.flags.contains(VmaFlags::WIPEONFORK) {
+                let count = |frame| pages += usize::from(!zero_page::is_zero_frame(frame));
+                self.table.share_cow(&child.table, range.clone(), count).map_err(map_error_to_errno)?;
+                self.inaccessible.copy_to(&child.inaccessible, &range);
             }
-            child.announce(area.source.as_ref());
+            child.register_mapping(area.mapped.as_ref());
             let mut area = area.clone();
             // Locks are not inherited.
-            area.flags -= AreaFlags::LOCKED;
+            area.flags -= VmaFlags::LOCKED;
             copy.size += range.len();
-            copy.areas.push(start, area);
+            copy.vmas.push(start, area);
         }
         drop(state);
         child.private_pages.store(pages, Ordering::Relaxed);
@@ -624,49 +630,49 @@ impl AddressSpace {
 
     /// Its size.
     #[must_use]
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> SpaceStats {
         let state = self.state.read();
-        let sum = |which: &dyn Fn(&Area) -> bool| state.areas.iter().filter(|(_, a)| which(a)).map(|(s, a)| a.end - s).sum();
-        Stats {
+        let sum = |which: &dyn Fn(&Vma) -> bool| state.vmas.iter().filter(|(_, a)| which(a)).map(|(s, a)| a.end - s).sum();
+        SpaceStats {
             size: state.size,
             peak: state.peak.max(state.size),
             resident: self.resident(),
-            data: sum(&|a| !a.shared() && a.prot.contains(Prot::WRITE) && !a.flags.contains(AreaFlags::GROWSDOWN)),
-            stack: sum(&|a| a.flags.contains(AreaFlags::GROWSDOWN)),
+            data: sum(&|a| !a.is_shared() && a.prot.contains(Prot::WRITE) && !a.flags.contains(VmaFlags::GROWSDOWN)),
+            stack: sum(&|a| a.flags.contains(VmaFlags::GROWSDOWN)),
             text: sum(&|a| a.prot.contains(Prot::EXEC) && !a.prot.contains(Prot::WRITE)),
-            locked: sum(&|a| a.flags.contains(AreaFlags::LOCKED)),
+            locked: sum(&|a| a.flags.contains(VmaFlags::LOCKED)),
         }
     }
 
     /// Bytes that are present.
     pub fn resident(&self) -> usize {
-        let [private, shared] = self.resident_parts();
+        let [private, shared] = self.resident_by_sharing();
         private + shared
     }
 
     /// Those in private areas and those in shared ones.
     #[must_use]
-    pub fn resident_parts(&self) -> [usize; 2] {
+    pub fn resident_by_sharing(&self) -> [usize; 2] {
         [&self.private_pages, &self.shared_pages].map(|pages| pages.load(Ordering::Relaxed) * PAGE_SIZE)
     }
 
     /// All areas, ascending, for `/proc/<pid>/maps`.
     #[must_use]
-    pub fn listing(&self) -> Vec<AreaInfo> {
+    pub fn vma_infos(&self) -> Vec<VmaInfo> {
         let state = self.state.read();
-        let describe = |(start, area): (usize, &Area)| {
-            let source = area.source.as_ref();
+        let describe = |(start, area): (usize, &Vma)| {
+            let source = area.mapped.as_ref();
             let name = match source {
                 Some(source) => source.object.name.clone(),
-                None if area.flags.contains(AreaFlags::GROWSDOWN) => b"[stack]".to_vec(),
+                None if area.flags.contains(VmaFlags::GROWSDOWN) => b"[stack]".to_vec(),
                 None if start < state.heap.end && area.end > state.heap.start => b"[heap]".to_vec(),
                 None => area.name.as_ref().map(|name| [b"[anon:", &**name, b"]"].concat()).unwrap_or_default(),
             };
-            AreaInfo {
+            VmaInfo {
                 range: start..area.end,
                 prot: area.prot,
-                shared: area.shared(),
-                offset: source.map_or(0, |s| s.first * PAGE_SIZE as u64),
+                shared: area.is_shared(),
+                offset: source.map_or(0, |s| s.page_offset * PAGE_SIZE as u64),
                 dev: source.map_or(0, |s| s.object.dev),
                 ino: source.map_or(0, |s| s.object.ino),
                 name,
@@ -674,7 +680,7 @@ impl AddressSpace {
                 policy: area.policy,
             }
         };
-        state.areas.iter().map(describe).collect()
+        state.vmas.iter().map(describe).collect()
     }
 
     /// A number no other address space has or had.
@@ -693,13 +699,13 @@ impl AddressSpace {
         // Words lie at multiples of four, so no address is this.
         let own = FutexKey::private(self.id, addr | 1);
         let state = self.state.read();
-        let (start, area) = state.areas.find(addr).ok_or(Errno::EFAULT)?;
-        if !area.prot.contains(Prot::WRITE) && (changes || area.source.is_none()) {
+        let (start, area) = state.vmas.find(addr).ok_or(Errno::EFAULT)?;
+        if !area.prot.contains(Prot::WRITE) && (changes || area.mapped.is_none()) {
             return Err(Errno::EFAULT);
         }
-        match &area.source {
-            Some(source) if area.shared() => {
-                let index = source.first * PAGE_SIZE as u64 + (addr - start) as u64;
+        match &area.mapped {
+            Some(source) if area.is_shared() => {
+                let index = source.page_offset * PAGE_SIZE as u64 + (addr - start) as u64;
                 Ok(FutexKey { space: 0, index, object: Some(source.object.backing.clone()) })
             }
             _ => Ok(own),
@@ -707,18 +713,18 @@ impl AddressSpace {
     }
 
     /// Notes that barriers of a kind (a bit) will be asked for.
-    pub fn expect_barriers(&self, kind: u32) {
-        self.barriers.fetch_or(kind, Ordering::Relaxed);
+    pub fn register_membarrier(&self, kind: u32) {
+        self.membarrier_state.fetch_or(kind, Ordering::Relaxed);
     }
 
     /// What kinds of barriers were announced.
     #[must_use]
-    pub fn expected_barriers(&self) -> u32 {
-        self.barriers.load(Ordering::Relaxed)
+    pub fn registered_membarriers(&self) -> u32 {
+        self.membarrier_state.load(Ordering::Relaxed)
     }
 
     /// All threads of the space pass a full barrier, those in user mode an instruction barrier too, before this returns.
-    pub fn barrier(&self) {
+    pub fn membarrier(&self) {
         self.table.synchronize();
     }
 
@@ -726,8 +732,8 @@ impl AddressSpace {
     #[must_use]
     pub fn backing_at(&self, addr: usize) -> Option<Arc<dyn Backing>> {
         let state = self.state.read();
-        let (start, area) = state.areas.find(addr)?;
-        let source = area.source.as_ref().filter(|source| start == addr && source.first == 0)?;
+        let (start, area) = state.vmas.find(addr)?;
+        let source = area.mapped.as_ref().filter(|source| start == addr && source.page_offset == 0)?;
         Some(source.object.backing.clone())
     }
 
@@ -740,9 +746,9 @@ impl AddressSpace {
 
 impl Drop for AddressSpace {
     fn drop(&mut self) {
-        for (_, area) in self.state.get_mut().areas.iter() {
-            if let Some(mappings) = area.source.as_ref().and_then(|source| source.object.backing.mappings()) {
-                mappings.forget(self.id);
+        for (_, area) in self.state.get_mut().vmas.iter() {
+            if let Some(mappings) = area.mapped.as_ref().and_then(|source| source.object.backing.reverse_map()) {
+                mappings.remove(self.id);
             }
         }
     }
@@ -755,6 +761,6 @@ impl task::UserSpace for AddressSpace {
 }
 
 /// The only way mapping a page of a program can fail here: addresses are checked before.
-pub(crate) fn no_memory(_: MapError) -> Errno {
+pub(crate) fn map_error_to_errno(_: MapError) -> Errno {
     Errno::ENOMEM
 }

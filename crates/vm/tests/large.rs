@@ -1,12 +1,13 @@
 //! Who gets large pages, by what is set for all.
 
-use vm::{AddressSpace, AreaFlags, LargePages, Mapping, Placement, Prot, large_page_counts, large_pages, set_large_pages};
+use vm::{AddressSpace, LargePages, MapRequest, Placement, Prot, VmaFlags, large_page_counts, large_pages, set_large_pages};
 
 /// Whether memory that is written to in a new space is in large pages.
-fn is_large(flags: AreaFlags) -> bool {
+fn is_large(flags: VmaFlags) -> bool {
     let space = AddressSpace::new(1 << 40).unwrap();
     let place = Placement::Fixed(0x1000_0000);
-    let at = space.mmap(Mapping { place, len: 4 << 20, prot: Prot::READ | Prot::WRITE, flags, object: None }).unwrap();
+    let at =
+        space.mmap(MapRequest { placement: place, len: 4 << 20, prot: Prot::READ | Prot::WRITE, flags, object: None }).unwrap();
     let before = large_page_counts()[0];
     space.write(at, b"x").unwrap();
     let [(info, sum)] = &space.residency()[..] else { panic!("one area") };
@@ -22,7 +23,7 @@ fn the_setting_says_who_gets_them() {
     {
         set_large_pages(setting);
         assert_eq!(large_pages(), setting);
-        assert_eq!((is_large(AreaFlags::empty()), is_large(AreaFlags::LARGE)), (unasked, asked), "{setting:?}");
-        assert!(!is_large(AreaFlags::NO_LARGE) && !is_large(AreaFlags::LARGE | AreaFlags::GROWSDOWN));
+        assert_eq!((is_large(VmaFlags::empty()), is_large(VmaFlags::LARGE)), (unasked, asked), "{setting:?}");
+        assert!(!is_large(VmaFlags::NO_LARGE) && !is_large(VmaFlags::LARGE | VmaFlags::GROWSDOWN));
     }
 }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use task::explore::{Model, spawn};
-use vm::{AddressSpace, Advice, AreaFlags, Drops, Mapping, PAGE_SIZE, Placement, Prot};
+use vm::{AddressSpace, Advice, DontNeedScope, MapRequest, PAGE_SIZE, Placement, Prot, VmaFlags};
 
 const AT: usize = 0x1000_0000;
 
 fn map(space: &AddressSpace) {
     let place = Placement::Fixed(AT);
     let prot = Prot::READ | Prot::WRITE;
-    space.mmap(Mapping { place, len: 2 * PAGE_SIZE, prot, flags: AreaFlags::empty(), object: None }).unwrap();
+    space.mmap(MapRequest { placement: place, len: 2 * PAGE_SIZE, prot, flags: VmaFlags::empty(), object: None }).unwrap();
     space.write(AT, b"x").unwrap();
 }
 
@@ -27,7 +27,7 @@ fn who_changes_the_same_range_waits_for_its_turn() {
         let theirs: Arc<AddressSpace> = space.clone();
         let other = spawn("other", move || theirs.munmap(AT, PAGE_SIZE).unwrap());
         space.mprotect(AT + PAGE_SIZE, PAGE_SIZE, Prot::READ).unwrap();
-        let dropped = space.madvise(AT, 2 * PAGE_SIZE, Advice::Drop(Drops::Unlocked));
+        let dropped = space.madvise(AT, 2 * PAGE_SIZE, Advice::DontNeed(DontNeedScope::Unlocked));
         other.join();
         assert!(dropped.is_ok() || dropped == Err(abi::errno::Errno::ENOMEM));
         assert_eq!(sizes(&space), (1, 0));
@@ -40,7 +40,8 @@ fn a_mapping_is_replaced_while_its_pages_are_dropped() {
         let space = AddressSpace::new(1 << 40).unwrap();
         map(&space);
         let theirs: Arc<AddressSpace> = space.clone();
-        let other = spawn("other", move || theirs.madvise(AT, PAGE_SIZE, Advice::Drop(Drops::Locked)).unwrap());
+        let other =
+            spawn("other", move || theirs.madvise(AT, PAGE_SIZE, Advice::DontNeed(DontNeedScope::IncludingLocked)).unwrap());
         map(&space);
         other.join();
         let (size, resident) = sizes(&space);

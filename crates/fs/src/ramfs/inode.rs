@@ -258,7 +258,7 @@ impl Inode for RamInode {
         }
         self.check_seals(size, false)?;
         if self.contents()?.truncate(size) {
-            self.mappings.unmap(size.div_ceil(PAGE)..u64::MAX, true);
+            self.mappings.unmap_mapping_range(size.div_ceil(PAGE)..u64::MAX, true);
         }
         self.modified();
         Ok(())
@@ -274,7 +274,7 @@ impl Inode for RamInode {
         self.contents()?.fallocate(mode, offset, len)?;
         if mode & sys::FALLOC_FL_PUNCH_HOLE != 0 {
             // What programs have copied is theirs.
-            self.mappings.unmap(offset.div_ceil(PAGE)..(offset + len) / PAGE, false);
+            self.mappings.unmap_mapping_range(offset.div_ceil(PAGE)..(offset + len) / PAGE, false);
         }
         self.modified();
         Ok(())
@@ -298,7 +298,7 @@ impl Inode for RamInode {
         let add = |old: u32| (old & sys::F_SEAL_SEAL == 0).then_some(old | seals);
         let before = self.seals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).map_err(|_| Errno::EPERM)?;
         // Who maps it from now on sees the seal; who has mapped it is counted here.
-        if seals & !before & sys::F_SEAL_WRITE != 0 && self.mappings.count(|shared, writable| shared && writable) > 0 {
+        if seals & !before & sys::F_SEAL_WRITE != 0 && self.mappings.count_vmas(|shared, writable| shared && writable) > 0 {
             self.seals.fetch_and(before | !seals, Ordering::SeqCst);
             return Err(Errno::EBUSY);
         }
@@ -383,19 +383,19 @@ impl vm::Backing for RamInode {
         self.contents().ok()?.cached(index)
     }
 
-    fn each_cached(&self, range: Range<u64>, each: &mut dyn FnMut(u64, &vm::Page)) {
+    fn for_each_cached(&self, range: Range<u64>, each: &mut dyn FnMut(u64, &vm::Page)) {
         if let Ok(contents) = self.contents() {
-            contents.each_cached(range, each);
+            contents.for_each_cached(range, each);
         }
     }
 
-    fn punch(&self, pages: Range<u64>) -> core::result::Result<(), Errno> {
+    fn punch_hole(&self, pages: Range<u64>) -> core::result::Result<(), Errno> {
         let page = vm::PAGE_SIZE as u64;
         let mode = sys::FALLOC_FL_PUNCH_HOLE | sys::FALLOC_FL_KEEP_SIZE;
         Inode::fallocate(self, mode, pages.start * page, (pages.end - pages.start) * page)
     }
 
-    fn mappings(&self) -> Option<&vm::Mappings> {
+    fn reverse_map(&self) -> Option<&vm::ReverseMap> {
         Some(&self.mappings)
     }
 }

@@ -237,7 +237,7 @@ pub struct RamInode {
     mode: AtomicU32,
     attr: Mutex<Attr>,
     /// Who has a regular file mapped.
-    mappings: vm::Mappings,
+    mappings: vm::ReverseMap,
     /// `F_SEAL_*` of a regular file.
     seals: AtomicU32,
     /// Who writes and who runs a regular file.
@@ -274,7 +274,7 @@ impl RamInode {
             shared: shared.clone(),
             mode: AtomicU32::new(attr.mode),
             attr: Mutex::new(attr),
-            mappings: vm::Mappings::default(),
+            mappings: vm::ReverseMap::default(),
             seals: AtomicU32::new(sys::F_SEAL_SEAL),
             writers: Writers::default(),
             body,

@@ -211,7 +211,7 @@ impl Contents {
     }
 
     /// Calls `each` with the pages among `range` that there are.
-    pub(super) fn each_cached(&self, range: Range<u64>, each: &mut dyn FnMut(u64, &Page)) {
+    pub(super) fn for_each_cached(&self, range: Range<u64>, each: &mut dyn FnMut(u64, &Page)) {
         let data = self.data.lock();
         let end = range.end.min(data.size.div_ceil(PAGE));
         if range.start < end {

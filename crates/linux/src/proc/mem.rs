@@ -92,7 +92,7 @@ impl FileOps for MemOps {
     }
 
     fn write_at(&self, _: &File, offset: u64, buf: &[u8]) -> Result<usize> {
-        self.each(offset, buf.len(), |space, addr, range| space.poke(addr, &buf[range]))
+        self.each(offset, buf.len(), |space, addr, range| space.write_forced(addr, &buf[range]))
     }
 
     fn seek(&self, file: &File, whence: Whence, offset: i64) -> Result<u64> {

@@ -5,12 +5,12 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write;
 
-use vm::{AreaInfo, PAGE_SIZE, Prot, Residency, Stats};
+use vm::{PAGE_SIZE, Prot, Residency, SpaceStats, VmaInfo};
 
 use crate::process::Process;
 
 /// A line of `maps`.
-fn line(area: &AreaInfo) -> String {
+fn line(area: &VmaInfo) -> String {
     let flag = |set: bool, letter: char| if set { letter } else { '-' };
     let dev = fs::DeviceId::decode(area.dev);
     let mut line = format!(
@@ -39,7 +39,7 @@ fn line(area: &AreaInfo) -> String {
 
 /// `maps`
 pub(super) fn maps(process: &Process) -> String {
-    process.space().map(|space| space.listing()).unwrap_or_default().iter().map(line).collect()
+    process.space().map(|space| space.vma_infos()).unwrap_or_default().iter().map(line).collect()
 }
 
 /// The lines that `smaps` and its sum have in common.
@@ -47,7 +47,7 @@ fn amounts(sum: &Residency) -> String {
     let private = sum.resident - sum.shared;
     let rows = [
         ("Rss", sum.resident),
-        ("Pss", sum.proportional),
+        ("Pss", sum.pss),
         ("Shared_Clean", sum.shared - sum.shared_dirty),
         ("Shared_Dirty", sum.shared_dirty),
         ("Private_Clean", private - sum.private_dirty),
@@ -75,7 +75,7 @@ fn push(text: &mut String, (name, bytes): (&str, usize)) {
     let _ = writeln!(text, "{:<16}{:>8} kB", format!("{name}:"), bytes >> 10);
 }
 
-fn residency(process: &Process) -> Vec<(AreaInfo, Residency)> {
+fn residency(process: &Process) -> Vec<(VmaInfo, Residency)> {
     process.space().map(|space| space.residency()).unwrap_or_default()
 }
 
@@ -106,7 +106,7 @@ pub(super) fn smaps_rollup(process: &Process) -> String {
 /// The lines of `status` about memory; none for a process that has ended.
 pub(super) fn status(process: &Process) -> String {
     let Some(space) = process.space() else { return String::new() };
-    let (stats, kinds) = (space.stats(), space.resident_kinds());
+    let (stats, kinds) = (space.stats(), space.resident_by_kind());
     let program = program(process);
     let rows = [
         ("VmPeak", stats.peak),
@@ -138,14 +138,14 @@ pub(super) fn status(process: &Process) -> String {
 /// Bytes of the program's own code.
 fn program(process: &Process) -> usize {
     let code = process.image.lock().code.clone();
-    vm::page_up(code.end).unwrap_or(0).saturating_sub(vm::page_down(code.start))
+    vm::page_align_up(code.end).unwrap_or(0).saturating_sub(vm::page_align_down(code.start))
 }
 
 /// `statm`
 pub(super) fn statm(process: &Process) -> String {
     let Some(space) = process.space() else { return "0 0 0 0 0 0 0\n".into() };
-    let (stats, kinds) = (space.stats(), space.resident_kinds());
-    let Stats { size, resident, data, stack, .. } = stats;
+    let (stats, kinds) = (space.stats(), space.resident_by_kind());
+    let SpaceStats { size, resident, data, stack, .. } = stats;
     let [size, resident, shared, text, data] =
         [size, resident, kinds.file + kinds.shared, program(process), data + stack].map(|bytes| bytes / PAGE_SIZE);
     format!("{size} {resident} {shared} {text} 0 {data} 0\n")

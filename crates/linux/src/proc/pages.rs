@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 use abi::errno::Errno;
 use fs::pseudo::{self, Attr, DynamicDir, Listed};
 use fs::{File, FileOps, FileType, Inode, Link, Metadata, OpenFlags, Result, Whence};
-use vm::{AddressSpace, AreaInfo, PAGE_SIZE};
+use vm::{AddressSpace, PAGE_SIZE, VmaInfo};
 
 use super::mem;
 use crate::process::Process;
@@ -84,7 +84,7 @@ impl FileOps for PageMapOps {
         let range = first..(first + buf.len() / WORD).min(all);
         let words = &mut buf[..range.len() * WORD];
         words.fill(0);
-        space.visit_pages(range.start * PAGE_SIZE..range.end * PAGE_SIZE, |va, own, exclusive| {
+        space.for_each_present_page(range.start * PAGE_SIZE..range.end * PAGE_SIZE, |va, own, exclusive| {
             let word = PRESENT | if own { 0 } else { FILE } | if exclusive { EXCLUSIVE } else { 0 };
             let at = (va / PAGE_SIZE - range.start) * WORD;
             words[at..at + WORD].copy_from_slice(&word.to_ne_bytes());
@@ -148,13 +148,13 @@ pub(super) struct MapFiles {
 }
 
 impl MapFiles {
-    fn areas(&self) -> Result<Vec<AreaInfo>> {
+    fn areas(&self) -> Result<Vec<VmaInfo>> {
         let space = visible(self.pid)?.space().ok_or(Errno::ENOENT)?;
-        Ok(space.listing().into_iter().filter(|area| area.dev != 0).collect())
+        Ok(space.vma_infos().into_iter().filter(|area| area.dev != 0).collect())
     }
 }
 
-fn name_of(area: &AreaInfo) -> String {
+fn name_of(area: &VmaInfo) -> String {
     format!("{:x}-{:x}", area.range.start, area.range.end)
 }
 
@@ -170,7 +170,7 @@ impl DynamicDir for MapFiles {
     }
 
     fn list(&self, after: u64) -> Result<Vec<Listed>> {
-        let listed = |area: AreaInfo| {
+        let listed = |area: VmaInfo| {
             let page = (area.range.start / PAGE_SIZE) as u64;
             Listed { name: name_of(&area).into_bytes(), ino: self.attr.ino + page, kind: FileType::Symlink, key: page + 1 }
         };

@@ -254,7 +254,7 @@ fn of_stopped(request: u32, target: &Arc<Task>, addr: usize, data: usize) -> Sys
             word.write(&u64::from_ne_bytes(bytes))?;
         }
         api::PTRACE_POKETEXT | api::PTRACE_POKEDATA => {
-            target.process().memory()?.poke(addr, &(data as u64).to_ne_bytes()).map_err(|_| Errno::EIO)?;
+            target.process().memory()?.write_forced(addr, &(data as u64).to_ne_bytes()).map_err(|_| Errno::EIO)?;
         }
         api::PTRACE_PEEKUSR => word.write(&user_word(target, addr, None)?)?,
         api::PTRACE_POKEUSR => {

@@ -2,18 +2,18 @@
 
 use alloc::vec::Vec;
 
-pub(crate) struct Few<T> {
+pub(crate) struct SmallVec<T> {
     first: Option<T>,
     rest: Vec<T>,
 }
 
-impl<T> Default for Few<T> {
+impl<T> Default for SmallVec<T> {
     fn default() -> Self {
         Self { first: None, rest: Vec::new() }
     }
 }
 
-impl<T> Few<T> {
+impl<T> SmallVec<T> {
     #[inline]
     pub(crate) fn push(&mut self, element: T) {
         if self.first.is_none() {
@@ -33,7 +33,7 @@ impl<T> Few<T> {
     }
 }
 
-impl<T> IntoIterator for Few<T> {
+impl<T> IntoIterator for SmallVec<T> {
     type Item = T;
     type IntoIter = core::iter::Chain<core::option::IntoIter<T>, alloc::vec::IntoIter<T>>;
 
@@ -42,7 +42,7 @@ impl<T> IntoIterator for Few<T> {
     }
 }
 
-impl<T> FromIterator<T> for Few<T> {
+impl<T> FromIterator<T> for SmallVec<T> {
     fn from_iter<I: IntoIterator<Item = T>>(elements: I) -> Self {
         let mut few = Self::default();
         elements.into_iter().for_each(|element| few.push(element));

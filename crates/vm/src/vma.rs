@@ -7,9 +7,9 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use linux_raw_sys::general as sys;
 
-use crate::few::Few;
-use crate::intervals::{Intervals, Place};
 use crate::object::Object;
+use crate::small_vec::SmallVec;
+use crate::vma_tree::{TreeCursor, VmaTree};
 use crate::{PAGE_SIZE, USER_END};
 
 bitflags::bitflags! {
@@ -24,9 +24,9 @@ bitflags::bitflags! {
         const EXEC = sys::PROT_EXEC;
     }
 
-    /// What else is to be known about an area.
+    /// Flags of an area besides its protection (Linux `vm_flags`).
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub struct AreaFlags: u32 {
+    pub struct VmaFlags: u32 {
         /// Writes go to the object and are seen by all its mappings; otherwise they stay here.
         const SHARED = 1;
         /// Extends itself downwards when the program touches what is below (a stack).
@@ -46,19 +46,19 @@ bitflags::bitflags! {
     }
 }
 
-/// A part of an object.
+/// The part of an object that an area maps: the object, and the page of it at the area's start (Linux `vm_file`, `vm_pgoff`).
 #[derive(Clone)]
-pub(crate) struct Source {
+pub(crate) struct MappedObject {
     pub(crate) object: Arc<Object>,
     /// The object's page at the area's start.
-    pub(crate) first: u64,
+    pub(crate) page_offset: u64,
 }
 
-/// A mark that faults leave in an area, under the read lock of the areas: some page was ever brought in, or copied.
+/// A flag that faults set in an area under the read lock of the areas, and nobody clears.
 #[derive(Default)]
-pub(crate) struct Touched(AtomicBool);
+pub(crate) struct StickyFlag(AtomicBool);
 
-impl Touched {
+impl StickyFlag {
     /// There may be such a page from now on.
     #[inline]
     pub(crate) fn set(&self) {
@@ -73,65 +73,75 @@ impl Touched {
     }
 }
 
-impl Clone for Touched {
+impl Clone for StickyFlag {
     fn clone(&self) -> Self {
         Self(AtomicBool::new(self.get()))
     }
 }
 
-/// One interval. Where it begins is kept beside it.
+/// An area: one interval of an address space with one protection and one source of pages (Linux `vm_area_struct`). Its start is kept
+/// beside it.
 #[derive(Clone)]
-pub(crate) struct Area {
+pub(crate) struct Vma {
     pub(crate) end: usize,
     pub(crate) prot: Prot,
-    pub(crate) flags: AreaFlags,
+    pub(crate) flags: VmaFlags,
     /// If not, there is nothing to take out of the page table.
-    pub(crate) touched: Touched,
+    pub(crate) has_pages: StickyFlag,
     /// Some page may be other than the object's: a copy. A child gets those; the object's it finds itself.
-    pub(crate) copied: Touched,
+    pub(crate) has_private_pages: StickyFlag,
     /// `None`: anonymous memory.
-    pub(crate) source: Option<Source>,
+    pub(crate) mapped: Option<MappedObject>,
     /// What the program calls it (`PR_SET_VMA`); of anonymous memory only.
     pub(crate) name: Option<Arc<[u8]>>,
     /// Where its memory is to come from (`mbind(2)`), as a word of the caller's; 0 by default.
     pub(crate) policy: u64,
 }
 
-impl Area {
+impl Vma {
     /// Memory that nobody has touched.
-    pub(crate) fn new(end: usize, prot: Prot, flags: AreaFlags, source: Option<Source>) -> Self {
-        Self { end, prot, flags, touched: Touched::default(), copied: Touched::default(), source, name: None, policy: 0 }
+    pub(crate) fn new(end: usize, prot: Prot, flags: VmaFlags, source: Option<MappedObject>) -> Self {
+        Self {
+            end,
+            prot,
+            flags,
+            has_pages: StickyFlag::default(),
+            has_private_pages: StickyFlag::default(),
+            mapped: source,
+            name: None,
+            policy: 0,
+        }
     }
 
     #[inline]
-    pub(crate) fn shared(&self) -> bool {
-        self.flags.contains(AreaFlags::SHARED)
+    pub(crate) fn is_shared(&self) -> bool {
+        self.flags.contains(VmaFlags::SHARED)
     }
 
     /// The part behind the first `bytes`.
-    pub(crate) fn tail(&self, bytes: usize) -> Self {
+    pub(crate) fn split_tail(&self, bytes: usize) -> Self {
         let mut tail = self.clone();
-        if let Some(source) = &mut tail.source {
-            source.first += (bytes / PAGE_SIZE) as u64;
+        if let Some(source) = &mut tail.mapped {
+            source.page_offset += (bytes / PAGE_SIZE) as u64;
         }
         tail
     }
 
     /// Takes over the marks of an area that becomes a part of this one.
-    fn inherit(&self, other: &Self) {
-        if other.touched.get() {
-            self.touched.set();
+    fn merge_flags(&self, other: &Self) {
+        if other.has_pages.get() {
+            self.has_pages.set();
         }
-        if other.copied.get() {
-            self.copied.set();
+        if other.has_private_pages.get() {
+            self.has_private_pages.set();
         }
     }
 
     /// Whether `next`, which begins where this area of `len` bytes ends, continues it.
-    fn continues(&self, len: usize, next: &Self) -> bool {
-        let source = match (&self.source, &next.source) {
+    fn can_merge_with(&self, len: usize, next: &Self) -> bool {
+        let source = match (&self.mapped, &next.mapped) {
             (None, None) => true,
-            (Some(a), Some(b)) => Arc::ptr_eq(&a.object, &b.object) && a.first + (len / PAGE_SIZE) as u64 == b.first,
+            (Some(a), Some(b)) => Arc::ptr_eq(&a.object, &b.object) && a.page_offset + (len / PAGE_SIZE) as u64 == b.page_offset,
             _ => false,
         };
         source && self.prot == next.prot && self.flags == next.flags && self.policy == next.policy && self.name == next.name
@@ -140,36 +150,36 @@ impl Area {
 
 /// The areas of an address space, by start.
 #[derive(Default)]
-pub(crate) struct Areas {
-    all: Intervals,
+pub(crate) struct VmaMap {
+    all: VmaTree,
 }
 
-impl Areas {
+impl VmaMap {
     /// The area that `addr` is in, with its start.
     #[inline]
-    pub(crate) fn find(&self, addr: usize) -> Option<(usize, &Area)> {
+    pub(crate) fn find(&self, addr: usize) -> Option<(usize, &Vma)> {
         self.all.find(addr)
     }
 
     /// The first area that begins above `addr`, which is in none.
-    pub(crate) fn above(&self, addr: usize) -> Option<(usize, &Area)> {
-        self.all.get(self.all.seek(addr))
+    pub(crate) fn next_above(&self, addr: usize) -> Option<(usize, &Vma)> {
+        self.all.get(self.all.lower_bound(addr))
     }
 
     /// Where the last area that ends at or below `addr`, which is in none, ends.
-    pub(crate) fn end_below(&self, addr: usize) -> usize {
-        self.all.before(self.all.seek(addr)).and_then(|at| self.all.get(at)).map_or(0, |(_, area)| area.end)
+    pub(crate) fn prev_end(&self, addr: usize) -> usize {
+        self.all.prev(self.all.lower_bound(addr)).and_then(|at| self.all.get(at)).map_or(0, |(_, area)| area.end)
     }
 
     /// All areas, ascending.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Area)> {
-        self.all.from(self.all.seek(0))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Vma)> {
+        self.all.iter_from(self.all.lower_bound(0))
     }
 
     /// The parts of areas that lie in `range`, ascending.
-    pub(crate) fn within(&self, range: Range<usize>) -> impl Iterator<Item = (Range<usize>, &Area)> {
+    pub(crate) fn iter_range(&self, range: Range<usize>) -> impl Iterator<Item = (Range<usize>, &Vma)> {
         self.all
-            .from(self.all.seek(range.start))
+            .iter_from(self.all.lower_bound(range.start))
             .take_while(move |&(start, _)| start < range.end)
             .map(move |(start, area)| (start.max(range.start)..area.end.min(range.end), area))
     }
@@ -177,7 +187,7 @@ impl Areas {
     /// Whether every address of `range` is in some area.
     pub(crate) fn covers(&self, range: Range<usize>) -> bool {
         let mut at = range.start;
-        for (start, area) in self.all.from(self.all.seek(range.start)) {
+        for (start, area) in self.all.iter_from(self.all.lower_bound(range.start)) {
             if at >= range.end || start > at {
                 break;
             }
@@ -188,28 +198,28 @@ impl Areas {
 
     /// Whether nothing is in `range`.
     pub(crate) fn is_free(&self, range: Range<usize>) -> bool {
-        self.above(range.start).is_none_or(|(start, _)| start >= range.end)
+        self.next_above(range.start).is_none_or(|(start, _)| start >= range.end)
     }
 
     /// Cuts the area at `at`, which `addr` is inside of. Returns the place of the part behind.
-    fn cut(&mut self, at: Place, addr: usize) -> Place {
+    fn split(&mut self, at: TreeCursor, addr: usize) -> TreeCursor {
         let Some((start, area)) = self.all.get_mut(at) else { return at };
-        let tail = area.tail(addr - start);
+        let tail = area.split_tail(addr - start);
         area.end = addr;
-        self.all.insert(self.all.after(at), addr, tail)
+        self.all.insert(self.all.next(at), addr, tail)
     }
 
     /// The first area of `range`, cut off from what is below.
-    fn first(&mut self, range: &Range<usize>) -> Place {
-        let at = self.all.seek(range.start);
+    fn split_first(&mut self, range: &Range<usize>) -> TreeCursor {
+        let at = self.all.lower_bound(range.start);
         match self.all.get(at) {
-            Some((start, _)) if start < range.start => self.cut(at, range.start),
+            Some((start, _)) if start < range.start => self.split(at, range.start),
             _ => at,
         }
     }
 
     /// The area at `at`, cut off from what is above `range`, and its place; `None` if it is above altogether.
-    fn next(&mut self, at: Place, range: &Range<usize>) -> Option<Place> {
+    fn split_next(&mut self, at: TreeCursor, range: &Range<usize>) -> Option<TreeCursor> {
         let (start, area) = self.all.get(at)?;
         if start >= range.end {
             return None;
@@ -217,95 +227,95 @@ impl Areas {
         if area.end <= range.end {
             return Some(at);
         }
-        let tail = self.cut(at, range.end);
-        self.all.before(tail)
+        let tail = self.split(at, range.end);
+        self.all.prev(tail)
     }
 
     /// Takes out everything in `range`; areas that reach over its ends are split.
-    pub(crate) fn remove(&mut self, range: Range<usize>) -> Few<(usize, Area)> {
-        let mut gone = Few::default();
-        let mut at = self.first(&range);
-        while let Some(here) = self.next(at, &range) {
+    pub(crate) fn remove(&mut self, range: Range<usize>) -> SmallVec<(usize, Vma)> {
+        let mut gone = SmallVec::default();
+        let mut at = self.split_first(&range);
+        while let Some(here) = self.split_next(at, &range) {
             gone.push(self.all.remove(here));
-            at = self.all.normal(here);
+            at = self.all.normalize(here);
         }
         gone
     }
 
     /// Puts an area where nothing is, and joins it with neighbours that it continues.
-    pub(crate) fn insert(&mut self, start: usize, area: Area) {
-        let at = self.all.seek(start);
+    pub(crate) fn insert(&mut self, start: usize, area: Vma) {
+        let at = self.all.lower_bound(start);
         let joins_next =
-            matches!(self.all.get(at), Some((next, other)) if next == area.end && area.continues(next - start, other));
-        let before = self.all.before(at);
+            matches!(self.all.get(at), Some((next, other)) if next == area.end && area.can_merge_with(next - start, other));
+        let before = self.all.prev(at);
         if let Some(before) = before
             && let Some((first, other)) = self.all.get_mut(before)
             && other.end == start
-            && other.continues(start - first, &area)
+            && other.can_merge_with(start - first, &area)
         {
             other.end = area.end;
-            other.inherit(&area);
+            other.merge_flags(&area);
             if joins_next {
-                self.join(at);
+                self.merge(at);
             }
             return;
         }
         let here = self.all.insert(at, start, area);
         if joins_next {
-            self.join(self.all.after(here));
+            self.merge(self.all.next(here));
         }
     }
 
     /// Puts an area behind all others.
-    pub(crate) fn push(&mut self, start: usize, area: Area) {
+    pub(crate) fn push(&mut self, start: usize, area: Vma) {
         self.all.push(start, area);
     }
 
     /// Joins the area at `at` with the one before, if they can be one. Returns where it is.
-    fn join(&mut self, at: Place) -> Place {
-        let Some(before) = self.all.before(at) else { return at };
+    fn merge(&mut self, at: TreeCursor) -> TreeCursor {
+        let Some(before) = self.all.prev(at) else { return at };
         let (Some((start, first)), Some((next, second))) = (self.all.get(before), self.all.get(at)) else { return at };
-        if first.end != next || !first.continues(next - start, second) {
+        if first.end != next || !first.can_merge_with(next - start, second) {
             return at;
         }
         let (_, second) = self.all.remove(at);
         if let Some((_, first)) = self.all.get_mut(before) {
             first.end = second.end;
-            first.inherit(&second);
+            first.merge_flags(&second);
         }
         before
     }
 
     /// Changes every area in `range`, splitting at its ends, and joins what became alike.
-    pub(crate) fn update(&mut self, range: Range<usize>, mut change: impl FnMut(&mut Area)) {
-        let mut at = self.first(&range);
-        while let Some(here) = self.next(at, &range) {
+    pub(crate) fn update(&mut self, range: Range<usize>, mut change: impl FnMut(&mut Vma)) {
+        let mut at = self.split_first(&range);
+        while let Some(here) = self.split_next(at, &range) {
             if let Some((_, area)) = self.all.get_mut(here) {
                 change(area);
             }
-            let joined = self.join(here);
-            at = self.all.after(joined);
+            let joined = self.merge(here);
+            at = self.all.next(joined);
         }
-        self.join(at);
+        self.merge(at);
     }
 
     /// Moves the start of the area at `start` down to `to`, where nothing is.
     pub(crate) fn grow_down(&mut self, start: usize, to: usize) {
-        self.all.set_start(self.all.seek(start), to);
+        self.all.set_start(self.all.lower_bound(start), to);
     }
 
     /// Moves the end of the area that `addr` is in up to `to`, where nothing is, and joins it with what continues it.
     pub(crate) fn grow_up(&mut self, addr: usize, to: usize) {
-        if let Some((_, area)) = self.all.get_mut(self.all.seek(addr)) {
+        if let Some((_, area)) = self.all.get_mut(self.all.lower_bound(addr)) {
             area.end = to;
         }
-        self.join(self.all.seek(to));
+        self.merge(self.all.lower_bound(to));
     }
 
     /// The lowest place above `bottom` for `len` bytes.
     pub(crate) fn gap_above(&self, len: usize, bottom: usize) -> Option<usize> {
         let mut start = bottom;
-        for (next, area) in self.all.from(self.all.seek(bottom)) {
+        for (next, area) in self.all.iter_from(self.all.lower_bound(bottom)) {
             if next.checked_sub(start).is_some_and(|gap| gap >= len) {
                 break;
             }
@@ -326,17 +336,17 @@ mod tests {
 
     const P: usize = PAGE_SIZE;
 
-    fn anon(end: usize, prot: Prot) -> Area {
-        Area::new(end * P, prot, AreaFlags::empty(), None)
+    fn anon(end: usize, prot: Prot) -> Vma {
+        Vma::new(end * P, prot, VmaFlags::empty(), None)
     }
 
-    fn shape(areas: &Areas) -> Vec<(usize, usize, u32)> {
+    fn shape(areas: &VmaMap) -> Vec<(usize, usize, u32)> {
         areas.iter().map(|(s, a)| (s / P, a.end / P, a.prot.bits())).collect()
     }
 
     #[test]
     fn neighbours_join_and_split_again() {
-        let mut areas = Areas::default();
+        let mut areas = VmaMap::default();
         areas.insert(20 * P, anon(30, Prot::READ));
         areas.insert(40 * P, anon(50, Prot::READ));
         areas.insert(30 * P, anon(40, Prot::READ));
@@ -353,13 +363,13 @@ mod tests {
 
     #[test]
     fn parts_of_an_object_keep_their_page_numbers() {
-        let mut areas = Areas::default();
+        let mut areas = VmaMap::default();
         let object = Object::anonymous();
-        let source = Some(Source { object, first: 7 });
-        areas.insert(20 * P, Area::new(30 * P, Prot::READ, AreaFlags::SHARED, source));
+        let source = Some(MappedObject { object, page_offset: 7 });
+        areas.insert(20 * P, Vma::new(30 * P, Prot::READ, VmaFlags::SHARED, source));
         let out: Vec<_> = areas.remove(24 * P..26 * P).into_iter().collect();
-        assert_eq!(out[0].1.source.as_ref().unwrap().first, 11);
-        assert_eq!(areas.find(26 * P).unwrap().1.source.as_ref().unwrap().first, 13);
+        assert_eq!(out[0].1.mapped.as_ref().unwrap().page_offset, 11);
+        assert_eq!(areas.find(26 * P).unwrap().1.mapped.as_ref().unwrap().page_offset, 13);
         for (start, area) in out {
             areas.insert(start, area);
         }
@@ -368,7 +378,7 @@ mod tests {
 
     #[test]
     fn gaps_are_found_from_the_top() {
-        let mut areas = Areas::default();
+        let mut areas = VmaMap::default();
         assert_eq!(areas.gap_below(2 * P, 100 * P), Some(98 * P));
         areas.insert(98 * P, anon(100, Prot::READ));
         areas.insert(90 * P, anon(97, Prot::READ));
@@ -391,7 +401,7 @@ mod tests {
     fn intervals_agree_with_pages() {
         const PAGES: usize = 1024;
         let first = crate::USER_START / P;
-        let mut areas = Areas::default();
+        let mut areas = VmaMap::default();
         let mut model = [0u32; PAGES];
         let mut seed = 0x2545_f491_4f6c_dd1du64;
         let mut random = |below: usize| {

@@ -10,25 +10,25 @@ static ZERO: Once<Page> = Once::new();
 ///
 /// The reference kept here makes every mapping of it look shared, so it is never written to.
 #[inline]
-pub(crate) fn page() -> Option<Page> {
+pub(crate) fn get() -> Option<Page> {
     match ZERO.get() {
         Some(page) => Some(page.clone()),
-        None => make(),
+        None => allocate(),
     }
 }
 
 #[cold]
-fn make() -> Option<Page> {
+fn allocate() -> Option<Page> {
     let fresh = Page::zeroed()?;
     Some(ZERO.call_once(|| fresh).clone())
 }
 
 /// Whether a page is the zero page.
-pub(crate) fn is(page: &Page) -> bool {
-    is_in(page.frame())
+pub(crate) fn is_zero_page(page: &Page) -> bool {
+    is_zero_frame(page.frame())
 }
 
 /// Whether the zero page is in this frame.
-pub(crate) fn is_in(frame: Frame) -> bool {
+pub(crate) fn is_zero_frame(frame: Frame) -> bool {
     ZERO.get().is_some_and(|zero| zero.frame() == frame)
 }

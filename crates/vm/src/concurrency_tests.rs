@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 
-use crate::{Access, AddressSpace, Advice, AreaFlags, FaultError, Mapping, PAGE_SIZE, Placement, Prot, Remap};
+use crate::{AccessKind, AddressSpace, Advice, FaultError, MapRequest, PAGE_SIZE, Placement, Prot, RemapOptions, VmaFlags};
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 /// Pages of a thread's part.
@@ -43,12 +43,12 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 type Model = [Option<(Prot, u8)>; PAGES];
 
 /// Does one operation in the part that begins at `base`, and compares.
-fn step(space: &AddressSpace, base: usize, flags: AreaFlags, model: &mut Model, op: &Op) {
+fn step(space: &AddressSpace, base: usize, flags: VmaFlags, model: &mut Model, op: &Op) {
     let va = |page: usize| base + page * PAGE_SIZE;
     match *op {
         Op::Map { at, pages, fixed } => {
             let place = if fixed { Placement::Fixed(va(at)) } else { Placement::FixedIfFree(va(at)) };
-            let request = Mapping { place, len: pages * PAGE_SIZE, prot: RW, flags, object: None };
+            let request = MapRequest { placement: place, len: pages * PAGE_SIZE, prot: RW, flags, object: None };
             let free = model[at..at + pages].iter().all(Option::is_none);
             assert_eq!(space.mmap(request).is_ok(), fixed || free);
             if fixed || free {
@@ -66,7 +66,7 @@ fn step(space: &AddressSpace, base: usize, flags: AreaFlags, model: &mut Model, 
             model[at..at + before_hole].iter_mut().flatten().for_each(|page| page.0 = prot);
         }
         Op::Drop { at, pages } => {
-            let done = space.madvise(va(at), pages * PAGE_SIZE, Advice::Drop(crate::Drops::Unlocked)).is_ok();
+            let done = space.madvise(va(at), pages * PAGE_SIZE, Advice::DontNeed(crate::DontNeedScope::Unlocked)).is_ok();
             assert_eq!(done, model[at..at + pages].iter().all(Option::is_some));
             model[at..at + pages].iter_mut().flatten().for_each(|page| page.1 = 0);
         }
@@ -76,7 +76,7 @@ fn step(space: &AddressSpace, base: usize, flags: AreaFlags, model: &mut Model, 
             if !apart || !alike || to + pages > PAGES {
                 return;
             }
-            let how = Remap { may_move: true, to: Some(va(to)), ..Remap::default() };
+            let how = RemapOptions { may_move: true, fixed_address: Some(va(to)), ..RemapOptions::default() };
             assert_eq!(space.mremap(va(at), pages * PAGE_SIZE, pages * PAGE_SIZE, how), Ok(va(to)));
             let moved: Vec<_> = model[at..at + pages].to_vec();
             model[at..at + pages].fill(None);
@@ -93,10 +93,10 @@ fn step(space: &AddressSpace, base: usize, flags: AreaFlags, model: &mut Model, 
             let mut byte = [0];
             let got = space.read(va(at), &mut byte).map(|()| byte[0]).ok();
             assert_eq!(got, model[at].and_then(|(prot, byte)| (!prot.is_empty()).then_some(byte)));
-            let error = space.handle_fault(va(at), Access::Write).err();
+            let error = space.handle_fault(va(at), AccessKind::Write).err();
             let expected = match model[at] {
                 None => Some(FaultError::NotMapped),
-                Some((prot, _)) if !prot.contains(Prot::WRITE) => Some(FaultError::Forbidden),
+                Some((prot, _)) if !prot.contains(Prot::WRITE) => Some(FaultError::AccessDenied),
                 Some(_) => None,
             };
             assert_eq!(error, expected);
@@ -116,7 +116,7 @@ fn check(space: &AddressSpace, base: usize, model: &Model) {
     // Areas of neighbours may have become one.
     let end = base + PAGES * PAGE_SIZE;
     let own = |r: core::ops::Range<usize>| r.end.clamp(base, end) - r.start.clamp(base, end);
-    assert_eq!(space.listing().into_iter().map(|area| own(area.range)).sum::<usize>(), mapped);
+    assert_eq!(space.vma_infos().into_iter().map(|area| own(area.range)).sum::<usize>(), mapped);
 }
 
 proptest! {
@@ -125,7 +125,7 @@ proptest! {
     /// Parts of one space that touch, one per thread, while another thread forks and looks at the children.
     #[test]
     fn threads_do_not_disturb_each_other(lists in prop::collection::vec(ops(), 4), large in any::<bool>()) {
-        let flags = if large { AreaFlags::LARGE } else { AreaFlags::empty() };
+        let flags = if large { VmaFlags::LARGE } else { VmaFlags::empty() };
         let space = AddressSpace::new(1 << 40).unwrap();
         let over = AtomicBool::new(false);
         let base = |thread: usize| 0x2000_0000 + thread * PAGES * PAGE_SIZE;
@@ -133,7 +133,7 @@ proptest! {
             let forks = scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
                     let child = space.fork().unwrap();
-                    for area in child.listing() {
+                    for area in child.vma_infos() {
                         // Whatever a child has, it can use, and its parent does not see.
                         if area.prot.contains(Prot::WRITE) {
                             child.write(area.range.start, b"child").unwrap();
@@ -160,7 +160,7 @@ proptest! {
             }
         });
         space.munmap(base(0), 4 * PAGES * PAGE_SIZE).unwrap();
-        prop_assert_eq!(crate::Stats { peak: 0, ..space.stats() }, crate::Stats::default());
+        prop_assert_eq!(crate::SpaceStats { peak: 0, ..space.stats() }, crate::SpaceStats::default());
     }
 }
 
@@ -170,8 +170,8 @@ fn faults_on_the_same_pages() {
     for round in 0..30 {
         let space = AddressSpace::new(1 << 40).unwrap();
         let place = Placement::Fixed(0x2000_0000);
-        let flags = if round % 2 == 0 { AreaFlags::LARGE } else { AreaFlags::empty() };
-        let request = Mapping { place, len: PAGES * PAGE_SIZE, prot: RW, flags, object: None };
+        let flags = if round % 2 == 0 { VmaFlags::LARGE } else { VmaFlags::empty() };
+        let request = MapRequest { placement: place, len: PAGES * PAGE_SIZE, prot: RW, flags, object: None };
         let at = space.mmap(request).unwrap();
         let family: Vec<Arc<AddressSpace>> = (0..round % 3).map(|_| space.fork().unwrap()).collect();
         std::thread::scope(|scope| {
@@ -180,7 +180,7 @@ fn faults_on_the_same_pages() {
                 scope.spawn(move || {
                     for page in 0..PAGES {
                         if (page + thread) % 2 == 0 {
-                            space.handle_fault(at + page * PAGE_SIZE, Access::Read).unwrap();
+                            space.handle_fault(at + page * PAGE_SIZE, AccessKind::Read).unwrap();
                         }
                         space.write(at + page * PAGE_SIZE + thread, &[thread as u8 + 1]).unwrap();
                     }
@@ -205,19 +205,21 @@ fn a_replaced_mapping_is_always_there() {
     let space = AddressSpace::new(1 << 40).unwrap();
     let replace = || {
         let place = Placement::Fixed(0x2000_0000);
-        space.mmap(Mapping { place, len: 4 * PAGE_SIZE, prot: RW, flags: AreaFlags::empty(), object: None }).unwrap()
+        space.mmap(MapRequest { placement: place, len: 4 * PAGE_SIZE, prot: RW, flags: VmaFlags::empty(), object: None }).unwrap()
     };
     let at = replace();
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
             for n in 0..4000 {
-                space.handle_fault(at + n % 4 * PAGE_SIZE, if n % 3 == 0 { Access::Write } else { Access::Read }).unwrap();
+                space
+                    .handle_fault(at + n % 4 * PAGE_SIZE, if n % 3 == 0 { AccessKind::Write } else { AccessKind::Read })
+                    .unwrap();
             }
         });
         while !reader.is_finished() {
             replace();
             space.mprotect(at + PAGE_SIZE, PAGE_SIZE, RW).unwrap();
-            space.madvise(at, 2 * PAGE_SIZE, Advice::Drop(crate::Drops::Unlocked)).unwrap();
+            space.madvise(at, 2 * PAGE_SIZE, Advice::DontNeed(crate::DontNeedScope::Unlocked)).unwrap();
         }
     });
 }

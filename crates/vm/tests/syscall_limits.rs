@@ -4,24 +4,25 @@ use std::sync::Arc;
 
 use abi::errno::Errno;
 use vm::{
-    Access, AddressSpace, Advice, AreaFlags, Backing, Drops, Mapping, Object, PAGE_SIZE, Placement, Prot, Remap, SharedMemory,
-    USER_END,
+    AccessKind, AddressSpace, Advice, Backing, DontNeedScope, MapRequest, Object, PAGE_SIZE, Placement, Prot, RemapOptions,
+    ShmemObject, USER_END, VmaFlags,
 };
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 const AT: usize = 0x1000_0000;
-const STAY: Remap = Remap { may_move: false, to: None, keep: false, most: usize::MAX, lock_limit: usize::MAX };
+const STAY: RemapOptions =
+    RemapOptions { may_move: false, fixed_address: None, dont_unmap: false, max_growth: usize::MAX, lock_limit: usize::MAX };
 
 fn space() -> Arc<AddressSpace> {
     AddressSpace::new(1 << 40).unwrap()
 }
 
-fn request(place: Placement, pages: usize, flags: AreaFlags, object: Option<(&Arc<Object>, u64)>) -> Mapping {
+fn request(place: Placement, pages: usize, flags: VmaFlags, object: Option<(&Arc<Object>, u64)>) -> MapRequest {
     let object = object.map(|(object, first)| (object.clone(), first));
-    Mapping { place, len: pages * PAGE_SIZE, prot: RW, flags, object }
+    MapRequest { placement: place, len: pages * PAGE_SIZE, prot: RW, flags, object }
 }
 
-fn map(space: &AddressSpace, at: usize, pages: usize, flags: AreaFlags, object: Option<(&Arc<Object>, u64)>) -> usize {
+fn map(space: &AddressSpace, at: usize, pages: usize, flags: VmaFlags, object: Option<(&Arc<Object>, u64)>) -> usize {
     space.mmap(request(Placement::Fixed(at), pages, flags, object)).unwrap()
 }
 
@@ -32,37 +33,37 @@ fn peek(space: &AddressSpace, addr: usize) -> u8 {
 }
 
 /// Shared memory, and an object of it.
-fn object() -> (Arc<SharedMemory>, Arc<Object>) {
-    let memory = Arc::new(SharedMemory::default());
+fn object() -> (Arc<ShmemObject>, Arc<Object>) {
+    let memory = Arc::new(ShmemObject::default());
     (memory.clone(), Object::file(memory, true, b"/file".to_vec(), 5, 7))
 }
 
 #[test]
 fn places_are_whole_pages_of_programs() {
     let space = space();
-    let at = |place| space.mmap(request(place, 2, AreaFlags::empty(), None));
+    let at = |place| space.mmap(request(place, 2, VmaFlags::empty(), None));
     assert_eq!(at(Placement::Fixed(AT + 1)), Err(Errno::EINVAL));
     assert_eq!(at(Placement::Fixed(USER_END - PAGE_SIZE)), Err(Errno::ENOMEM));
     assert_eq!(at(Placement::Fixed(0)), Err(Errno::EPERM));
     assert_eq!(at(Placement::Fixed(USER_END - 2 * PAGE_SIZE)), Ok(USER_END - 2 * PAGE_SIZE));
     assert_eq!(at(Placement::FixedIfFree(USER_END - 2 * PAGE_SIZE)), Err(Errno::EEXIST));
     for len in [usize::MAX, USER_END] {
-        let none = Mapping { len, ..request(Placement::Anywhere(0), 1, AreaFlags::empty(), None) };
+        let none = MapRequest { len, ..request(Placement::Anywhere(0), 1, VmaFlags::empty(), None) };
         assert_eq!(space.mmap(none), Err(Errno::ENOMEM));
     }
-    assert_eq!(space.mmap(request(Placement::Anywhere(0), 0, AreaFlags::empty(), None)), Err(Errno::EINVAL));
+    assert_eq!(space.mmap(request(Placement::Anywhere(0), 0, VmaFlags::empty(), None)), Err(Errno::EINVAL));
     assert_eq!(space.mprotect(USER_END - 2 * PAGE_SIZE + 1, PAGE_SIZE, RW), Err(Errno::EINVAL));
     assert_eq!(space.mprotect(AT, usize::MAX, RW), Err(Errno::EINVAL));
-    assert_eq!(space.madvise(1, PAGE_SIZE, Advice::Drop(Drops::Locked)), Err(Errno::EINVAL));
+    assert_eq!(space.madvise(1, PAGE_SIZE, Advice::DontNeed(DontNeedScope::IncludingLocked)), Err(Errno::EINVAL));
 }
 
 #[test]
 fn the_limit_is_of_all_that_is_mapped() {
     let space = space();
     space.set_limits(4 * PAGE_SIZE, usize::MAX);
-    map(&space, AT, 2, AreaFlags::empty(), None);
-    map(&space, 2 * AT, 2, AreaFlags::empty(), None);
-    let more = |place, pages| space.mmap(request(place, pages, AreaFlags::empty(), None));
+    map(&space, AT, 2, VmaFlags::empty(), None);
+    map(&space, 2 * AT, 2, VmaFlags::empty(), None);
+    let more = |place, pages| space.mmap(request(place, pages, VmaFlags::empty(), None));
     // As on Linux, what is replaced counts until it is gone.
     for place in [Placement::Anywhere(0), Placement::Fixed(AT)] {
         assert_eq!(more(place, 1), Err(Errno::ENOMEM));
@@ -80,7 +81,7 @@ fn the_limit_is_of_all_that_is_mapped() {
 fn the_heap_may_reach_the_end() {
     let space = space();
     let start = USER_END - 3 * PAGE_SIZE;
-    space.set_heap(start);
+    space.set_brk_start(start);
     assert_eq!(space.brk(USER_END + 1), start);
     assert_eq!(space.brk(USER_END), USER_END);
     assert_eq!(space.brk(start - 1), USER_END);
@@ -92,11 +93,11 @@ fn the_heap_may_reach_the_end() {
 #[test]
 fn sizes_are_told_by_what_they_are_of() {
     let space = space();
-    map(&space, AT, 1, AreaFlags::empty(), None);
-    map(&space, 2 * AT, 2, AreaFlags::GROWSDOWN, None);
-    map(&space, 3 * AT, 4, AreaFlags::LOCKED, None);
-    map(&space, 4 * AT, 8, AreaFlags::SHARED, Some((&Object::anonymous(), 0)));
-    map(&space, 5 * AT, 16, AreaFlags::empty(), None);
+    map(&space, AT, 1, VmaFlags::empty(), None);
+    map(&space, 2 * AT, 2, VmaFlags::GROWSDOWN, None);
+    map(&space, 3 * AT, 4, VmaFlags::LOCKED, None);
+    map(&space, 4 * AT, 8, VmaFlags::SHARED, Some((&Object::anonymous(), 0)));
+    map(&space, 5 * AT, 16, VmaFlags::empty(), None);
     space.mprotect(5 * AT, 16 * PAGE_SIZE, Prot::READ | Prot::EXEC).unwrap();
     let stats = space.stats();
     let pages = [stats.size, stats.data, stats.stack, stats.text, stats.locked, stats.resident].map(|bytes| bytes / PAGE_SIZE);
@@ -107,9 +108,9 @@ fn sizes_are_told_by_what_they_are_of() {
 fn the_beginning_of_what_is_mapped_is_found() {
     let (memory, object) = object();
     let space = space();
-    map(&space, AT, 2, AreaFlags::SHARED, Some((&object, 0)));
-    map(&space, 2 * AT, 2, AreaFlags::SHARED, Some((&object, 1)));
-    map(&space, 3 * AT, 2, AreaFlags::empty(), None);
+    map(&space, AT, 2, VmaFlags::SHARED, Some((&object, 0)));
+    map(&space, 2 * AT, 2, VmaFlags::SHARED, Some((&object, 1)));
+    map(&space, 3 * AT, 2, VmaFlags::empty(), None);
     let found = space.backing_at(AT).unwrap();
     assert!(std::ptr::eq(Arc::as_ptr(&found).cast::<u8>(), Arc::as_ptr(&memory).cast::<u8>()));
     assert!([AT + PAGE_SIZE, 2 * AT, 3 * AT, 4 * AT].iter().all(|addr| space.backing_at(*addr).is_none()));
@@ -118,17 +119,17 @@ fn the_beginning_of_what_is_mapped_is_found() {
 #[test]
 fn what_is_sealed_and_cannot_be_written_is_not_dropped() {
     let space = space();
-    map(&space, AT, 2, AreaFlags::empty(), None);
+    map(&space, AT, 2, VmaFlags::empty(), None);
     space.write(AT, b"s").unwrap();
     space.mprotect(AT, PAGE_SIZE, Prot::READ).unwrap();
-    space.seal(AT, 2 * PAGE_SIZE).unwrap();
-    assert_eq!(space.madvise(AT, PAGE_SIZE, Advice::Drop(Drops::Unlocked)), Err(Errno::EPERM));
-    for set in [AreaFlags::DONTFORK, AreaFlags::WIPEONFORK] {
-        let advice = Advice::Flags(set, AreaFlags::empty());
+    space.mseal(AT, 2 * PAGE_SIZE).unwrap();
+    assert_eq!(space.madvise(AT, PAGE_SIZE, Advice::DontNeed(DontNeedScope::Unlocked)), Err(Errno::EPERM));
+    for set in [VmaFlags::DONTFORK, VmaFlags::WIPEONFORK] {
+        let advice = Advice::Flags(set, VmaFlags::empty());
         assert_eq!(space.madvise(AT, PAGE_SIZE, advice), Err(Errno::EPERM));
         assert_eq!(space.madvise(AT + PAGE_SIZE, PAGE_SIZE, advice), Ok(()));
     }
-    assert_eq!(space.madvise(AT, PAGE_SIZE, Advice::Flags(AreaFlags::LARGE, AreaFlags::empty())), Ok(()));
+    assert_eq!(space.madvise(AT, PAGE_SIZE, Advice::Flags(VmaFlags::LARGE, VmaFlags::empty())), Ok(()));
     let child = space.fork().unwrap();
     assert_eq!((peek(&space, AT), peek(&child, AT)), (b's', b's'));
 }
@@ -136,44 +137,44 @@ fn what_is_sealed_and_cannot_be_written_is_not_dropped() {
 #[test]
 fn only_memory_of_its_own_is_wiped_for_a_child() {
     let space = space();
-    map(&space, AT, 1, AreaFlags::empty(), None);
-    map(&space, AT + PAGE_SIZE, 1, AreaFlags::SHARED, Some((&Object::anonymous(), 0)));
-    map(&space, 2 * AT, 1, AreaFlags::empty(), Some((&object().1, 0)));
+    map(&space, AT, 1, VmaFlags::empty(), None);
+    map(&space, AT + PAGE_SIZE, 1, VmaFlags::SHARED, Some((&Object::anonymous(), 0)));
+    map(&space, 2 * AT, 1, VmaFlags::empty(), Some((&object().1, 0)));
     space.write(AT, &[1; 2 * PAGE_SIZE]).unwrap();
-    let wipe = Advice::Flags(AreaFlags::WIPEONFORK, AreaFlags::empty());
+    let wipe = Advice::Flags(VmaFlags::WIPEONFORK, VmaFlags::empty());
     assert_eq!(space.madvise(AT, 2 * PAGE_SIZE, wipe), Err(Errno::EINVAL));
     assert_eq!(space.madvise(2 * AT, PAGE_SIZE, wipe), Err(Errno::EINVAL));
     // What comes before other memory is done.
     let child = space.fork().unwrap();
     assert_eq!([peek(&space, AT), peek(&child, AT), peek(&child, AT + PAGE_SIZE)], [1, 0, 1]);
-    assert_eq!(space.madvise(AT, PAGE_SIZE, Advice::Flags(AreaFlags::empty(), AreaFlags::WIPEONFORK)), Ok(()));
+    assert_eq!(space.madvise(AT, PAGE_SIZE, Advice::Flags(VmaFlags::empty(), VmaFlags::WIPEONFORK)), Ok(()));
     assert_eq!(peek(&space.fork().unwrap(), AT), 1);
 }
 
 #[test]
 fn locked_memory_is_kept_and_counted_once() {
     let space = space();
-    map(&space, AT, 4, AreaFlags::empty(), None);
-    assert_eq!(space.lock(AT, PAGE_SIZE, PAGE_SIZE, true), Ok(()));
-    assert_eq!((space.lock(AT, 2 * PAGE_SIZE, PAGE_SIZE, true), space.stats().locked), (Err(Errno::ENOMEM), PAGE_SIZE));
-    assert_eq!(space.lock(AT, PAGE_SIZE, PAGE_SIZE, true), Ok(()), "it is locked already");
-    assert_eq!(space.lock(AT, 2 * PAGE_SIZE, 2 * PAGE_SIZE, false), Ok(()));
+    map(&space, AT, 4, VmaFlags::empty(), None);
+    assert_eq!(space.mlock(AT, PAGE_SIZE, PAGE_SIZE, true), Ok(()));
+    assert_eq!((space.mlock(AT, 2 * PAGE_SIZE, PAGE_SIZE, true), space.stats().locked), (Err(Errno::ENOMEM), PAGE_SIZE));
+    assert_eq!(space.mlock(AT, PAGE_SIZE, PAGE_SIZE, true), Ok(()), "it is locked already");
+    assert_eq!(space.mlock(AT, 2 * PAGE_SIZE, 2 * PAGE_SIZE, false), Ok(()));
     // What is beyond the end is an error, but all up to there is locked.
-    assert_eq!(space.lock(AT + 2 * PAGE_SIZE, 3 * PAGE_SIZE, usize::MAX, false), Err(Errno::ENOMEM));
+    assert_eq!(space.mlock(AT + 2 * PAGE_SIZE, 3 * PAGE_SIZE, usize::MAX, false), Err(Errno::ENOMEM));
     assert_eq!((space.stats().locked, space.residency()[0].1.resident), (4 * PAGE_SIZE, 2 * PAGE_SIZE));
     assert_eq!(space.residency()[0].1.locked, 2 * PAGE_SIZE);
-    assert!(space.may_lock(PAGE_SIZE, 5 * PAGE_SIZE) && !space.may_lock(PAGE_SIZE + 1, 5 * PAGE_SIZE));
+    assert!(space.can_mlock(PAGE_SIZE, 5 * PAGE_SIZE) && !space.can_mlock(PAGE_SIZE + 1, 5 * PAGE_SIZE));
     // Advice goes up to what is locked.
-    map(&space, AT - PAGE_SIZE, 1, AreaFlags::empty(), None);
+    map(&space, AT - PAGE_SIZE, 1, VmaFlags::empty(), None);
     for addr in [AT - PAGE_SIZE, AT] {
         space.write(addr, b"k").unwrap();
     }
-    assert_eq!(space.madvise(AT - PAGE_SIZE, 2 * PAGE_SIZE, Advice::Drop(Drops::Unlocked)), Err(Errno::EINVAL));
+    assert_eq!(space.madvise(AT - PAGE_SIZE, 2 * PAGE_SIZE, Advice::DontNeed(DontNeedScope::Unlocked)), Err(Errno::EINVAL));
     assert_eq!((peek(&space, AT - PAGE_SIZE), peek(&space, AT)), (0, b'k'));
-    assert_eq!(space.madvise(AT, PAGE_SIZE, Advice::Drop(Drops::Locked)), Ok(()));
+    assert_eq!(space.madvise(AT, PAGE_SIZE, Advice::DontNeed(DontNeedScope::IncludingLocked)), Ok(()));
     assert_eq!(peek(&space, AT), 0);
     assert!(space.has_locked(AT, PAGE_SIZE) && !space.has_locked(AT - PAGE_SIZE, PAGE_SIZE));
-    space.unlock_all();
+    space.munlockall();
     assert_eq!((space.stats().locked, space.residency()[0].1.locked), (0, 0));
 }
 
@@ -181,16 +182,16 @@ fn locked_memory_is_kept_and_counted_once() {
 fn pages_of_objects_are_removed_where_that_is_allowed() {
     let (memory, object) = object();
     let space = space();
-    map(&space, AT, 2, AreaFlags::SHARED, Some((&object, 1)));
+    map(&space, AT, 2, VmaFlags::SHARED, Some((&object, 1)));
     space.write(AT, &[7; 2 * PAGE_SIZE]).unwrap();
-    map(&space, 2 * AT, 3, AreaFlags::empty(), Some((&object, 0)));
+    map(&space, 2 * AT, 3, VmaFlags::empty(), Some((&object, 0)));
     space.write(2 * AT + PAGE_SIZE, b"own").unwrap();
     assert_eq!((peek(&space, 2 * AT + PAGE_SIZE), peek(&space, 2 * AT + 2 * PAGE_SIZE)), (b'o', 7));
-    assert_eq!(space.lock(AT, PAGE_SIZE, usize::MAX, true), Ok(()));
-    assert_eq!(space.remove(AT, PAGE_SIZE), Err(Errno::EINVAL), "locked");
-    assert_eq!(space.remove(2 * AT, PAGE_SIZE), Err(Errno::EACCES), "private");
-    space.unlock_all();
-    assert_eq!(space.remove(AT, 3 * PAGE_SIZE), Err(Errno::ENOMEM), "not all is mapped, but the rest is done");
+    assert_eq!(space.mlock(AT, PAGE_SIZE, usize::MAX, true), Ok(()));
+    assert_eq!(space.punch_shared(AT, PAGE_SIZE), Err(Errno::EINVAL), "locked");
+    assert_eq!(space.punch_shared(2 * AT, PAGE_SIZE), Err(Errno::EACCES), "private");
+    space.munlockall();
+    assert_eq!(space.punch_shared(AT, 3 * PAGE_SIZE), Err(Errno::ENOMEM), "not all is mapped, but the rest is done");
     assert!(memory.cached(1).is_none() && memory.cached(2).is_none());
     assert_eq!((peek(&space, AT), peek(&space, AT + PAGE_SIZE)), (0, 0));
     // A copy that a program has made is its own.
@@ -201,17 +202,17 @@ fn pages_of_objects_are_removed_where_that_is_allowed() {
 fn pages_that_a_file_has_lost_are_shown_no_more() {
     let (memory, object) = object();
     let space = space();
-    map(&space, AT, 3, AreaFlags::SHARED, Some((&object, 0)));
-    map(&space, 2 * AT, 3, AreaFlags::empty(), Some((&object, 0)));
+    map(&space, AT, 3, VmaFlags::SHARED, Some((&object, 0)));
+    map(&space, 2 * AT, 3, VmaFlags::empty(), Some((&object, 0)));
     space.write(AT, &[7; 3 * PAGE_SIZE]).unwrap();
     space.write(2 * AT, &[8; 3 * PAGE_SIZE]).unwrap();
-    let mappings = memory.mappings().unwrap();
-    assert_eq!([mappings.count(|_, _| true), mappings.count(|shared, _| shared)], [2, 1]);
-    let resident = |space: &AddressSpace| space.resident_parts().map(|bytes| bytes / PAGE_SIZE);
+    let mappings = memory.reverse_map().unwrap();
+    assert_eq!([mappings.count_vmas(|_, _| true), mappings.count_vmas(|shared, _| shared)], [2, 1]);
+    let resident = |space: &AddressSpace| space.resident_by_sharing().map(|bytes| bytes / PAGE_SIZE);
     assert_eq!(resident(&space), [3, 3]);
-    mappings.unmap(1..2, false);
+    mappings.unmap_mapping_range(1..2, false);
     assert_eq!((resident(&space), peek(&space, 2 * AT + PAGE_SIZE)), ([3, 2], 8));
-    mappings.unmap(1..3, true);
+    mappings.unmap_mapping_range(1..3, true);
     assert_eq!(resident(&space), [1, 1]);
     assert_eq!((peek(&space, 2 * AT), peek(&space, 2 * AT + PAGE_SIZE)), (8, 7));
 }
@@ -219,15 +220,15 @@ fn pages_that_a_file_has_lost_are_shown_no_more() {
 #[test]
 fn a_mapping_shrinks_where_it_is_or_goes() {
     let space = space();
-    map(&space, AT, 4, AreaFlags::empty(), None);
+    map(&space, AT, 4, VmaFlags::empty(), None);
     space.write(AT, &[5; 4 * PAGE_SIZE]).unwrap();
     assert_eq!(space.mremap(AT, 4 * PAGE_SIZE, 3 * PAGE_SIZE, STAY), Ok(AT));
     assert_eq!((space.stats().size, space.stats().resident), (3 * PAGE_SIZE, 3 * PAGE_SIZE));
-    assert!(space.handle_fault(AT + 3 * PAGE_SIZE, Access::Read).is_err());
-    let to = Remap { may_move: true, to: Some(2 * AT), ..STAY };
+    assert!(space.handle_fault(AT + 3 * PAGE_SIZE, AccessKind::Read).is_err());
+    let to = RemapOptions { may_move: true, fixed_address: Some(2 * AT), ..STAY };
     assert_eq!(space.mremap(AT, 3 * PAGE_SIZE, PAGE_SIZE, to), Ok(2 * AT));
     assert_eq!((space.stats().size, space.stats().resident, peek(&space, 2 * AT)), (PAGE_SIZE, PAGE_SIZE, 5));
-    let keep = Remap { keep: true, to: None, ..to };
+    let keep = RemapOptions { dont_unmap: true, fixed_address: None, ..to };
     let second = space.mremap(2 * AT, PAGE_SIZE, PAGE_SIZE, keep).unwrap();
     assert_eq!((peek(&space, 2 * AT), peek(&space, second), space.stats().size), (0, 5, 2 * PAGE_SIZE));
     for (old, new) in [(1, PAGE_SIZE), (0, 0)] {
@@ -240,42 +241,42 @@ fn a_mapping_shrinks_where_it_is_or_goes() {
 fn shared_memory_is_mapped_again_and_shown_elsewhere() {
     let (_, object) = object();
     let space = space();
-    map(&space, AT, 2, AreaFlags::SHARED, Some((&object, 0)));
-    map(&space, 2 * AT, 2, AreaFlags::empty(), None);
+    map(&space, AT, 2, VmaFlags::SHARED, Some((&object, 0)));
+    map(&space, 2 * AT, 2, VmaFlags::empty(), None);
     for (page, byte) in [(0, b"a"), (1, b"b")] {
         space.write(AT + page * PAGE_SIZE, byte).unwrap();
     }
-    let may_move = Remap { may_move: true, ..STAY };
+    let may_move = RemapOptions { may_move: true, ..STAY };
     let again = space.mremap(AT + PAGE_SIZE, 0, PAGE_SIZE, may_move).unwrap();
     assert_eq!(peek(&space, again), b'b');
     assert_eq!(space.mremap(AT, 0, PAGE_SIZE, STAY), Err(Errno::ENOMEM));
     assert_eq!(space.mremap(2 * AT, 0, PAGE_SIZE, may_move), Err(Errno::EINVAL), "it is private");
     assert_eq!(space.mremap(3 * AT, 0, PAGE_SIZE, may_move), Err(Errno::EFAULT));
     // The second page is shown first.
-    assert_eq!(space.show_pages(AT, PAGE_SIZE, 1), Ok(()));
+    assert_eq!(space.remap_file_pages(AT, PAGE_SIZE, 1), Ok(()));
     assert_eq!((peek(&space, AT), peek(&space, AT + PAGE_SIZE)), (b'b', b'b'));
-    assert_eq!(space.show_pages(AT, 2 * PAGE_SIZE, 0), Ok(()), "parts of one object are one mapping");
+    assert_eq!(space.remap_file_pages(AT, 2 * PAGE_SIZE, 0), Ok(()), "parts of one object are one mapping");
     assert_eq!((peek(&space, AT), peek(&space, AT + PAGE_SIZE)), (b'a', b'b'));
     for (start, pages) in [(AT, 3), (2 * AT, 1), (3 * AT, 1)] {
-        assert_eq!(space.show_pages(start, pages * PAGE_SIZE, 0), Err(Errno::EINVAL));
+        assert_eq!(space.remap_file_pages(start, pages * PAGE_SIZE, 0), Err(Errno::EINVAL));
     }
-    map(&space, AT + 2 * PAGE_SIZE, 1, AreaFlags::SHARED, Some((&Object::anonymous(), 0)));
-    assert_eq!(space.show_pages(AT, 3 * PAGE_SIZE, 0), Err(Errno::EINVAL), "of two objects");
+    map(&space, AT + 2 * PAGE_SIZE, 1, VmaFlags::SHARED, Some((&Object::anonymous(), 0)));
+    assert_eq!(space.remap_file_pages(AT, 3 * PAGE_SIZE, 0), Err(Errno::EINVAL), "of two objects");
 }
 
 #[test]
 fn pages_are_visited_with_whose_they_are() {
     let (_, object) = object();
     let space = space();
-    map(&space, AT, 1, AreaFlags::SHARED, Some((&object, 0)));
-    map(&space, 2 * AT, 2, AreaFlags::empty(), Some((&object, 0)));
-    map(&space, 3 * AT, 1, AreaFlags::empty(), None);
+    map(&space, AT, 1, VmaFlags::SHARED, Some((&object, 0)));
+    map(&space, 2 * AT, 2, VmaFlags::empty(), Some((&object, 0)));
+    map(&space, 3 * AT, 1, VmaFlags::empty(), None);
     space.write(AT, b"f").unwrap();
     space.write(3 * AT, b"o").unwrap();
     space.write(2 * AT + PAGE_SIZE, b"c").unwrap();
     let visited = |space: &AddressSpace| {
         let mut pages = Vec::new();
-        space.visit_pages(0..USER_END, |va, own, sole| pages.push((va, own, sole)));
+        space.for_each_present_page(0..USER_END, |va, own, sole| pages.push((va, own, sole)));
         pages
     };
     // The file keeps a page of its own, and nobody else shows it.

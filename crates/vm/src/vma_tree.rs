@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::USER_START;
-use crate::area::Area;
+use crate::vma::Vma;
 
 /// Most areas of a chunk.
 const CHUNK: usize = 64;
@@ -19,83 +19,84 @@ struct Chunk {
     /// No area of the chunk has more room above it than this.
     gap: usize,
     /// Start and area, ascending; never empty.
-    areas: Vec<(usize, Area)>,
+    areas: Vec<(usize, Vma)>,
 }
 
-/// A place in the order: chunk, index in it. Changes make those behind them void.
+/// A place in a [`VmaTree`]: chunk, index in it. A change of the tree makes those behind it void.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct TreeCursor {
     chunk: usize,
     slot: usize,
 }
 
+/// The areas of an address space, sorted by start, in chunks (Linux keeps them in a maple tree).
 #[derive(Default)]
-pub(crate) struct Intervals {
+pub(crate) struct VmaTree {
     chunks: Vec<Chunk>,
     /// Chunk and slot where something was found last. Any value is right.
     last: AtomicU32,
 }
 
-impl Intervals {
+impl VmaTree {
     /// The first area that ends above `addr`, or behind the last.
     #[inline]
-    pub(crate) fn seek(&self, addr: usize) -> Place {
+    pub(crate) fn lower_bound(&self, addr: usize) -> TreeCursor {
         let chunk = match self.chunks.len() {
-            0 => return Place { chunk: 0, slot: 0 },
+            0 => return TreeCursor { chunk: 0, slot: 0 },
             1 => 0,
             _ => self.chunks.partition_point(|chunk| chunk.first <= addr).saturating_sub(1),
         };
         let areas = &self.chunks[chunk].areas;
         let slot = areas.partition_point(|(_, area)| area.end <= addr);
-        if slot == areas.len() { Place { chunk: chunk + 1, slot: 0 } } else { Place { chunk, slot } }
+        if slot == areas.len() { TreeCursor { chunk: chunk + 1, slot: 0 } } else { TreeCursor { chunk, slot } }
     }
 
     /// The area that `addr` is in.
     #[inline]
-    pub(crate) fn find(&self, addr: usize) -> Option<(usize, &Area)> {
+    pub(crate) fn find(&self, addr: usize) -> Option<(usize, &Vma)> {
         let last = self.last.load(Ordering::Relaxed);
-        let at = Place { chunk: (last >> 8) as usize, slot: (last & 0xff) as usize };
+        let at = TreeCursor { chunk: (last >> 8) as usize, slot: (last & 0xff) as usize };
         match self.get(at) {
             Some((start, area)) if start <= addr && addr < area.end => Some((start, area)),
-            _ => self.find_elsewhere(addr),
+            _ => self.find_slow(addr),
         }
     }
 
-    fn find_elsewhere(&self, addr: usize) -> Option<(usize, &Area)> {
-        let at = self.seek(addr);
+    fn find_slow(&self, addr: usize) -> Option<(usize, &Vma)> {
+        let at = self.lower_bound(addr);
         let found = self.get(at).filter(|&(start, _)| start <= addr)?;
         self.last.store((at.chunk as u32) << 8 | at.slot as u32, Ordering::Relaxed);
         Some(found)
     }
 
     #[inline]
-    pub(crate) fn get(&self, at: Place) -> Option<(usize, &Area)> {
+    pub(crate) fn get(&self, at: TreeCursor) -> Option<(usize, &Vma)> {
         self.chunks.get(at.chunk)?.areas.get(at.slot).map(|(start, area)| (*start, area))
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, at: Place) -> Option<(usize, &mut Area)> {
+    pub(crate) fn get_mut(&mut self, at: TreeCursor) -> Option<(usize, &mut Vma)> {
         self.chunks.get_mut(at.chunk)?.areas.get_mut(at.slot).map(|(start, area)| (*start, area))
     }
 
     /// The place before, which has an area.
     #[inline]
-    pub(crate) fn before(&self, at: Place) -> Option<Place> {
+    pub(crate) fn prev(&self, at: TreeCursor) -> Option<TreeCursor> {
         if at.slot > 0 {
-            return Some(Place { slot: at.slot - 1, ..at });
+            return Some(TreeCursor { slot: at.slot - 1, ..at });
         }
         let chunk = at.chunk.checked_sub(1)?;
-        Some(Place { chunk, slot: self.chunks.get(chunk)?.areas.len() - 1 })
+        Some(TreeCursor { chunk, slot: self.chunks.get(chunk)?.areas.len() - 1 })
     }
 
     /// The place behind `at`, which has an area.
     #[inline]
-    pub(crate) fn after(&self, at: Place) -> Place {
-        self.normal(Place { slot: at.slot + 1, ..at })
+    pub(crate) fn next(&self, at: TreeCursor) -> TreeCursor {
+        self.normalize(TreeCursor { slot: at.slot + 1, ..at })
     }
 
     /// The areas from `at` on, ascending.
-    pub(crate) fn from(&self, at: Place) -> impl Iterator<Item = (usize, &Area)> {
+    pub(crate) fn iter_from(&self, at: TreeCursor) -> impl Iterator<Item = (usize, &Vma)> {
         let chunks = self.chunks.get(at.chunk..).unwrap_or_default();
         let (own, others) = chunks.split_at(chunks.len().min(1));
         let own = own.iter().flat_map(move |chunk| &chunk.areas[at.slot..]);
@@ -103,21 +104,21 @@ impl Intervals {
     }
 
     /// Where the area behind `at` begins.
-    fn ceiling(&self, at: Place) -> usize {
-        self.get(self.after(at)).map_or(usize::MAX, |(start, _)| start)
+    fn next_start(&self, at: TreeCursor) -> usize {
+        self.get(self.next(at)).map_or(usize::MAX, |(start, _)| start)
     }
 
     /// Puts an area before the one at `at`, and returns its place.
-    pub(crate) fn insert(&mut self, at: Place, start: usize, area: Area) -> Place {
+    pub(crate) fn insert(&mut self, at: TreeCursor, start: usize, area: Vma) -> TreeCursor {
         if self.chunks.is_empty() {
             self.chunks.push(Chunk { first: start, gap: usize::MAX, areas: Vec::with_capacity(CHUNK / 4) });
         }
         // What would begin a chunk goes to the end of the one before, where there is room, or moves the chunk's beginning.
-        let mut at = match self.before(at) {
+        let mut at = match self.prev(at) {
             Some(before) if at.slot == 0 && self.chunks[before.chunk].areas.len() < CHUNK => {
-                Place { slot: before.slot + 1, ..before }
+                TreeCursor { slot: before.slot + 1, ..before }
             }
-            _ if at.chunk == self.chunks.len() => Place { chunk: at.chunk - 1, slot: CHUNK },
+            _ if at.chunk == self.chunks.len() => TreeCursor { chunk: at.chunk - 1, slot: CHUNK },
             _ => at,
         };
         if self.chunks[at.chunk].areas.len() == CHUNK {
@@ -125,7 +126,7 @@ impl Intervals {
             let (first, gap) = (half[0].0, self.chunks[at.chunk].gap);
             self.chunks.insert(at.chunk + 1, Chunk { first, gap, areas: half });
             if at.slot > CHUNK / 2 {
-                at = Place { chunk: at.chunk + 1, slot: at.slot - CHUNK / 2 };
+                at = TreeCursor { chunk: at.chunk + 1, slot: at.slot - CHUNK / 2 };
             }
         }
         let end = area.end;
@@ -134,14 +135,14 @@ impl Intervals {
         if at.slot == 0 {
             chunk.first = start;
         }
-        let room = self.ceiling(at) - end;
+        let room = self.next_start(at) - end;
         let chunk = &mut self.chunks[at.chunk];
         chunk.gap = chunk.gap.max(room);
         at
     }
 
     /// Puts an area behind all others.
-    pub(crate) fn push(&mut self, start: usize, area: Area) {
+    pub(crate) fn push(&mut self, start: usize, area: Vma) {
         match self.chunks.last_mut() {
             Some(chunk) if chunk.areas.len() < CHUNK => chunk.areas.push((start, area)),
             _ => {
@@ -154,16 +155,16 @@ impl Intervals {
 
     /// The place itself, or the beginning of the next chunk if it is behind the last area of one.
     #[inline]
-    pub(crate) fn normal(&self, at: Place) -> Place {
+    pub(crate) fn normalize(&self, at: TreeCursor) -> TreeCursor {
         match self.chunks.get(at.chunk) {
-            Some(chunk) if at.slot == chunk.areas.len() => Place { chunk: at.chunk + 1, slot: 0 },
+            Some(chunk) if at.slot == chunk.areas.len() => TreeCursor { chunk: at.chunk + 1, slot: 0 },
             _ => at,
         }
     }
 
-    /// Takes out the area at `at`, which is one; the next is at the same place after [`Intervals::normal`].
-    pub(crate) fn remove(&mut self, at: Place) -> (usize, Area) {
-        if let Some(before) = self.before(at) {
+    /// Takes out the area at `at`, which is one; the next is at the same place after [`VmaTree::normalize`].
+    pub(crate) fn remove(&mut self, at: TreeCursor) -> (usize, Vma) {
+        if let Some(before) = self.prev(at) {
             self.chunks[before.chunk].gap = usize::MAX;
         }
         let chunk = &mut self.chunks[at.chunk];
@@ -179,7 +180,7 @@ impl Intervals {
     }
 
     /// Moves the start of the area at `at` down.
-    pub(crate) fn set_start(&mut self, at: Place, start: usize) {
+    pub(crate) fn set_start(&mut self, at: TreeCursor, start: usize) {
         let Some(chunk) = self.chunks.get_mut(at.chunk) else { return };
         let Some(entry) = chunk.areas.get_mut(at.slot) else { return };
         entry.0 = start;

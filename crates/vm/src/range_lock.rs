@@ -9,90 +9,90 @@ use core::ops::Range;
 
 use task::{ReadGuard, WriteGuard};
 
-use crate::space::{AddressSpace, State};
+use crate::space::{AddressSpace, SpaceState};
 
-/// The ranges that operations in progress have for themselves; they do not overlap.
+/// The ranges of an address space that operations in progress have locked; they do not overlap.
 #[derive(Default)]
-pub(crate) struct Claims {
+pub(crate) struct RangeLocks {
     held: Vec<Range<usize>>,
 }
 
-impl Claims {
+impl RangeLocks {
     /// Whether somebody else's operation is going on in a part of `range`.
     #[inline]
-    pub(crate) fn overlap(&self, range: &Range<usize>) -> bool {
+    pub(crate) fn overlaps(&self, range: &Range<usize>) -> bool {
         !self.held.is_empty() && self.held.iter().any(|held| held.start < range.end && range.start < held.end)
     }
 
-    fn give_back(&mut self, range: &Range<usize>) {
+    fn release(&mut self, range: &Range<usize>) {
         if let Some(at) = self.held.iter().position(|held| held == range) {
             self.held.swap_remove(at);
         }
     }
 }
 
-/// A range that nobody else changes, nor faults in, until this is dropped.
+/// A locked range of an address space: nobody else changes it, nor faults in it, until this is dropped.
 #[must_use = "the range is free again as soon as this is dropped"]
-pub(crate) struct Claim<'a> {
+pub(crate) struct RangeLock<'a> {
     space: &'a AddressSpace,
     range: Range<usize>,
 }
 
-impl<'a> Claim<'a> {
+impl<'a> RangeLock<'a> {
     /// Ends the claim with a last change of the areas, which is seen together with the end.
-    pub(crate) fn finish<R>(self, change: impl FnOnce(&mut State) -> R) -> R {
+    pub(crate) fn release_with<R>(self, change: impl FnOnce(&mut SpaceState) -> R) -> R {
         let mut state = self.space.state.write();
         let result = change(&mut state);
-        state.claims.give_back(&self.range);
+        state.range_locks.release(&self.range);
         drop(state);
-        self.space.settled.wake_all();
+        self.space.range_unlocked.wake_all();
         core::mem::forget(self);
         result
     }
 }
 
-impl Drop for Claim<'_> {
+impl Drop for RangeLock<'_> {
     fn drop(&mut self) {
-        self.space.state.write().claims.give_back(&self.range);
-        self.space.settled.wake_all();
+        self.space.state.write().range_locks.release(&self.range);
+        self.space.range_unlocked.wake_all();
     }
 }
 
 impl AddressSpace {
     /// The areas, to look at `range`: nobody is in the middle of changing it.
     #[inline(always)]
-    pub(crate) fn look(&self, range: &Range<usize>) -> ReadGuard<'_, State> {
+    pub(crate) fn read_state(&self, range: &Range<usize>) -> ReadGuard<'_, SpaceState> {
         loop {
             let state = self.state.read();
-            if !state.claims.overlap(range) {
+            if !state.range_locks.overlaps(range) {
                 return state;
             }
             drop(state);
-            self.settle(range);
+            self.wait_range_unlocked(range);
         }
     }
 
     /// The areas, to change them in `range`: nobody else is in the middle of that.
-    pub(crate) fn change(&self, range: &Range<usize>) -> WriteGuard<'_, State> {
+    pub(crate) fn write_state(&self, range: &Range<usize>) -> WriteGuard<'_, SpaceState> {
         loop {
             let state = self.state.write();
-            if !state.claims.overlap(range) {
+            if !state.range_locks.overlaps(range) {
                 return state;
             }
             drop(state);
-            self.settle(range);
+            self.wait_range_unlocked(range);
         }
     }
 
     /// Takes `range`, in which `state` has no claims.
-    pub(crate) fn claim(&self, state: &mut State, range: Range<usize>) -> Claim<'_> {
-        state.claims.held.push(range.clone());
-        Claim { space: self, range }
+    pub(crate) fn lock_range(&self, state: &mut SpaceState, range: Range<usize>) -> RangeLock<'_> {
+        state.range_locks.held.push(range.clone());
+        RangeLock { space: self, range }
     }
 
     /// Waits until nobody is in the middle of changing `range`.
     #[cold]
-    pub(crate) fn settle(&self, range: &Range<usize>) {
-        self.settled.wait(|| (!self.state.read().claims.overlap(range)).then_some(()));
+    pub(crate) fn wait_range_unlocked(&self, range: &Range<usize>) {
+        self.range_unlocked.wait(|| (!self.state.read().range_locks.overlaps(range)).then_some(()));
     }
 }
