@@ -27,9 +27,13 @@ const PAGE: usize = 4096;
 
 /// A field of a file of `Name: value` lines, as a number.
 fn field(file: &str, name: &str) -> Result<usize> {
-    let text = fs::read_to_string(file)?;
+    field_of(&fs::read_to_string(file)?, name).with_context(|| file.to_owned())
+}
+
+/// A field of the text of such a file.
+fn field_of(text: &str, name: &str) -> Result<usize> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    let line = line.with_context(|| format!("{name} is not in {file}"))?;
+    let line = line.with_context(|| format!("there is no {name}"))?;
     Ok(line.split_whitespace().next().context("no value")?.parse()?)
 }
 
@@ -62,9 +66,11 @@ fn kinds_of_memory() -> Result<()> {
         fs::remove_file(&path)?;
         // Files in memory count as shared memory on Linux.
         let kinds = || -> Result<[usize; 2]> {
-            let of = |name| field("/proc/self/status", name);
-            let [all, anonymous] = [of("VmRSS")?, of("RssAnon")?];
-            ensure!(all.abs_diff(anonymous + of("RssFile")? + of("RssShmem")?) < 256, "the parts are not the whole");
+            // Of one moment: this program's own code comes into memory as it runs.
+            let text = fs::read_to_string("/proc/self/status")?;
+            let [all, anonymous, file, shared] =
+                ["VmRSS", "RssAnon", "RssFile", "RssShmem"].map(|name| field_of(&text, name).unwrap_or(usize::MAX / 8));
+            ensure!(all.abs_diff(anonymous + file + shared) < 256, "{anonymous} + {file} + {shared} is not {all}");
             Ok([anonymous / 4, (all - anonymous) / 4])
         };
         // Linux counts in batches of up to 64 faults of each thread, and a fault can bring 16 pages.
