@@ -9,7 +9,7 @@
 
 use alloc::format;
 use alloc::sync::Arc;
-use fs::poll::{PollTable, Source};
+use fs::poll::{PollQueue, PollTable};
 use fs::tty::{self, Line, Termios, Tty};
 use fs::{DeviceId, Result};
 use guard::irq::{self, IsaIrq};
@@ -161,7 +161,7 @@ struct Uart {
     chip: Mutex<Chip>,
     event: &'static Event,
     /// Notified when the transmitter is free.
-    room: Source,
+    room: PollQueue,
 }
 
 impl Uart {
@@ -280,7 +280,7 @@ pub fn init() -> alloc::vec::Vec<(usize, Arc<Tty>)> {
         .enumerate()
         .filter_map(|(index, &(base, _))| {
             let chip = Chip::probe(Ports::claim(base, 8).ok()?)?;
-            let uart = Arc::new(Uart { chip: Mutex::new(chip), event: &EVENTS[index], room: Source::new() });
+            let uart = Arc::new(Uart { chip: Mutex::new(chip), event: &EVENTS[index], room: PollQueue::new() });
             let id = DeviceId::new(4, 64 + index as u32);
             let mut termios = Termios::default();
             termios.set_speed_115200();

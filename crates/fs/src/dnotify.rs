@@ -2,7 +2,7 @@
 //! is a signal instead of something to read.
 
 use crate::inotify::{self, Inotify, InotifyFile};
-use crate::poll::{Events, PollTable, Watcher};
+use crate::poll::{Events, PollObserver, PollTable};
 use crate::{File, FileType, OpenFlags, Result, sigio};
 use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};
@@ -34,7 +34,7 @@ impl Watch {
     }
 }
 
-impl Watcher for Watch {
+impl PollObserver for Watch {
     fn changed(self: Arc<Self>, _: Events) {
         let Some(group) = self.inotify() else { return };
         for _ in 0..group.drain() {

@@ -1,11 +1,11 @@
 //! Sets of files to wait for: `epoll(7)`.
 //!
-//! An entry leaves itself as a [`Watcher`] at the sources of its file, once. A change puts the entry on the set's ready list and wakes
+//! An entry leaves itself as a [`PollObserver`] at the sources of its file, once. A change puts the entry on the set's ready list and wakes
 //! the set's waiters; a waiter takes entries off the list, polls each for what is really so, and puts level-triggered ones back. The
 //! cost of a wait is thus that of the ready files, not of all.
 
 use crate::file::{FileOps, OpenFlags, Whence};
-use crate::poll::{Events, PollTable, Source, Watcher};
+use crate::poll::{Events, PollObserver, PollQueue, PollTable};
 use crate::{File, Result};
 use abi::errno::Errno;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -66,7 +66,7 @@ impl Entry {
     }
 }
 
-impl Watcher for Entry {
+impl PollObserver for Entry {
     fn changed(self: Arc<Self>, what: Events) {
         self.take(what);
     }
@@ -96,7 +96,7 @@ pub struct Epoll {
     _counted: census::Epoll,
     entries: Mutex<BTreeMap<Key, Arc<Entry>>>,
     ready: Mutex<VecDeque<Arc<Entry>>>,
-    waiters: Source,
+    waiters: PollQueue,
     this: Weak<Epoll>,
 }
 
@@ -107,7 +107,7 @@ pub fn epoll(flags: OpenFlags) -> Arc<File> {
         _counted: census::Epoll::default(),
         entries: Mutex::new(BTreeMap::new()),
         ready: Mutex::new(VecDeque::new()),
-        waiters: Source::new(),
+        waiters: PollQueue::new(),
         this: this.clone(),
     });
     File::anonymous("anon_inode:[eventpoll]", Arc::new(EpollFile(set)), flags | OpenFlags::RDWR)

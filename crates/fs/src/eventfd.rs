@@ -1,7 +1,7 @@
 //! Event counters: `eventfd(2)`.
 
 use crate::file::{FileOps, OpenFlags, Whence};
-use crate::poll::{Events, PollTable, Source};
+use crate::poll::{Events, PollQueue, PollTable};
 use crate::{File, Result};
 use abi::errno::Errno;
 use alloc::sync::Arc;
@@ -14,8 +14,8 @@ struct EventFd {
     _counted: census::EventFd,
     count: Mutex<u64>,
     semaphore: bool,
-    readable: Source,
-    writable: Source,
+    readable: PollQueue,
+    writable: PollQueue,
 }
 
 /// A new counter. With `semaphore` a read takes one, otherwise all.
@@ -25,8 +25,8 @@ pub fn eventfd(initial: u32, semaphore: bool, flags: OpenFlags) -> Arc<File> {
         _counted: census::EventFd::default(),
         count: Mutex::new(u64::from(initial)),
         semaphore,
-        readable: Source::new(),
-        writable: Source::new(),
+        readable: PollQueue::new(),
+        writable: PollQueue::new(),
     };
     File::anonymous("anon_inode:[eventfd]", Arc::new(counter), flags | OpenFlags::RDWR)
 }

@@ -3,7 +3,7 @@
 pub use crate::flags::OpenFlags;
 use crate::ioctl::Request;
 use crate::opening::{Directory, Regular};
-use crate::poll::{Events, PollTable, Watcher};
+use crate::poll::{Events, PollObserver, PollTable};
 use crate::sigio::Notice;
 use crate::{DirEntry, FileType, Inode, Metadata, Path, Result, Writing, dnotify, inotify, lease, lock};
 use abi::errno::Errno;
@@ -171,7 +171,7 @@ pub trait FileOps: Any + Send + Sync {
 #[derive(Default)]
 struct Signals {
     notice: Notice,
-    watcher: Option<Arc<dyn Watcher>>,
+    watcher: Option<Arc<dyn PollObserver>>,
     /// What a directory is watched for (`F_NOTIFY`).
     watch: Option<Arc<dnotify::Watch>>,
 }
@@ -323,7 +323,7 @@ impl File {
         change(&mut self.signals.lock().get_or_insert_default().notice);
     }
 
-    pub(crate) fn set_watcher(&self, watcher: Option<Arc<dyn Watcher>>) {
+    pub(crate) fn set_watcher(&self, watcher: Option<Arc<dyn PollObserver>>) {
         let old = match (&mut *self.signals.lock(), watcher) {
             (None, None) => None,
             (signals, watcher) => core::mem::replace(&mut signals.get_or_insert_default().watcher, watcher),

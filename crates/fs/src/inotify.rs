@@ -8,7 +8,7 @@
 
 use crate::file::{FileOps, OpenFlags, Whence};
 use crate::ioctl::Request;
-use crate::poll::{Events, PollTable, Source};
+use crate::poll::{Events, PollQueue, PollTable};
 use crate::{Dentry, File, FileType, Inode, Path, Result};
 use abi::errno::Errno;
 use alloc::boxed::Box;
@@ -90,7 +90,7 @@ struct State {
 pub struct Inotify {
     _counted: census::Inotify,
     state: Mutex<State>,
-    readable: Source,
+    readable: PollQueue,
     this: Weak<Inotify>,
 }
 
@@ -111,7 +111,7 @@ pub fn inotify(flags: OpenFlags) -> Arc<File> {
     let group = Arc::new_cyclic(|this| Inotify {
         _counted: census::Inotify::default(),
         state: Mutex::default(),
-        readable: Source::new(),
+        readable: PollQueue::new(),
         this: this.clone(),
     });
     File::anonymous("anon_inode:inotify", Arc::new(InotifyFile(group)), flags | OpenFlags::RDONLY)

@@ -3,7 +3,7 @@
 //! Locks live beside the files, in a table by (device, inode); a file nobody locks costs nothing. The two families do not see each
 //! other, as on Linux. Who would wait for a process that waits for him, directly or through others, is refused (`EDEADLK`): `WAITS`.
 
-use crate::poll::Source;
+use crate::poll::PollQueue;
 use crate::{File, Result};
 use abi::errno::Errno;
 use alloc::collections::BTreeMap;
@@ -69,7 +69,7 @@ struct Locks {
 #[derive(Default)]
 struct Entry {
     locks: Mutex<Locks>,
-    changed: Source,
+    changed: PollQueue,
 }
 
 /// Every file that somebody locks, or waits to lock, by (device, inode).

@@ -1,13 +1,13 @@
 //! Pipes, anonymous and named: `pipe(7)`.
 //!
 //! A pipe holds 64 KiB. A write of at most `PIPE_BUF` bytes goes in whole or not at all, so lines of several writers never mix.
-//! Readers and writers wait on a [`Source`] each; whoever changes the buffer tells the other side.
+//! Readers and writers wait on a [`PollQueue`] each; whoever changes the buffer tells the other side.
 
 mod splice;
 
 use crate::file::{FileOps, OpenFlags};
 use crate::ioctl::Request;
-use crate::poll::{Events, PollTable, Source};
+use crate::poll::{Events, PollQueue, PollTable};
 use crate::{File, FileType, Path, Result};
 use abi::errno::Errno;
 use alloc::collections::VecDeque;
@@ -52,9 +52,9 @@ pub struct Pipe {
     _counted: census::Pipe,
     state: Mutex<State>,
     /// Notified when there is more to read, or no writer any more.
-    readable: Source,
+    readable: PollQueue,
     /// Notified when there is more room, or no reader any more.
-    writable: Source,
+    writable: PollQueue,
 }
 
 impl Pipe {
@@ -72,8 +72,8 @@ impl Pipe {
                 reader_opens: 0,
                 writer_opens: 0,
             }),
-            readable: Source::new(),
-            writable: Source::new(),
+            readable: PollQueue::new(),
+            writable: PollQueue::new(),
         })
     }
 

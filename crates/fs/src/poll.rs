@@ -1,8 +1,8 @@
 //! Readiness: who waits for a file, and how `poll(2)` and epoll learn that one changed.
 //!
-//! Every object that can block owns one or more [`Source`]s. A thread that blocks in `read` or `write` waits on the source directly; a
-//! poller leaves a [`Watcher`] there. The order is the same for both and is what makes a lost wake-up impossible: the *waiter* makes
-//! itself known first and looks at the state second; the *changer* changes the state first and calls [`Source::notify`] second.
+//! Every object that can block owns one or more [`PollQueue`]s. A thread that blocks in `read` or `write` waits on the source directly; a
+//! poller leaves a [`PollObserver`] there. The order is the same for both and is what makes a lost wake-up impossible: the *waiter* makes
+//! itself known first and looks at the state second; the *changer* changes the state first and calls [`PollQueue::notify`] second.
 
 use crate::{File, Result};
 use abi::errno::Errno;
@@ -50,17 +50,17 @@ impl Events {
     pub const ALWAYS: Self = Self::ERR.union(Self::HUP);
 }
 
-/// Somebody who wants to hear that a source changed. Called in thread context, never in an interrupt; must not block.
-pub trait Watcher: Send + Sync {
+/// A callback left at a [`PollQueue`], run when the object behind it changed. Called in thread context, never in an interrupt; must not block.
+pub trait PollObserver: Send + Sync {
     /// The source changed; poll it again to learn how. Nothing but what is in `what` may have come true.
     fn changed(self: Arc<Self>, what: Events);
 
-    /// Whether it is one of several of whom one is enough (`EPOLLEXCLUSIVE`); it is then told by [`Watcher::take`].
+    /// Whether it is one of several of whom one is enough (`EPOLLEXCLUSIVE`); it is then told by [`PollObserver::take`].
     fn is_exclusive(&self) -> bool {
         false
     }
 
-    /// As [`Watcher::changed`]; true if it will act, so that no other of its kind needs to be told.
+    /// As [`PollObserver::changed`]; true if it will act, so that no other of its kind needs to be told.
     fn take(self: Arc<Self>, what: Events) -> bool {
         self.changed(what);
         false
@@ -70,20 +70,20 @@ pub trait Watcher: Send + Sync {
 /// So many watchers of a source are told without memory of the heap.
 const FEW: usize = 2;
 
-/// A place to wait for a change.
-pub struct Source {
+/// A queue of the threads and pollers that wait for one object to change (BSD `selinfo`, a wait queue with callbacks on Linux).
+pub struct PollQueue {
     queue: WaitQueue,
-    watchers: Mutex<Vec<Weak<dyn Watcher>>>,
+    watchers: Mutex<Vec<Weak<dyn PollObserver>>>,
     watcher_count: AtomicUsize,
 }
 
-impl Default for Source {
+impl Default for PollQueue {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Source {
+impl PollQueue {
     /// A source nobody waits for.
     #[must_use]
     pub const fn new() -> Self {
@@ -96,7 +96,7 @@ impl Source {
         self.notify_of(Events::all());
     }
 
-    /// As [`Source::notify`], after a change by which nothing but what is in `what` can have come true: whoever watches for
+    /// As [`PollQueue::notify`], after a change by which nothing but what is in `what` can have come true: whoever watches for
     /// something else is spared.
     #[inline]
     pub fn notify_of(&self, what: Events) {
@@ -107,7 +107,7 @@ impl Source {
         }
     }
 
-    /// As [`Source::notify`]; true if that woke a thread that waits here.
+    /// As [`PollQueue::notify`]; true if that woke a thread that waits here.
     pub(crate) fn notify_and_count(&self) -> bool {
         let woken = self.queue.wake_and_count();
         if self.watcher_count.load(Ordering::Relaxed) != 0 {
@@ -131,9 +131,9 @@ impl Source {
 
     /// Tells several watchers, and forgets those that are gone.
     #[inline(never)]
-    fn tell_all(&self, mut watchers: MutexGuard<'_, Vec<Weak<dyn Watcher>>>, what: Events) {
-        let mut few: [Option<Arc<dyn Watcher>>; FEW] = [const { None }; FEW];
-        let mut more: Vec<Arc<dyn Watcher>> = Vec::new();
+    fn tell_all(&self, mut watchers: MutexGuard<'_, Vec<Weak<dyn PollObserver>>>, what: Events) {
+        let mut few: [Option<Arc<dyn PollObserver>>; FEW] = [const { None }; FEW];
+        let mut more: Vec<Arc<dyn PollObserver>> = Vec::new();
         watchers.retain(|w| w.strong_count() != 0);
         self.watcher_count.store(watchers.len(), Ordering::Relaxed);
         let mut live = watchers.iter().filter_map(Weak::upgrade);
@@ -153,7 +153,7 @@ impl Source {
     }
 
     /// Leaves a watcher here; it stays until its last strong reference is dropped.
-    pub fn watch(&self, watcher: &Arc<dyn Watcher>) {
+    pub fn watch(&self, watcher: &Arc<dyn PollObserver>) {
         let mut watchers = self.watchers.lock();
         if watchers.len() == watchers.capacity() {
             watchers.retain(|w| w.strong_count() != 0);
@@ -172,7 +172,7 @@ impl Source {
         self.queue.wait_interruptible(None, ready).map_err(|_| Errno::ERESTARTSYS)
     }
 
-    /// As [`Source::wait`], and gives up at `deadline` (monotonic nanoseconds) with `Ok(None)`.
+    /// As [`PollQueue::wait`], and gives up at `deadline` (monotonic nanoseconds) with `Ok(None)`.
     ///
     /// # Errors
     /// `ERESTARTSYS` when interrupted.
@@ -193,7 +193,7 @@ impl Source {
 /// Handed to [`crate::FileOps::poll`] by somebody who will wait: each source the answer depends on is named with [`PollTable::watch`],
 /// before the state is looked at.
 pub struct PollTable {
-    watcher: Arc<dyn Watcher>,
+    watcher: Arc<dyn PollObserver>,
     wanted: Events,
     /// What the watcher was left for at the same sources before.
     before: Events,
@@ -202,17 +202,17 @@ pub struct PollTable {
 impl PollTable {
     /// A table that leaves `watcher` at the sources of what is in `wanted` and was not in `before`.
     #[must_use]
-    pub fn new(watcher: Arc<dyn Watcher>, wanted: Events, before: Events) -> Self {
+    pub fn new(watcher: Arc<dyn PollObserver>, wanted: Events, before: Events) -> Self {
         Self { watcher, wanted, before }
     }
 
     /// The answer depends on this source.
-    pub fn watch(&mut self, source: &Source) {
+    pub fn watch(&mut self, source: &PollQueue) {
         self.watch_for(source, Events::all());
     }
 
     /// The answer depends on this source, which tells of nothing but `what`.
-    pub fn watch_for(&mut self, source: &Source, what: Events) {
+    pub fn watch_for(&mut self, source: &PollQueue, what: Events) {
         if self.wanted.intersects(what) && !self.before.intersects(what) {
             source.watch(&self.watcher);
         }
@@ -226,7 +226,7 @@ pub struct PollWaiter {
     queue: WaitQueue,
 }
 
-impl Watcher for PollWaiter {
+impl PollObserver for PollWaiter {
     fn changed(self: Arc<Self>, _: Events) {
         self.changed.store(true, Ordering::Release);
         self.queue.wake_all();
@@ -255,7 +255,7 @@ impl PollWaiter {
 }
 
 /// One file of a [`poll`] call.
-pub struct PollEntry {
+pub struct PollItem {
     /// The file. `None`: not to be looked at; what is in `found` then counts.
     pub file: Option<Arc<File>>,
     /// What ends the wait. `poll(2)` adds [`Events::ALWAYS`], `select(2)` does not.
@@ -269,7 +269,7 @@ pub struct PollEntry {
 ///
 /// # Errors
 /// `EINTR` when a signal came first.
-pub fn poll(entries: &mut [PollEntry], deadline: Option<u64>) -> Result<usize> {
+pub fn poll(entries: &mut [PollItem], deadline: Option<u64>) -> Result<usize> {
     let waiter = PollWaiter::new();
     let mut table = Some(PollTable::new(waiter.clone(), Events::all(), Events::empty()));
     loop {

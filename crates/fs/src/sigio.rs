@@ -3,7 +3,7 @@
 //! A file with the flag has a watcher at its own sources, as an epoll set would leave one; each change that finds the file ready sends
 //! its owner a signal.
 
-use crate::poll::{Events, PollTable, Watcher};
+use crate::poll::{Events, PollObserver, PollTable};
 use crate::{File, OpenFlags};
 use alloc::sync::{Arc, Weak};
 use task::Once;
@@ -57,7 +57,7 @@ struct Async {
     fd: i32,
 }
 
-impl Watcher for Async {
+impl PollObserver for Async {
     fn changed(self: Arc<Self>, what: Events) {
         let Some(file) = self.file.upgrade() else { return };
         if !file.flags().contains(OpenFlags::ASYNC) {
@@ -100,7 +100,7 @@ pub fn update(file: &Arc<File>, fd: i32) {
         file.set_watcher(None);
         return;
     }
-    let watcher: Arc<dyn Watcher> = Arc::new(Async { file: Arc::downgrade(file), fd });
+    let watcher: Arc<dyn PollObserver> = Arc::new(Async { file: Arc::downgrade(file), fd });
     // What is so already is not told.
     let _ = file.poll(Some(&mut PollTable::new(watcher.clone(), Events::all(), Events::empty())));
     file.set_watcher(Some(watcher));

@@ -5,7 +5,7 @@ use fs::epoll::{EpollFile, Interest, Ready, epoll};
 use fs::eventfd::eventfd;
 use fs::mount::{self};
 use fs::pipe::{CAPACITY, PIPE_BUF, PipeEnd, pipe};
-use fs::poll::{Events, PollEntry, poll};
+use fs::poll::{Events, PollItem, poll};
 use fs::ramfs::RamFs;
 use fs::{Cred, File, FsContext, NewKind, OpenFlags, ops};
 use std::sync::Arc;
@@ -146,8 +146,8 @@ fn a_named_pipe_joins_two_openers() {
     assert_eq!(lone.read(&mut [0; 4]), Ok(0));
 }
 
-fn entry(file: &Arc<File>, wanted: Events) -> PollEntry {
-    PollEntry { file: Some(file.clone()), wanted: wanted | Events::ALWAYS, found: Events::empty() }
+fn entry(file: &Arc<File>, wanted: Events) -> PollItem {
+    PollItem { file: Some(file.clone()), wanted: wanted | Events::ALWAYS, found: Events::empty() }
 }
 
 #[test]

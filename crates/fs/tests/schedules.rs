@@ -6,7 +6,7 @@ use abi::errno::Errno;
 use fs::epoll::{Epoll, EpollFile, Interest, Ready, epoll};
 use fs::eventfd::eventfd;
 use fs::pipe::{PIPE_BUF, PipeEnd, pipe};
-use fs::poll::{Events, PollEntry, poll};
+use fs::poll::{Events, PollItem, poll};
 use fs::{File, OpenFlags};
 use task::explore::{Model, spawn};
 
@@ -195,8 +195,8 @@ mod counters {
 mod polling {
     use super::*;
 
-    fn entry(file: &Arc<File>, wanted: Events) -> PollEntry {
-        PollEntry { file: Some(file.clone()), wanted: wanted | Events::ALWAYS, found: Events::empty() }
+    fn entry(file: &Arc<File>, wanted: Events) -> PollItem {
+        PollItem { file: Some(file.clone()), wanted: wanted | Events::ALWAYS, found: Events::empty() }
     }
 
     #[test]

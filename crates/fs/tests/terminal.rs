@@ -2,7 +2,7 @@
 
 use abi::errno::Errno;
 use fs::ioctl::{Caller, KernelCaller, Request};
-use fs::poll::{Events, Source};
+use fs::poll::{Events, PollQueue};
 use fs::tty::{self, JobControl, Line, Process, Termios, Tty, WinSize};
 use fs::{DeviceId, File, OpenFlags};
 use std::cell::{Cell, RefCell};
@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, IntoBytes};
 struct Wire {
     sent: Mutex<Vec<u8>>,
     limit: AtomicUsize,
-    room: Source,
+    room: PollQueue,
     resumed: AtomicUsize,
     /// Somebody has found no room and waits for it, or is about to.
     full: AtomicBool,
@@ -28,7 +28,7 @@ impl Wire {
         Arc::new(Self {
             sent: Mutex::default(),
             limit,
-            room: Source::new(),
+            room: PollQueue::new(),
             resumed: AtomicUsize::new(0),
             full: AtomicBool::new(false),
         })

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 
 use abi::errno::Errno;
-use fs::poll::{Events, PollTable, Source};
+use fs::poll::{Events, PollQueue, PollTable};
 use fs::{File, FileOps, OpenFlags, Result};
 use ring::{Consumer, Producer};
 use task::{Mutex, Once};
@@ -14,13 +14,13 @@ use crate::window;
 pub(crate) struct Output {
     ring: Mutex<Producer<'static>>,
     /// Notified when the supervisor has read.
-    pub(crate) room: Source,
+    pub(crate) room: PollQueue,
 }
 
 /// The ring that this instance reads.
 pub(crate) struct Input {
     pub(crate) ring: Mutex<Consumer<'static>>,
-    data: Source,
+    data: PollQueue,
 }
 
 static STDIN: Once<Arc<Input>> = Once::new();
@@ -32,7 +32,7 @@ pub(crate) fn input() -> &'static Arc<Input> {
         let window = window();
         let ring = Consumer::new(&window.stdin, &window.stdin_area);
         ring.want_doorbell();
-        Arc::new(Input { ring: Mutex::new(ring), data: Source::new() })
+        Arc::new(Input { ring: Mutex::new(ring), data: PollQueue::new() })
     })
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn look_again() {
 
 impl Output {
     fn new(ring: Producer<'static>) -> Self {
-        Self { ring: Mutex::new(ring), room: Source::new() }
+        Self { ring: Mutex::new(ring), room: PollQueue::new() }
     }
 
     /// Sends what fits, and rings if the supervisor sleeps.

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use ::task::Mutex;
 use abi::errno::Errno;
 use fs::devfs::{self, CharDevice};
-use fs::poll::{Events, PollTable, Source};
+use fs::poll::{Events, PollQueue, PollTable};
 use fs::{DeviceId, File, FileOps, OpenFlags, Whence};
 use linux_raw_sys::general as sys;
 use log::{Level, Record};
@@ -36,7 +36,7 @@ struct Log {
 
 static LOG: Mutex<Option<Log>> = Mutex::new(None);
 /// Told when there is a new line.
-static CHANGED: Source = Source::new();
+static CHANGED: PollQueue = PollQueue::new();
 
 /// Keeps the log from now on, and makes it readable.
 pub(crate) fn init() {

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 
 use ::task::{Mutex, WaitError, WaitQueue};
 use abi::errno::Errno;
-use fs::poll::{Events, PollTable, Source};
+use fs::poll::{Events, PollQueue, PollTable};
 use fs::{Access, File, FileOps, FileType, Metadata, OpenFlags, Path, Timestamp, Whence};
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -75,7 +75,7 @@ pub(crate) struct Queue {
     state: Mutex<State>,
     filled: WaitQueue,
     drained: WaitQueue,
-    source: Source,
+    source: PollQueue,
 }
 
 /// Bytes that each user's queues can hold (`RLIMIT_MSGQUEUE`).
@@ -234,7 +234,7 @@ fn make(task: &Task, mode: u32, attributes: Option<Attributes>) -> Result<Arc<Qu
         state: Mutex::default(),
         filled: WaitQueue::new(),
         drained: WaitQueue::new(),
-        source: Source::new(),
+        source: PollQueue::new(),
     }))
 }
 

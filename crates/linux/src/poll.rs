@@ -9,7 +9,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use fs::OpenFlags;
 use fs::epoll::{self, EpollFile, Interest};
-use fs::poll::{self, Events, PollEntry};
+use fs::poll::{self, Events, PollItem};
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -68,13 +68,13 @@ fn do_poll(task: &Task, fds: usize, count: usize, deadline: Option<u64>) -> SysR
     }
     let mut list = vec![PollFd::default(); count];
     uaccess::read_bytes(fds, list.as_mut_slice().as_mut_bytes())?;
-    let mut entries: Vec<PollEntry> = list
+    let mut entries: Vec<PollItem> = list
         .iter()
         .map(|entry| {
             let wanted = Events::from_bits_truncate(u32::from(entry.events)) | Events::ALWAYS;
             let file = if entry.fd < 0 { None } else { files.get_io(entry.fd).ok() };
             let found = if entry.fd >= 0 && file.is_none() { Events::NVAL } else { Events::empty() };
-            PollEntry { file, wanted, found }
+            PollItem { file, wanted, found }
         })
         .collect();
     let ready = poll::poll(&mut entries, deadline);
@@ -143,7 +143,7 @@ fn do_select(task: &Task, count: i32, sets: [usize; 3], deadline: Option<u64>) -
         let wanted = bits.iter().zip(kinds).filter(|(set, _)| has(set)).fold(Events::empty(), |all, (_, kind)| all | kind);
         if !wanted.is_empty() {
             let file = Some(files.get_io(fd as i32)?);
-            entries.push(PollEntry { file, wanted, found: Events::empty() });
+            entries.push(PollItem { file, wanted, found: Events::empty() });
             fds.push(fd);
         }
     }

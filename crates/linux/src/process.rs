@@ -21,7 +21,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use ::task::{Condvar, Mutex, WaitQueue};
 use abi::errno::Errno;
-use fs::poll::Source;
+use fs::poll::PollQueue;
 use fs::{FsContext, Path, Running};
 use guard::trace::Kind;
 use linux_raw_sys::general as sys;
@@ -92,9 +92,9 @@ pub struct Process {
     /// One of `tasks` has ended.
     pub(crate) tasks_changed: Condvar,
     /// Told when a signal was sent.
-    pub(crate) signal_sent: Source,
+    pub(crate) signal_sent: PollQueue,
     /// Told when it has ended and can be waited for.
-    pub(crate) has_ended: Source,
+    pub(crate) has_ended: PollQueue,
     pub(crate) limits: Mutex<Limits>,
     owner: Mutex<Arc<Credentials>>,
     pub(crate) image: Mutex<Image>,
@@ -164,8 +164,8 @@ impl Process {
             resumed: WaitQueue::new(),
             children_changed: WaitQueue::new(),
             tasks_changed: Condvar::new(),
-            signal_sent: Source::new(),
-            has_ended: Source::new(),
+            signal_sent: PollQueue::new(),
+            has_ended: PollQueue::new(),
             limits: Mutex::new(new.limits),
             owner: Mutex::new(new.owner),
             image: Mutex::new(new.image),

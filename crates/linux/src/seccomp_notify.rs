@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use ::task::{Mutex, WaitQueue};
 use abi::errno::Errno;
 use fs::ioctl::Request;
-use fs::poll::{Events, PollTable, Source};
+use fs::poll::{Events, PollQueue, PollTable};
 use fs::{File, FileOps, OpenFlags};
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -108,7 +108,7 @@ pub(crate) struct Listener {
     /// Threads wait here for answers.
     answered: WaitQueue,
     /// And the listener for calls.
-    changed: Source,
+    changed: PollQueue,
     /// Once told of, a call is given up only by its thread's end.
     killable: bool,
     /// No thread has the filter any more.
@@ -120,7 +120,7 @@ impl Listener {
         Arc::new(Self {
             calls: Mutex::default(),
             answered: WaitQueue::new(),
-            changed: Source::new(),
+            changed: PollQueue::new(),
             killable,
             orphaned: AtomicBool::new(false),
         })

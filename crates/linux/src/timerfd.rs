@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::errno::Errno;
-use fs::poll::{Events, PollTable, Source};
+use fs::poll::{Events, PollQueue, PollTable};
 use fs::{File, FileOps, OpenFlags, Whence};
 use linux_raw_sys::general as sys;
 
@@ -21,7 +21,7 @@ pub(crate) struct Expirations {
     /// Setting the wall clock ends a wait (`TFD_TIMER_CANCEL_ON_SET`), and has done so.
     cancellable: AtomicBool,
     cancelled: AtomicBool,
-    readable: Source,
+    readable: PollQueue,
 }
 
 impl Expirations {

@@ -4,7 +4,7 @@ use crate::Options;
 use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};
 use fs::File;
-use fs::poll::{Events, Source};
+use fs::poll::{Events, PollQueue};
 use linux_raw_sys::net;
 use task::sync::{AtomicBool, AtomicI32, AtomicU8, Ordering};
 use task::{Mutex, MutexGuard, Once};
@@ -24,9 +24,9 @@ pub struct Port<Q> {
     pub(crate) options: Arc<Options>,
     pub(crate) queue: Mutex<Q>,
     /// There is more to receive or accept, or never will be.
-    pub(crate) readable: Source,
+    pub(crate) readable: PollQueue,
     /// There is more room to send into, or (a listener) for connections.
-    pub(crate) writable: Source,
+    pub(crate) writable: PollQueue,
     /// The socket's open file, once it has one.
     file: Once<Weak<File>>,
     shut: AtomicU8,
@@ -40,8 +40,8 @@ impl<Q: Default> Port<Q> {
         Self {
             options,
             queue: Mutex::default(),
-            readable: Source::new(),
-            writable: Source::new(),
+            readable: PollQueue::new(),
+            writable: PollQueue::new(),
             file: Once::new(),
             shut: AtomicU8::new(0),
             error: AtomicI32::new(0),

@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use fs::ioctl::Request;
 use fs::path::Walk;
-use fs::poll::{Events, PollTable, Source};
+use fs::poll::{Events, PollQueue, PollTable};
 use fs::{File, FileOps, FileType, OpenFlags, Path, Result};
 use linux_raw_sys::{ioctl, net};
 use task::Once;
@@ -119,7 +119,7 @@ impl Wait {
     /// # Errors
     /// That of the attempt; `EAGAIN` if it would have to wait, or has waited long enough; `ERESTARTSYS` (`EINTR` if there is a
     /// limit) for a signal.
-    pub(crate) fn at<R>(self, source: &Source, mut attempt: impl FnMut() -> Option<Result<R>>) -> Result<R> {
+    pub(crate) fn at<R>(self, source: &PollQueue, mut attempt: impl FnMut() -> Option<Result<R>>) -> Result<R> {
         if let Some(result) = attempt() {
             return result;
         }

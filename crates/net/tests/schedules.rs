@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, LazyLock};
 
 use abi::errno::Errno;
-use fs::poll::{Events, PollEntry, poll};
+use fs::poll::{Events, PollItem, poll};
 use fs::ramfs::RamFs;
 use fs::{Cred, File, FsContext, OpenFlags, mount};
 use linux_raw_sys::net::{AF_INET, SO_SNDBUF};
@@ -203,7 +203,7 @@ mod streams {
                 protocol(&theirs).shutdown(false, true).unwrap();
             });
             for wanted in [Events::OUT, Events::IN, Events::RDHUP] {
-                let mut entries = [PollEntry { file: Some(a.clone()), wanted, found: Events::empty() }];
+                let mut entries = [PollItem { file: Some(a.clone()), wanted, found: Events::empty() }];
                 assert_eq!(poll(&mut entries, None), Ok(1));
             }
             receiver.join();
@@ -440,7 +440,7 @@ mod notices {
                     let other = spawn("other", move || protocol(&theirs).copied());
                     // One that is not connected is hung up, which is told always.
                     while !socket.poll(None).contains(Events::ERR) {
-                        let mut entries = [PollEntry { file: Some(socket.clone()), wanted: Events::ERR, found: Events::empty() }];
+                        let mut entries = [PollItem { file: Some(socket.clone()), wanted: Events::ERR, found: Events::empty() }];
                         assert_eq!(poll(&mut entries, None), Ok(1));
                         if kind == Kind::Stream {
                             break;

@@ -14,7 +14,7 @@ use abi::errno::Errno;
 use abi::msg::{self, Message};
 use abi::window::State;
 use fs::Result;
-use fs::poll::Source;
+use fs::poll::PollQueue;
 use guard::mem::{Scrub, Scrubbing};
 use guard::partition::{HaltProgress, HaltReport, Partition};
 use guard::timer;
@@ -34,11 +34,11 @@ pub(crate) struct Instance {
     /// Standard output, standard error, kernel log.
     outputs: [Mutex<History>; OUTPUTS],
     /// Notified when a history grows or is closed.
-    pub(crate) output_changed: [Source; OUTPUTS],
+    pub(crate) output_changed: [PollQueue; OUTPUTS],
     /// Notified when there is room for standard input, and at the end.
-    pub(crate) input_changed: Source,
+    pub(crate) input_changed: PollQueue,
     /// Notified when the state changes.
-    pub(crate) state_changed: Source,
+    pub(crate) state_changed: PollQueue,
     halt_wanted: AtomicBool,
 }
 
@@ -81,8 +81,8 @@ impl Instance {
             }),
             outputs: Default::default(),
             output_changed: Default::default(),
-            input_changed: Source::new(),
-            state_changed: Source::new(),
+            input_changed: PollQueue::new(),
+            state_changed: PollQueue::new(),
             halt_wanted: AtomicBool::new(false),
         })
     }
@@ -366,7 +366,7 @@ impl Instance {
         for output in &self.outputs {
             output.lock().closed = true;
         }
-        self.output_changed.iter().for_each(Source::notify);
+        self.output_changed.iter().for_each(PollQueue::notify);
         self.input_changed.notify();
         self.state_changed.notify();
     }

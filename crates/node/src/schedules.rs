@@ -7,7 +7,7 @@ use std::vec;
 use std::vec::Vec;
 
 use abi::window::RingHeader;
-use fs::poll::Source;
+use fs::poll::PollQueue;
 use ring::{Consumer, Producer};
 use task::explore::{Model, spawn};
 use task::sync::{AtomicBool, Ordering};
@@ -24,9 +24,9 @@ struct Stream {
     history: Mutex<History>,
     /// The supervisor's: what the instance's doorbell and the readers signal.
     work: Event,
-    grown: Source,
+    grown: PollQueue,
     /// The instance's: what the supervisor's doorbell notifies.
-    room: Source,
+    room: PollQueue,
     done: AtomicBool,
 }
 
@@ -37,8 +37,8 @@ impl Stream {
             area: (0..RING).map(|_| AtomicU8::new(0)).collect(),
             history: Mutex::default(),
             work: Event::new(),
-            grown: Source::new(),
-            room: Source::new(),
+            grown: PollQueue::new(),
+            room: PollQueue::new(),
             done: AtomicBool::new(false),
         })
     }

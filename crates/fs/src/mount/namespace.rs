@@ -2,7 +2,7 @@
 
 use super::tree::{self, Change};
 use super::{FileSystem, Mount, Super};
-use crate::poll::Source;
+use crate::poll::PollQueue;
 use crate::ramfs::RamFs;
 use crate::{Path, nsfs};
 use alloc::sync::Arc;
@@ -24,7 +24,7 @@ pub(super) struct Home {
     pub(super) mounts: AtomicUsize,
     /// Counts changes, which who waits is told of.
     changes: AtomicU64,
-    changed: Source,
+    changed: PollQueue,
 }
 
 impl Home {
@@ -36,7 +36,7 @@ impl Home {
             anonymous,
             mounts: AtomicUsize::new(0),
             changes: AtomicU64::new(0),
-            changed: Source::new(),
+            changed: PollQueue::new(),
         })
     }
 
@@ -134,7 +134,7 @@ impl Namespace {
 
     /// Told of changes.
     #[must_use]
-    pub fn changed(&self) -> &Source {
+    pub fn changed(&self) -> &PollQueue {
         &self.home.changed
     }
 

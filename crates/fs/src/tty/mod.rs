@@ -19,7 +19,7 @@ pub use termios::{Termios, Termios2, WinSize};
 use crate::devfs::{self, CharDevice};
 use crate::file::{FileOps, OpenFlags};
 use crate::ioctl::Request;
-use crate::poll::{Events, PollTable, Source};
+use crate::poll::{Events, PollQueue, PollTable};
 use crate::{DeviceId, File, Result};
 use abi::errno::Errno;
 use alloc::string::String;
@@ -72,9 +72,9 @@ pub struct Tty {
     out: Mutex<Output>,
     jobs: Mutex<Jobs>,
     /// Notified when there is more to read, and at a hang-up.
-    readable: Source,
+    readable: PollQueue,
     /// Notified when stopped output goes on, and at a hang-up.
-    writable: Source,
+    writable: PollQueue,
 }
 
 impl Tty {
@@ -98,8 +98,8 @@ impl Tty {
             }),
             out: Mutex::new(Output::default()),
             jobs: Mutex::new(Jobs::default()),
-            readable: Source::new(),
-            writable: Source::new(),
+            readable: PollQueue::new(),
+            writable: PollQueue::new(),
         })
     }
 

@@ -10,7 +10,7 @@ use crate::file::{FileOps, OpenFlags};
 use crate::ioctl::Request;
 use crate::mount::{FileSystem, Mount, new_anonymous_device};
 use crate::pipe::take;
-use crate::poll::{Events, PollTable, Source};
+use crate::poll::{Events, PollQueue, PollTable};
 use crate::{DeviceId, DirEntry, File, FileType, Inode, Metadata, Path, Result, SetAttr, StatFs};
 use abi::errno::Errno;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -70,11 +70,11 @@ struct Wire {
     number: u32,
     state: Mutex<State>,
     /// Notified when the master has more to read, or has nothing to wait for any more.
-    readable: Source,
+    readable: PollQueue,
     /// Notified when the slave takes input again.
-    resumed: Source,
+    resumed: PollQueue,
     /// Notified when the slave can write again.
-    room: Source,
+    room: PollQueue,
 }
 
 impl Wire {
@@ -218,9 +218,9 @@ impl Slave {
                 packets: false,
                 status: PacketStatus::empty(),
             }),
-            readable: Source::new(),
-            resumed: Source::new(),
-            room: Source::new(),
+            readable: PollQueue::new(),
+            resumed: PollQueue::new(),
+            room: PollQueue::new(),
         });
         let id = DeviceId::new(SLAVE_MAJOR + number / 256, number % 256);
         let tty = Tty::new(&format!("pts/{number}"), id, wire.clone(), Termios::default());

@@ -9,7 +9,7 @@ use alloc::string::ToString;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
-use fs::poll::{Events, PollTable, Source};
+use fs::poll::{Events, PollQueue, PollTable};
 use fs::pseudo::{Attr, StaticDir};
 use fs::{File, FileOps, FileType, Inode, Metadata, OpenFlags, Result, Whence};
 use psi::{Pressure, Trigger};
@@ -81,7 +81,7 @@ impl Inode for PressureFile {
     }
 
     fn open(self: Arc<Self>, _: OpenFlags) -> Result<Option<Arc<dyn FileOps>>> {
-        let watch = Watch { trigger: Mutex::new(None), told: AtomicBool::new(false), source: Source::new() };
+        let watch = Watch { trigger: Mutex::new(None), told: AtomicBool::new(false), source: PollQueue::new() };
         Ok(Some(Arc::new(OpenPressure { resource: self.resource, watch: Arc::new(watch) })))
     }
 }
@@ -90,7 +90,7 @@ impl Inode for PressureFile {
 struct Watch {
     trigger: Mutex<Option<(Resource, Trigger)>>,
     told: AtomicBool,
-    source: Source,
+    source: PollQueue,
 }
 
 struct OpenPressure {

@@ -5,7 +5,7 @@ use crate::alarms::{self, Alarm};
 use crate::port::{ENDED, SENDING};
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::Ordering;
-use fs::poll::{Events, Watcher};
+use fs::poll::{Events, PollObserver};
 
 /// A connection that waits for its first byte.
 pub(super) struct Deferred {
@@ -13,7 +13,7 @@ pub(super) struct Deferred {
     listener: Weak<Tcp>,
 }
 
-impl Watcher for Deferred {
+impl PollObserver for Deferred {
     fn changed(self: Arc<Self>, _: Events) {
         let reset = self.server.port.failed() && self.server.port.is_shut(SENDING | ENDED);
         let data = !self.server.port.queue.lock().bytes.is_empty();
@@ -70,7 +70,7 @@ impl Tcp {
     /// A connection that is not to be accepted yet.
     pub(super) fn defer(&self, server: &Arc<Self>, seconds: u32) -> Arc<Deferred> {
         let deferred = Arc::new(Deferred { server: server.clone(), listener: self.this.clone() });
-        let watcher: Arc<dyn Watcher> = deferred.clone();
+        let watcher: Arc<dyn PollObserver> = deferred.clone();
         server.port.readable.watch(&watcher);
         alarms::after(u64::from(seconds) * 1_000_000_000, Arc::new(Timeout(Arc::downgrade(&deferred))));
         deferred
