@@ -5,7 +5,7 @@ use crate::ioctl::Request;
 use crate::opening::{Directory, Regular};
 use crate::poll::{Events, PollObserver, PollTable};
 use crate::sigio::Notice;
-use crate::{DirEntry, FileType, Inode, Metadata, Path, Result, Writing, dnotify, inotify, lease, lock};
+use crate::{DirEntry, FileType, Inode, Metadata, Path, Result, WriteAccess, dnotify, inotify, lease, lock};
 use abi::errno::Errno;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -196,7 +196,7 @@ pub struct File {
     /// Whether it ever had a lease.
     leased: AtomicBool,
     /// It is counted as one who writes the file.
-    _writing: Option<Writing>,
+    _writing: Option<WriteAccess>,
 }
 
 impl File {
@@ -208,7 +208,7 @@ impl File {
     }
 
     #[inline(always)]
-    fn with(path: Path, ops: Arc<dyn FileOps>, fills_buffers: bool, flags: OpenFlags, writing: Option<Writing>) -> Arc<Self> {
+    fn with(path: Path, ops: Arc<dyn FileOps>, fills_buffers: bool, flags: OpenFlags, writing: Option<WriteAccess>) -> Arc<Self> {
         let flags = flags.difference(OpenFlags::TRANSIENT).bits();
         Arc::new(Self {
             _counted: census::File::default(),
@@ -247,7 +247,7 @@ impl File {
 
     /// An opening of a regular file or directory in the ordinary way, and whether it keeps the file from being run.
     #[must_use]
-    pub fn of_inode(path: Path, flags: OpenFlags, writing: Option<Writing>) -> Arc<Self> {
+    pub fn of_inode(path: Path, flags: OpenFlags, writing: Option<WriteAccess>) -> Arc<Self> {
         // Neither has anything of its own, so there is one of each.
         static DIRECTORY: Once<Arc<dyn FileOps>> = Once::new();
         static REGULAR: Once<Arc<dyn FileOps>> = Once::new();

@@ -2,7 +2,7 @@
 
 use crate::pipe::Pipe;
 use crate::xattr::SetMode;
-use crate::{Access, DeviceId, FileOps, FileType, Metadata, OpenFlags, Path, Permissions, Result, SetAttr, Writers};
+use crate::{Access, DeviceId, FileOps, FileType, Metadata, OpenFlags, Path, Permissions, Result, SetAttr, WriteCount};
 use abi::errno::Errno;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -339,7 +339,7 @@ pub trait Inode: Any + Send + Sync {
     }
 
     /// Who writes and who runs the file, if that is counted.
-    fn writers(&self) -> Option<&Writers> {
+    fn writers(&self) -> Option<&WriteCount> {
         None
     }
 

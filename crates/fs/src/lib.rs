@@ -55,4 +55,4 @@ pub use tables::census;
 pub use types::{
     Access, Cred, DeviceId, FileType, Metadata, NAME_MAX, PATH_MAX, Permissions, Result, SetAttr, StatFs, Timestamp,
 };
-pub use writers::{Running, Writers, Writing};
+pub use writers::{DenyWriteAccess, WriteAccess, WriteCount};

@@ -4,11 +4,11 @@ use crate::{Path, Result};
 use abi::errno::Errno;
 use core::sync::atomic::{AtomicI32, Ordering};
 
-/// Who writes and who runs a file, kept by its inode: openings for writing count up from zero, programs down.
+/// Count of writers and running programs of an inode (Linux `i_writecount`): openings for writing count up from zero, programs down.
 #[derive(Default)]
-pub struct Writers(AtomicI32);
+pub struct WriteCount(AtomicI32);
 
-impl Writers {
+impl WriteCount {
     fn enter(&self, step: i32) -> Result<()> {
         let allowed = |count: i32| (count.signum() != -step).then_some(count + step);
         self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, allowed).map(drop).map_err(|_| Errno::ETXTBSY)
@@ -27,20 +27,20 @@ impl Writers {
 const WRITES: i32 = 1;
 const RUNS: i32 = -1;
 
-/// One who is counted at a file, until dropped.
-struct Counted {
+/// Step added to a file's [`WriteCount`] until dropped.
+struct WriteCountGuard {
     path: Path,
     step: i32,
 }
 
-impl Counted {
+impl WriteCountGuard {
     fn new(path: &Path, step: i32) -> Result<Self> {
         path.inode().writers().map_or(Ok(()), |writers| writers.enter(step))?;
         Ok(Self { path: path.clone(), step })
     }
 }
 
-impl Drop for Counted {
+impl Drop for WriteCountGuard {
     fn drop(&mut self) {
         if let Some(writers) = self.path.inode().writers() {
             writers.leave(self.step);
@@ -48,37 +48,37 @@ impl Drop for Counted {
     }
 }
 
-/// Somebody who changes a file's contents; meanwhile it cannot be run, nor the mount be made read-only.
-pub struct Writing {
-    counted: Counted,
+/// Right to change a file's contents, until dropped; meanwhile it cannot be run, nor the mount be made read-only.
+pub struct WriteAccess {
+    counted: WriteCountGuard,
 }
 
-impl Writing {
+impl WriteAccess {
     /// # Errors
     /// `EROFS` where nothing may be changed, `ETXTBSY` while the file is run.
     pub fn begin(path: &Path) -> Result<Self> {
         path.mount().begin_writing()?;
-        let counted = Counted::new(path, WRITES).inspect_err(|_| path.mount().end_writing())?;
+        let counted = WriteCountGuard::new(path, WRITES).inspect_err(|_| path.mount().end_writing())?;
         Ok(Self { counted })
     }
 }
 
-impl Drop for Writing {
+impl Drop for WriteAccess {
     fn drop(&mut self) {
         self.counted.path.mount().end_writing();
     }
 }
 
-/// A file that is run; meanwhile nobody can change its contents.
-pub struct Running {
-    counted: Counted,
+/// Hold on a file that is run, until dropped; meanwhile nobody can change its contents.
+pub struct DenyWriteAccess {
+    counted: WriteCountGuard,
 }
 
-impl Running {
+impl DenyWriteAccess {
     /// # Errors
     /// `ETXTBSY` while somebody has the file open for writing.
     pub fn begin(path: &Path) -> Result<Self> {
-        Ok(Self { counted: Counted::new(path, RUNS)? })
+        Ok(Self { counted: WriteCountGuard::new(path, RUNS)? })
     }
 
     /// Which file it is.

@@ -126,7 +126,7 @@ fn what_is_read_only_is_so_for_all_of_a_file_system() {
     let n = w.at("/n").mount().clone();
     assert_eq!((n.set_flags(MS_RDONLY), writes("/n/c"), writes("/m/c")), (Ok(()), Err(Errno::EROFS), Ok(())));
     assert_eq!((n.set_flags(0), n.set_flags(MS_RDONLY), n.set_flags(0)), (Ok(()), Ok(()), Ok(())));
-    let program = fs::Running::begin(&w.at("/n/c")).unwrap();
+    let program = fs::DenyWriteAccess::begin(&w.at("/n/c")).unwrap();
     assert_eq!(w.open("/n/c", OpenFlags::RDWR).err(), Some(Errno::ETXTBSY));
     assert_eq!(n.set_flags(MS_RDONLY), Ok(()), "who was refused does not write");
     drop(program);

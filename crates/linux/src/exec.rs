@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, Ordering};
 
 use abi::errno::Errno;
-use fs::{Access as FileAccess, File, FileType, Path, Running};
+use fs::{Access as FileAccess, DenyWriteAccess, File, FileType, Path};
 use guard::user::UserRegs;
 use linux_raw_sys::{auxvec, general as sys};
 use vm::{AddressSpace, MapRequest, Object, PAGE_SIZE, Placement, Prot, USER_END, VmaFlags, page_align_down};
@@ -121,7 +121,7 @@ fn read_strings(array: usize, budget: &mut usize) -> Result<Vec<Vec<u8>>, Errno>
 /// A file to be run, which nobody changes meanwhile.
 pub(crate) struct Program {
     file: Arc<File>,
-    running: Arc<Running>,
+    running: Arc<DenyWriteAccess>,
 }
 
 impl Program {
@@ -133,7 +133,7 @@ impl Program {
     }
 
     /// The file, as what a process runs.
-    pub(crate) fn into_running(self) -> Arc<Running> {
+    pub(crate) fn into_running(self) -> Arc<DenyWriteAccess> {
         self.running
     }
 }
@@ -153,7 +153,7 @@ fn open(task: &Task, dirfd: i32, name: &[u8], nofollow: bool) -> Result<Program,
 }
 
 fn begin(file: Arc<File>) -> Result<Program, Errno> {
-    let running = Arc::new(Running::begin(file.path())?);
+    let running = Arc::new(DenyWriteAccess::begin(file.path())?);
     Ok(Program { file, running })
 }
 

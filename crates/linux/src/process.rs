@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use ::task::{Condvar, Mutex, WaitQueue};
 use abi::errno::Errno;
 use fs::poll::PollQueue;
-use fs::{FsContext, Path, Running};
+use fs::{DenyWriteAccess, FsContext, Path};
 use guard::trace::Kind;
 use linux_raw_sys::general as sys;
 use vm::AddressSpace;
@@ -41,7 +41,7 @@ use crate::{Task, itimer, ptrace};
 #[derive(Clone, Default)]
 pub(crate) struct Image {
     /// Its program, which cannot be changed until all who run it are done with it.
-    pub(crate) executable: Option<Arc<Running>>,
+    pub(crate) executable: Option<Arc<DenyWriteAccess>>,
     /// Where its arguments are in its memory.
     pub(crate) args: Range<usize>,
     /// Where its environment is.

@@ -1,6 +1,6 @@
 //! Changing what is known of a file, and its size.
 
-use crate::{Access, Cred, FileType, Path, Result, SetAttr, Timestamp, Writing, inotify, lease, xattr};
+use crate::{Access, Cred, FileType, Path, Result, SetAttr, Timestamp, WriteAccess, inotify, lease, xattr};
 use abi::errno::Errno;
 use linux_raw_sys::general::{self as sys, CAP_CHOWN, CAP_FSETID, S_ISGID, S_ISUID};
 
@@ -103,7 +103,7 @@ pub fn truncate(path: &Path, size: u64, cred: &Cred) -> Result<()> {
     }
     cred.check(&path.metadata(), Access::WRITE)?;
     path.require_writable()?;
-    let _writing = Writing::begin(path)?;
+    let _writing = WriteAccess::begin(path)?;
     lease::broken_by(path.inode(), true, false)?;
     path.inode().truncate(size)?;
     inotify::happened_at(path, sys::IN_MODIFY);

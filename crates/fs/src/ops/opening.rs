@@ -4,7 +4,9 @@ use super::names::{granted, may_create};
 use crate::file::{FileOps, OpenFlags};
 use crate::mount::Namespace;
 use crate::path::{LookupFlags, Walk, Walker};
-use crate::{Access, Cred, Dentry, File, FileType, NewInode, NewKind, Path, Result, Writing, devfs, inotify, lease, mount, pipe};
+use crate::{
+    Access, Cred, Dentry, File, FileType, NewInode, NewKind, Path, Result, WriteAccess, devfs, inotify, lease, mount, pipe,
+};
 use abi::errno::Errno;
 use alloc::sync::Arc;
 use linux_raw_sys::general as sys;
@@ -105,7 +107,7 @@ fn open_unnamed(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Re
     let new = NewInode { kind: NewKind::Regular, mode, uid: walk.cred.uid, gid: walk.cred.gid };
     let inode = dir.inode().create_unnamed(&new)?;
     let path = Path::unnamed(inode, "/ (deleted)");
-    let writing = Writing::begin(&path)?;
+    let writing = WriteAccess::begin(&path)?;
     Ok(File::of_inode(path, flags, Some(writing).filter(|_| flags.writable())))
 }
 
@@ -155,7 +157,7 @@ fn open_quietly(path: Path, flags: OpenFlags, cred: &Cred, created: bool) -> Res
     let mut writing = None;
     if kind == FileType::Regular {
         if flags.writable() || truncate {
-            writing = Some(Writing::begin(&path)?);
+            writing = Some(WriteAccess::begin(&path)?);
         }
         lease::broken_by(inode, flags.writable(), flags.contains(OpenFlags::NONBLOCK))?;
     }

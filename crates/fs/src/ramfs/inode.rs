@@ -6,7 +6,7 @@ use crate::pipe::Pipe;
 use crate::xattr::SetMode;
 use crate::{
     Access, DeviceId, DirEntry, FileType, Inode, Link, Metadata, NewInode, Permissions, RenameFlags, Result, SetAttr, Timestamp,
-    Writers,
+    WriteCount,
 };
 use abi::errno::Errno;
 use alloc::sync::Arc;
@@ -314,7 +314,7 @@ impl Inode for RamInode {
         Some(self.ino)
     }
 
-    fn writers(&self) -> Option<&Writers> {
+    fn writers(&self) -> Option<&WriteCount> {
         Some(&self.writers)
     }
 

@@ -13,7 +13,7 @@ pub use options::Options;
 use crate::inode::keeps_set_ids;
 use crate::mount::{FileSystem, new_anonymous_device};
 use crate::pipe::Pipe;
-use crate::{DeviceId, FileType, Inode, NewInode, NewKind, Path, Result, StatFs, Timestamp, Writers, xattr};
+use crate::{DeviceId, FileType, Inode, NewInode, NewKind, Path, Result, StatFs, Timestamp, WriteCount, xattr};
 use abi::errno::Errno;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -241,7 +241,7 @@ pub struct RamInode {
     /// `F_SEAL_*` of a regular file.
     seals: AtomicU32,
     /// Who writes and who runs a regular file.
-    writers: Writers,
+    writers: WriteCount,
     body: Body,
 }
 
@@ -276,7 +276,7 @@ impl RamInode {
             attr: Mutex::new(attr),
             mappings: vm::ReverseMap::default(),
             seals: AtomicU32::new(sys::F_SEAL_SEAL),
-            writers: Writers::default(),
+            writers: WriteCount::default(),
             body,
         })
     }
