@@ -85,9 +85,9 @@ pub fn controlling(session: u32) -> Option<Arc<Tty>> {
     CONTROLLING.lock().get(&session).cloned()
 }
 
-/// The session and foreground group a terminal has.
+/// Session and foreground process group of a terminal.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(super) struct Jobs {
+pub(super) struct JobControlState {
     pub(super) session: Option<u32>,
     pub(super) foreground: Option<u32>,
 }
@@ -114,7 +114,7 @@ impl Tty {
             None => None,
         };
         table.insert(process.session, self.clone());
-        *jobs = Jobs { session: Some(process.session), foreground: Some(process.group) };
+        *jobs = JobControlState { session: Some(process.session), foreground: Some(process.group) };
         drop(jobs);
         drop(table);
         drop(old);

@@ -25,7 +25,7 @@ use abi::errno::Errno;
 use alloc::string::String;
 use alloc::sync::Arc;
 use input::Input;
-use job::Jobs;
+use job::JobControlState;
 use linux_raw_sys::general as sys;
 use output::Output;
 use pty::PacketStatus;
@@ -70,7 +70,7 @@ pub struct Tty {
     line: Arc<dyn Line>,
     state: Mutex<State>,
     out: Mutex<Output>,
-    jobs: Mutex<Jobs>,
+    jobs: Mutex<JobControlState>,
     /// Notified when there is more to read, and at a hang-up.
     readable: PollQueue,
     /// Notified when stopped output goes on, and at a hang-up.
@@ -97,7 +97,7 @@ impl Tty {
                 generation: 0,
             }),
             out: Mutex::new(Output::default()),
-            jobs: Mutex::new(Jobs::default()),
+            jobs: Mutex::new(JobControlState::default()),
             readable: PollQueue::new(),
             writable: PollQueue::new(),
         })

@@ -65,8 +65,8 @@ struct State {
     status: PacketStatus,
 }
 
-/// The line between the two.
-struct Wire {
+/// Driver between the two sides of a pseudo-terminal.
+struct PtyDriver {
     number: u32,
     state: Mutex<State>,
     /// Notified when the master has more to read, or has nothing to wait for any more.
@@ -77,7 +77,7 @@ struct Wire {
     room: PollQueue,
 }
 
-impl Wire {
+impl PtyDriver {
     fn has_news(state: &State) -> bool {
         !state.data.is_empty() || (state.packets && !state.status.is_empty())
     }
@@ -89,7 +89,7 @@ impl Wire {
     }
 }
 
-impl Line for Wire {
+impl Line for PtyDriver {
     fn write(&self, bytes: &[u8]) -> usize {
         let n = {
             let mut state = self.state.lock();
@@ -170,15 +170,15 @@ impl Line for Wire {
     }
 }
 
-/// The pairs there are, by number.
-struct Pairs {
+/// Table of the pseudo-terminals there are, by number.
+struct PtyTable {
     fs: Arc<DevPts>,
     slaves: Mutex<BTreeMap<u32, Arc<Slave>>>,
 }
 
-fn pairs() -> &'static Pairs {
-    static PAIRS: Once<Pairs> = Once::new();
-    PAIRS.call_once(|| Pairs {
+fn pairs() -> &'static PtyTable {
+    static PAIRS: Once<PtyTable> = Once::new();
+    PAIRS.call_once(|| PtyTable {
         fs: Arc::new(DevPts { root: Arc::new(Root { dev: new_anonymous_device() }) }),
         slaves: Mutex::new(BTreeMap::new()),
     })
@@ -198,7 +198,7 @@ pub fn filesystem() -> Arc<DevPts> {
 /// The slave's node, while its master lives.
 struct Slave {
     tty: Arc<Tty>,
-    wire: Arc<Wire>,
+    wire: Arc<PtyDriver>,
     attr: Mutex<Metadata>,
 }
 
@@ -207,7 +207,7 @@ impl Slave {
     fn allocate() -> Result<Arc<Self>> {
         let mut slaves = pairs().slaves.lock();
         let number = (0..MAX_PAIRS).find(|n| !slaves.contains_key(n)).ok_or(Errno::ENOSPC)?;
-        let wire = Arc::new(Wire {
+        let wire = Arc::new(PtyDriver {
             number,
             state: Mutex::new(State {
                 data: VecDeque::new(),
@@ -263,15 +263,15 @@ struct Master {
 }
 
 impl Master {
-    fn wire(&self) -> &Wire {
+    fn wire(&self) -> &PtyDriver {
         &self.slave.wire
     }
 
     /// What a read finds. With packet mode a byte in front tells whether it is data or news of the slave.
     fn try_read(&self, buf: &mut [u8], nonblocking: bool) -> Option<Result<usize>> {
         let mut state = self.wire().state.lock();
-        if !Wire::has_news(&state) {
-            if Wire::is_left(&state) {
+        if !PtyDriver::has_news(&state) {
+            if PtyDriver::is_left(&state) {
                 return Some(Err(Errno::EIO));
             }
             return nonblocking.then_some(Err(Errno::EAGAIN));
@@ -340,9 +340,9 @@ impl FileOps for Master {
         let mut events = Events::empty();
         events.set(Events::WRITABLE, self.slave.tty.takes_input());
         let state = wire.state.lock();
-        events.set(Events::READABLE, Wire::has_news(&state));
+        events.set(Events::READABLE, PtyDriver::has_news(&state));
         events.set(Events::PRI, state.packets && !state.status.is_empty());
-        events.set(Events::HUP, Wire::is_left(&state));
+        events.set(Events::HUP, PtyDriver::is_left(&state));
         events
     }
 
@@ -407,9 +407,9 @@ impl Drop for Master {
 }
 
 /// `/dev/ptmx`: every opening makes a pair.
-struct Multiplexer;
+struct PtmxDevice;
 
-impl CharDevice for Multiplexer {
+impl CharDevice for PtmxDevice {
     fn open(self: Arc<Self>, _: OpenFlags) -> Result<Arc<dyn FileOps>> {
         Ok(Arc::new(Master { slave: Slave::allocate()? }))
     }
@@ -428,7 +428,7 @@ impl CharDevice for Multiplexer {
 /// # Errors
 /// `EEXIST` when called twice.
 pub fn register() -> Result<()> {
-    devfs::register("ptmx", Arc::new(Multiplexer))?;
+    devfs::register("ptmx", Arc::new(PtmxDevice))?;
     devfs::directory("pts", 0o755)
 }
 
