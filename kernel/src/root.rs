@@ -8,10 +8,10 @@ use fs::cpio;
 use fs::mount::{self, FileSystem, Namespace, Super};
 use fs::path::LookupFlags;
 use fs::ramfs::{Options, RamFs};
-use fs::{Cred, FsContext, Inode, NewInode, NewKind, Path, Result, devfs};
+use fs::{Cred, FsStruct, Inode, NewInode, NewInodeKind, Path, Result, devfs};
 
 /// Makes the root file system. An archive that is broken gives what came before the broken entry, and a message.
-pub(crate) fn make() -> Result<FsContext> {
+pub(crate) fn make() -> Result<FsStruct> {
     let frames = guard::mem::stats().total;
     // The limit is one that cannot be reached; `df` shows what is used of it.
     let mut options = Options::of_tmpfs(frames);
@@ -27,7 +27,7 @@ pub(crate) fn make() -> Result<FsContext> {
     }
     devfs::register_standard()?;
     fs::tty::register_standard()?;
-    let context = FsContext::new(space);
+    let context = FsStruct::new(space);
     linux::proc::extend(|dir, dev| crate::proc_skerry::add(&dir.subdir("skerry"), dev));
     let proc = linux::proc::new();
     hang(&context, proc, b"/proc", "proc")?;
@@ -39,18 +39,18 @@ pub(crate) fn make() -> Result<FsContext> {
 }
 
 fn directory(root: &Arc<dyn Inode>, name: &str, mode: u32) -> Result<()> {
-    let new = NewInode { kind: NewKind::Directory, mode, uid: 0, gid: 0 };
+    let new = NewInode { kind: NewInodeKind::Directory, mode, uid: 0, gid: 0 };
     match root.create(name.as_bytes(), &new) {
         Ok(_) | Err(Errno::EEXIST) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-fn hang(context: &FsContext, fs: Arc<dyn FileSystem>, at: &[u8], source: &str) -> Result<()> {
+fn hang(context: &FsStruct, fs: Arc<dyn FileSystem>, at: &[u8], source: &str) -> Result<()> {
     mount::mount(&context.namespace(), Super::of(fs, 0), &find(context, at)?, source, 0)
 }
 
-fn find(context: &FsContext, name: &[u8]) -> Result<Path> {
+fn find(context: &FsStruct, name: &[u8]) -> Result<Path> {
     context.walk(&Cred::root()).lookup(name, LookupFlags::empty())
 }
 

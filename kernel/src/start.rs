@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use abi::boot::{self, Boot};
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
-use fs::{Cred, File, FsContext, OpenFlags};
+use fs::{Cred, File, FsStruct, OpenFlags};
 use guard::{partition, role};
 use linux::{Hooks, Program};
 
@@ -53,7 +53,7 @@ fn init_exited(status: i32) {
     guard::instance::exit(status as u32);
 }
 
-fn supervisor(context: &FsContext) -> First {
+fn supervisor(context: &FsStruct) -> First {
     const FRAMES_PER_MIB: u64 = (1 << 20) / PAGE_SIZE as u64;
     let memory = guard::mem::stats();
     log::info!(
@@ -88,11 +88,11 @@ fn supervisor(context: &FsContext) -> First {
     First { program, stdio: [console.clone(), console.clone(), console] }
 }
 
-fn open(context: &FsContext, name: &[u8]) -> Option<Arc<File>> {
+fn open(context: &FsStruct, name: &[u8]) -> Option<Arc<File>> {
     fs::ops::open(&context.walk(&Cred::root()), name, OpenFlags::RDWR | OpenFlags::NOCTTY, 0).ok()
 }
 
-fn instance(context: &FsContext) -> First {
+fn instance(context: &FsStruct) -> First {
     let boot = match Boot::parse(guard::instance::boot_blob()) {
         Ok(boot) => boot,
         Err(error) => {
@@ -123,7 +123,7 @@ fn instance(context: &FsContext) -> First {
 }
 
 /// The program's file, looked for as a shell does.
-fn search(context: &FsContext, name: &[u8], env: &[Vec<u8>]) -> Vec<u8> {
+fn search(context: &FsStruct, name: &[u8], env: &[Vec<u8>]) -> Vec<u8> {
     if name.contains(&b'/') {
         return name.to_vec();
     }

@@ -3,7 +3,7 @@
 //! The archive comes from outside, so every length and offset is checked against what is there, names cannot lead out of the
 //! root (`..` is refused, and directories are walked by lookup without following links), and an error names the entry.
 
-use crate::{DeviceId, FileType, Inode, NewInode, NewKind, SetAttr, Timestamp};
+use crate::{DeviceId, FileType, Inode, NewInode, NewInodeKind, SetAttr, Timestamp};
 use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -286,13 +286,13 @@ fn place(
     };
     let new_kind = match kind {
         FileType::Directory => return set_directory(subdirectory(&dir, leaf)?),
-        FileType::Regular => NewKind::Regular,
+        FileType::Regular => NewInodeKind::Regular,
         FileType::Symlink if data.is_empty() || data.contains(&0) => return Err(What::BadName),
-        FileType::Symlink => NewKind::Symlink(data),
-        FileType::Fifo => NewKind::Fifo,
-        FileType::Socket => NewKind::Socket,
-        FileType::Char => NewKind::Char(header.rdev),
-        FileType::Block => NewKind::Block(header.rdev),
+        FileType::Symlink => NewInodeKind::Symlink(data),
+        FileType::Fifo => NewInodeKind::Fifo,
+        FileType::Socket => NewInodeKind::Socket,
+        FileType::Char => NewInodeKind::Char(header.rdev),
+        FileType::Block => NewInodeKind::Block(header.rdev),
         FileType::Anonymous => return Err(What::BadKind),
     };
     match dir.unlink(leaf) {
@@ -318,7 +318,7 @@ fn place(
 fn subdirectory(dir: &Arc<dyn Inode>, name: &[u8]) -> Result<Arc<dyn Inode>, What> {
     let found = match dir.lookup(name) {
         Err(Errno::ENOENT) => {
-            let new = NewInode { kind: NewKind::Directory, mode: 0o755, uid: 0, gid: 0 };
+            let new = NewInode { kind: NewInodeKind::Directory, mode: 0o755, uid: 0, gid: 0 };
             dir.create(name, &new).map_err(What::Refused)?
         }
         found => found.map_err(What::Refused)?,

@@ -205,7 +205,7 @@ mod tests {
     use super::*;
     use crate::mount::FileSystem;
     use crate::ramfs::RamFs;
-    use crate::{NewInode, NewKind};
+    use crate::{NewInode, NewInodeKind};
     use proptest::prelude::*;
     use shrink::{Round, Shrinkers};
 
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn names_that_nobody_uses_are_given_back() {
         let root = Dentry::root(RamFs::new("tmpfs", None, 0o755).root());
-        let file = NewInode { kind: NewKind::Regular, mode: 0o644, uid: 0, gid: 0 };
+        let file = NewInode { kind: NewInodeKind::Regular, mode: 0o644, uid: 0, gid: 0 };
         for name in [b"used", b"idle"] {
             root.inode().create(name, &file).unwrap();
         }

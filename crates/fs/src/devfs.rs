@@ -7,7 +7,7 @@ use crate::file::{FileOps, OpenFlags};
 use crate::ioctl::Request;
 use crate::mount::FileSystem;
 use crate::ramfs::RamFs;
-use crate::{DeviceId, File, FileType, Inode, NewInode, NewKind, Result, Whence};
+use crate::{DeviceId, File, FileType, Inode, NewInode, NewInodeKind, Result, Whence};
 use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -71,7 +71,7 @@ pub fn register(name: &str, device: Arc<dyn CharDevice>) -> Result<DeviceId> {
         drivers.insert(id, device);
         id
     };
-    let node = NewInode { kind: NewKind::Char(id), mode, uid: 0, gid: 0 };
+    let node = NewInode { kind: NewInodeKind::Char(id), mode, uid: 0, gid: 0 };
     let (dir, leaf) = directory_of(name)?;
     dir.create(leaf.as_bytes(), &node).inspect_err(|_| {
         registry.drivers.lock().remove(&id);
@@ -84,7 +84,7 @@ pub fn register(name: &str, device: Arc<dyn CharDevice>) -> Result<DeviceId> {
 /// # Errors
 /// `EEXIST`.
 pub fn symlink(name: &str, target: &str) -> Result<()> {
-    let link = NewInode { kind: NewKind::Symlink(target.as_bytes()), mode: 0o777, uid: 0, gid: 0 };
+    let link = NewInode { kind: NewInodeKind::Symlink(target.as_bytes()), mode: 0o777, uid: 0, gid: 0 };
     let (dir, leaf) = directory_of(name)?;
     dir.create(leaf.as_bytes(), &link).map(drop)
 }
@@ -94,7 +94,7 @@ pub fn symlink(name: &str, target: &str) -> Result<()> {
 /// # Errors
 /// `EEXIST`.
 pub fn directory(name: &str, mode: u32) -> Result<()> {
-    let new = NewInode { kind: NewKind::Directory, mode, uid: 0, gid: 0 };
+    let new = NewInode { kind: NewInodeKind::Directory, mode, uid: 0, gid: 0 };
     registry().fs.root().create(name.as_bytes(), &new).map(drop)
 }
 
@@ -103,7 +103,9 @@ fn directory_of(name: &str) -> Result<(Arc<dyn Inode>, &str)> {
     let root = registry().fs.root();
     let Some((dir, leaf)) = name.split_once('/') else { return Ok((root, name)) };
     let found = match root.lookup(dir.as_bytes()) {
-        Err(Errno::ENOENT) => root.create(dir.as_bytes(), &NewInode { kind: NewKind::Directory, mode: 0o755, uid: 0, gid: 0 })?,
+        Err(Errno::ENOENT) => {
+            root.create(dir.as_bytes(), &NewInode { kind: NewInodeKind::Directory, mode: 0o755, uid: 0, gid: 0 })?
+        }
         found => found?,
     };
     if found.kind() == FileType::Directory { Ok((found, leaf)) } else { Err(Errno::ENOTDIR) }

@@ -4,7 +4,7 @@ pub use crate::flags::OpenFlags;
 use crate::ioctl::Request;
 use crate::opening::{Directory, Regular};
 use crate::poll::{Events, PollObserver, PollTable};
-use crate::sigio::Notice;
+use crate::sigio::FileOwner;
 use crate::{DirEntry, FileType, Inode, Metadata, Path, Result, WriteAccess, dnotify, inotify, lease, lock};
 use abi::errno::Errno;
 use alloc::boxed::Box;
@@ -170,7 +170,7 @@ pub trait FileOps: Any + Send + Sync {
 /// What a file with `O_ASYNC` needs.
 #[derive(Default)]
 struct Signals {
-    notice: Notice,
+    notice: FileOwner,
     watcher: Option<Arc<dyn PollObserver>>,
     /// What a directory is watched for (`F_NOTIFY`).
     watch: Option<Arc<dnotify::Watch>>,
@@ -314,12 +314,12 @@ impl File {
 
     /// Who is signalled with `O_ASYNC`, and by what.
     #[must_use]
-    pub fn notice(&self) -> Notice {
-        self.signals.lock().as_ref().map_or_else(Notice::default, |signals| signals.notice)
+    pub fn notice(&self) -> FileOwner {
+        self.signals.lock().as_ref().map_or_else(FileOwner::default, |signals| signals.notice)
     }
 
     /// Changes that.
-    pub fn change_notice(&self, change: impl FnOnce(&mut Notice)) {
+    pub fn change_notice(&self, change: impl FnOnce(&mut FileOwner)) {
         change(&mut self.signals.lock().get_or_insert_default().notice);
     }
 

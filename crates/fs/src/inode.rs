@@ -27,7 +27,7 @@ pub(crate) fn keeps_set_ids() -> bool {
 #[derive(Clone, Debug)]
 pub struct NewInode<'a> {
     /// What kind, with what that kind needs.
-    pub kind: NewKind<'a>,
+    pub kind: NewInodeKind<'a>,
     /// Permission bits, the caller's umask already taken away.
     pub mode: u32,
     /// The owner.
@@ -38,7 +38,7 @@ pub struct NewInode<'a> {
 
 /// The kinds of file that can be made.
 #[derive(Clone, Copy, Debug)]
-pub enum NewKind<'a> {
+pub enum NewInodeKind<'a> {
     /// An empty file.
     Regular,
     /// An empty directory.

@@ -3,7 +3,7 @@
 //! Leases are kept by the file's address; each ends with its opening, which holds the file. Who would break one waits until the holder
 //! has given it up, or for [`BREAK_SECONDS`]; then it is gone. While there is no lease, opening a file costs one load.
 
-use crate::sigio::{self, Notice, Target};
+use crate::sigio::{self, FileOwner, Target};
 use crate::{Cred, File, FileType, Inode, Result};
 use abi::errno::Errno;
 use alloc::collections::BTreeMap;
@@ -112,7 +112,7 @@ pub fn set(file: &Arc<File>, fd: i32, kind: Option<Kind>, cred: &Cred, has_other
     result?;
     if kind.is_none() {
         // As on Linux.
-        file.change_notice(|notice| *notice = Notice::default());
+        file.change_notice(|notice| *notice = FileOwner::default());
     }
     CHANGED.wake_all();
     Ok(())

@@ -48,9 +48,9 @@ pub use dcache::start as start_name_cache;
 pub use dentry::{Dentry, Path};
 pub use file::{File, FileOps, Whence};
 pub use flags::OpenFlags;
-pub use inode::{DirEntry, Inode, Link, NewInode, NewKind, RenameFlags, set_keeps_set_ids};
+pub use inode::{DirEntry, Inode, Link, NewInode, NewInodeKind, RenameFlags, set_keeps_set_ids};
 pub use opening::seek_position;
-pub use path::FsContext;
+pub use path::FsStruct;
 pub use tables::census;
 pub use types::{
     Access, Cred, DeviceId, FileType, Metadata, NAME_MAX, PATH_MAX, Permissions, Result, SetAttr, StatFs, Timestamp,

@@ -46,7 +46,7 @@ bitflags::bitflags! {
 /// Where a walk starts, where it may not leave, and who walks.
 #[derive(Clone)]
 pub struct Walk<'a> {
-    places: Arc<Places>,
+    places: Arc<FsPaths>,
     /// Where a relative name starts; `None` for the working directory.
     base: Option<Path>,
     /// Whose permissions count.
@@ -72,7 +72,7 @@ impl Walk<'_> {
         self.base = Some(base);
     }
 
-    /// Mounts on the way do not count as used ([`mount::Unmount::EXPIRE`]).
+    /// Mounts on the way do not count as used ([`mount::UnmountFlags::EXPIRE`]).
     pub fn pass_unnoticed(&mut self) {
         self.unnoticed = true;
     }
@@ -82,7 +82,7 @@ impl Walk<'_> {
         self.resolve = resolve;
         if resolve.contains(Resolve::IN_ROOT) {
             let base = self.base().clone();
-            self.places = Arc::new(Places { root: base.clone(), cwd: base, space: self.places.space.clone() });
+            self.places = Arc::new(FsPaths { root: base.clone(), cwd: base, space: self.places.space.clone() });
             self.base = None;
         }
     }
@@ -104,7 +104,7 @@ impl Walk<'_> {
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `EACCES`, `ELOOP`, `ENAMETOOLONG`.
     pub fn lookup(&self, name: &[u8], flags: LookupFlags) -> Result<Path> {
-        let mut walker = Walker::new(self, name)?;
+        let mut walker = PathWalker::new(self, name)?;
         let mut directory = flags.contains(LookupFlags::DIRECTORY);
         while let Some(component) = walker.component() {
             directory |= component.last && component.slash;
@@ -121,7 +121,7 @@ impl Walk<'_> {
     /// # Errors
     /// As [`Walk::lookup`], for the directory.
     pub fn parent(&self, name: &[u8]) -> Result<Option<Parent>> {
-        let mut walker = Walker::new(self, name)?;
+        let mut walker = PathWalker::new(self, name)?;
         let Some((name, trailing_slash)) = walker.walk_to_parent()? else { return Ok(None) };
         walker.require_search()?;
         let name = walker.text(&name).to_vec();
@@ -138,8 +138,8 @@ struct Component {
     slash: bool,
 }
 
-/// A walk under way.
-pub(crate) struct Walker<'a> {
+/// Path walk in progress (Linux `nameidata`).
+pub(crate) struct PathWalker<'a> {
     walk: &'a Walk<'a>,
     pub(crate) at: Path,
     /// What is to be walked, and how far into it the walk is. The caller's name until a link is followed.
@@ -148,7 +148,7 @@ pub(crate) struct Walker<'a> {
     links: usize,
 }
 
-impl<'a> Walker<'a> {
+impl<'a> PathWalker<'a> {
     pub(crate) fn new(walk: &'a Walk<'a>, name: &'a [u8]) -> Result<Self> {
         if name.is_empty() {
             return Err(Errno::ENOENT);
@@ -316,34 +316,34 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// What `/` and `.` mean, and where mounts are looked for.
+/// Root and working directory of an [`FsStruct`], and the namespace where mounts are looked for.
 #[derive(Clone)]
-struct Places {
+struct FsPaths {
     root: Path,
     cwd: Path,
     space: Arc<Namespace>,
 }
 
-/// What a process (or several, with `CLONE_FS`) calls `/`, `.` and the file creation mask.
-pub struct FsContext {
+/// Root, working directory, mount namespace and file creation mask of a process, or of several with `CLONE_FS` (Linux `fs_struct`).
+pub struct FsStruct {
     /// Replaced as a whole: a walk takes one reference.
-    places: Mutex<Arc<Places>>,
+    places: Mutex<Arc<FsPaths>>,
     umask: AtomicU32,
 }
 
-impl FsContext {
+impl FsStruct {
     /// A context at the top of the tree with umask 022.
     #[must_use]
     pub fn new(space: Arc<Namespace>) -> Self {
         let root = mount::cross(space.top());
-        Self { places: Mutex::new(Arc::new(Places { cwd: root.clone(), root, space })), umask: AtomicU32::new(0o022) }
+        Self { places: Mutex::new(Arc::new(FsPaths { cwd: root.clone(), root, space })), umask: AtomicU32::new(0o022) }
     }
 
-    fn places(&self) -> Arc<Places> {
+    fn places(&self) -> Arc<FsPaths> {
         self.places.lock().clone()
     }
 
-    fn change(&self, change: impl FnOnce(&mut Places)) {
+    fn change(&self, change: impl FnOnce(&mut FsPaths)) {
         let old;
         let mut places = self.places.lock();
         let mut new = (**places).clone();
@@ -392,13 +392,13 @@ impl FsContext {
     pub fn copy_namespace(&self) {
         let places = self.places();
         let (space, [root, cwd]) = places.space.copy([places.root.clone(), places.cwd.clone()]);
-        self.change(|places| *places = Places { root, cwd, space });
+        self.change(|places| *places = FsPaths { root, cwd, space });
     }
 
     /// Moves into another namespace, to its top.
     pub fn enter(&self, space: Arc<Namespace>) {
         let root = mount::cross(space.top());
-        self.change(|places| *places = Places { root: root.clone(), cwd: root, space });
+        self.change(|places| *places = FsPaths { root: root.clone(), cwd: root, space });
     }
 
     /// Who stands at `from` stands at `to` from now on (`pivot_root(2)`).

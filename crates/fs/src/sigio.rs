@@ -22,9 +22,9 @@ pub enum Target {
     Group(i32),
 }
 
-/// What a file's signals are.
+/// Receiver and number of the signals a file sends (Linux `fown_struct`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Notice {
+pub struct FileOwner {
     /// Whom they go to.
     pub target: Target,
     /// Which signal; 0 for `SIGIO` without particulars.
@@ -36,13 +36,13 @@ pub struct Notice {
 /// What files need to send signals; the Linux personality implements it.
 pub trait Sender: Send + Sync {
     /// Sends what `notice` says: `events` are so at the descriptor `fd`.
-    fn send(&self, notice: Notice, events: Events, fd: i32);
+    fn send(&self, notice: FileOwner, events: Events, fd: i32);
 
     /// Sends what `notice` says: something has happened to what the descriptor `fd` means (`POLL_MSG`).
-    fn send_message(&self, notice: Notice, fd: i32);
+    fn send_message(&self, notice: FileOwner, fd: i32);
 
     /// Sends `SIGURG` to whom `notice` says.
-    fn send_urgent(&self, notice: Notice);
+    fn send_urgent(&self, notice: FileOwner);
 }
 
 static SENDER: Once<Arc<dyn Sender>> = Once::new();

@@ -3,7 +3,7 @@
 use abi::errno::Errno;
 use fs::mount::FileSystem;
 use fs::ramfs::RamFs;
-use fs::{Inode, NewInode, NewKind};
+use fs::{Inode, NewInode, NewInodeKind};
 use linux_raw_sys::general as sys;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -118,7 +118,7 @@ impl Model {
 
 fn make(limit: Option<u64>) -> (Arc<RamFs>, Arc<dyn Inode>) {
     let fs = RamFs::new("tmpfs", limit, 0o755);
-    let file = fs.root().create(b"f", &NewInode { kind: NewKind::Regular, mode: 0o644, uid: 0, gid: 0 }).unwrap();
+    let file = fs.root().create(b"f", &NewInode { kind: NewInodeKind::Regular, mode: 0o644, uid: 0, gid: 0 }).unwrap();
     (fs, file)
 }
 

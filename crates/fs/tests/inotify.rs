@@ -2,22 +2,22 @@
 
 use abi::errno::Errno;
 use fs::inotify::{InotifyFile, MAX_QUEUED, inotify};
-use fs::mount::{self, Super, Unmount};
+use fs::mount::{self, Super, UnmountFlags};
 use fs::path::LookupFlags;
 use fs::ramfs::RamFs;
-use fs::{Cred, File, FsContext, NewKind, OpenFlags, Path, RenameFlags, ops};
+use fs::{Cred, File, FsStruct, NewInodeKind, OpenFlags, Path, RenameFlags, ops};
 use linux_raw_sys::general::*;
 use std::sync::Arc;
 
-fn tree() -> FsContext {
-    FsContext::new(mount::Namespace::new(RamFs::new("rootfs", None, 0o755), "rootfs"))
+fn tree() -> FsStruct {
+    FsStruct::new(mount::Namespace::new(RamFs::new("rootfs", None, 0o755), "rootfs"))
 }
 
-fn lookup(context: &FsContext, name: &str) -> Path {
+fn lookup(context: &FsStruct, name: &str) -> Path {
     context.walk(&Cred::root()).lookup(name.as_bytes(), LookupFlags::empty()).unwrap()
 }
 
-fn open(context: &FsContext, name: &str, flags: OpenFlags) -> Arc<File> {
+fn open(context: &FsStruct, name: &str, flags: OpenFlags) -> Arc<File> {
     ops::open(&context.walk(&Cred::root()), name.as_bytes(), flags, 0o644).unwrap()
 }
 
@@ -63,7 +63,7 @@ fn moves_have_two_halves() {
     let cred = Cred::root();
     let walk = context.walk(&cred);
     for name in [&b"/a"[..], b"/b", b"/a/dir"] {
-        ops::make(&walk, name, NewKind::Directory, 0o755).unwrap();
+        ops::make(&walk, name, NewInodeKind::Directory, 0o755).unwrap();
     }
     let group = inotify(OpenFlags::NONBLOCK);
     let a = watch(&group, &lookup(&context, "/a"), IN_MOVE).unwrap();
@@ -97,12 +97,12 @@ fn a_full_queue_says_so_once() {
 fn an_unmounted_file_system_ends_its_marks() {
     let context = tree();
     let cred = Cred::root();
-    ops::make(&context.walk(&cred), b"/mnt", NewKind::Directory, 0o755).unwrap();
+    ops::make(&context.walk(&cred), b"/mnt", NewInodeKind::Directory, 0o755).unwrap();
     mount::mount(&context.namespace(), Super::of(RamFs::new("tmpfs", None, 0o755), 0), &lookup(&context, "/mnt"), "tmpfs", 0)
         .unwrap();
     let group = inotify(OpenFlags::NONBLOCK);
     let wd = watch(&group, &lookup(&context, "/mnt"), IN_CREATE).unwrap();
-    mount::unmount(&context.namespace(), &lookup(&context, "/mnt"), &context.root(), Unmount::DETACH).unwrap();
+    mount::unmount(&context.namespace(), &lookup(&context, "/mnt"), &context.root(), UnmountFlags::DETACH).unwrap();
     assert_eq!(events(&group), [(wd, IN_UNMOUNT, 0, String::new()), (wd, IN_IGNORED, 0, String::new())]);
 }
 

@@ -3,14 +3,14 @@
 use abi::errno::Errno;
 use fs::lease::{self, Kind};
 use fs::ramfs::RamFs;
-use fs::{Cred, File, FsContext, NewKind, OpenFlags, mount, ops};
+use fs::{Cred, File, FsStruct, NewInodeKind, OpenFlags, mount, ops};
 use std::sync::Arc;
 
-fn tree() -> FsContext {
-    FsContext::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none"))
+fn tree() -> FsStruct {
+    FsStruct::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none"))
 }
 
-fn open(context: &FsContext, flags: OpenFlags) -> Result<Arc<File>, Errno> {
+fn open(context: &FsStruct, flags: OpenFlags) -> Result<Arc<File>, Errno> {
     ops::open(&context.walk(&Cred::root()), b"/f", flags | OpenFlags::NONBLOCK, 0o644)
 }
 
@@ -43,7 +43,7 @@ fn a_lease_goes_together_with_who_has_the_file_open() {
     // Only of regular files, by their owner.
     let user = Cred::user(1000, 1000);
     assert_eq!(lease::set(&readers[0], 3, Some(Kind::Read), &user, || true), Err(Errno::EACCES));
-    ops::make(&context.walk(&Cred::root()), b"/d", NewKind::Directory, 0o755).unwrap();
+    ops::make(&context.walk(&Cred::root()), b"/d", NewInodeKind::Directory, 0o755).unwrap();
     let directory = ops::open(&context.walk(&Cred::root()), b"/d", RDONLY, 0).unwrap();
     assert_eq!(set(&directory, Some(Kind::Read), false), Err(Errno::EINVAL));
 }

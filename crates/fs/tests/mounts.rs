@@ -1,17 +1,17 @@
 //! Trees of mounts: binding, moving, pivoting, protecting and taking away.
 
 use abi::errno::Errno;
-use fs::mount::{self, MS_RDONLY, Namespace, Super, Unmount};
+use fs::mount::{self, MS_RDONLY, Namespace, Super, UnmountFlags};
 use fs::path::LookupFlags;
 use fs::ramfs::RamFs;
-use fs::{Cred, FsContext, NewKind, OpenFlags, Path, ops};
+use fs::{Cred, FsStruct, NewInodeKind, OpenFlags, Path, ops};
 use std::sync::Arc;
 
-struct World(FsContext);
+struct World(FsStruct);
 
 impl World {
     fn new() -> Self {
-        Self(FsContext::new(Namespace::new(RamFs::new("tmpfs", None, 0o755), "none")))
+        Self(FsStruct::new(Namespace::new(RamFs::new("tmpfs", None, 0o755), "none")))
     }
 
     fn space(&self) -> Arc<Namespace> {
@@ -28,7 +28,7 @@ impl World {
 
     fn make(&self, names: &[&str]) {
         for name in names {
-            ops::make(&self.0.walk(&Cred::root()), name.as_bytes(), NewKind::Directory, 0o755).unwrap();
+            ops::make(&self.0.walk(&Cred::root()), name.as_bytes(), NewInodeKind::Directory, 0o755).unwrap();
         }
     }
 
@@ -36,7 +36,7 @@ impl World {
         mount::mount(&self.space(), Super::of(RamFs::new("tmpfs", None, 0o755), 0), &self.at(name), "tmp", 0).unwrap();
     }
 
-    fn unmount(&self, name: &str, how: Unmount) -> Result<(), Errno> {
+    fn unmount(&self, name: &str, how: UnmountFlags) -> Result<(), Errno> {
         let (at, root) = (self.at(name), self.0.root());
         mount::unmount(&self.space(), &at, &root, how)
     }
@@ -141,8 +141,8 @@ fn what_is_read_only_is_so_for_all_of_a_file_system() {
 #[test]
 fn the_root_can_at_most_be_protected() {
     let w = World::new();
-    assert_eq!(w.unmount("/", Unmount::EXPIRE), Err(Errno::EINVAL));
-    assert_eq!(w.unmount("/", Unmount::empty()), Ok(()));
+    assert_eq!(w.unmount("/", UnmountFlags::EXPIRE), Err(Errno::EINVAL));
+    assert_eq!(w.unmount("/", UnmountFlags::empty()), Ok(()));
     assert!(w.is_there("/"));
     assert_eq!(w.open("/f", OpenFlags::CREAT | OpenFlags::RDWR).err(), Some(Errno::EROFS));
 }
@@ -151,23 +151,23 @@ fn the_root_can_at_most_be_protected() {
 fn what_is_in_use_stays_unless_it_is_detached() {
     let w = World::new();
     w.make(&["/m", "/p"]);
-    assert_eq!(w.unmount("/p", Unmount::empty()), Err(Errno::EINVAL), "nothing is mounted there");
+    assert_eq!(w.unmount("/p", UnmountFlags::empty()), Err(Errno::EINVAL), "nothing is mounted there");
     w.mount("/m");
     w.make(&["/m/in"]);
-    assert_eq!(w.unmount("/m/in", Unmount::empty()), Err(Errno::EINVAL));
+    assert_eq!(w.unmount("/m/in", UnmountFlags::empty()), Err(Errno::EINVAL));
     w.mount("/m/in");
-    assert_eq!(w.unmount("/m", Unmount::empty()), Err(Errno::EBUSY), "there is a mount on it");
-    assert_eq!(w.unmount("/m/in", Unmount::empty()), Ok(()));
+    assert_eq!(w.unmount("/m", UnmountFlags::empty()), Err(Errno::EBUSY), "there is a mount on it");
+    assert_eq!(w.unmount("/m/in", UnmountFlags::empty()), Ok(()));
     let file = w.open("/m/f", OpenFlags::CREAT | OpenFlags::RDWR).unwrap();
-    assert_eq!(w.unmount("/m", Unmount::empty()), Err(Errno::EBUSY));
-    assert_eq!(w.unmount("/m", Unmount::DETACH), Ok(()));
+    assert_eq!(w.unmount("/m", UnmountFlags::empty()), Err(Errno::EBUSY));
+    assert_eq!(w.unmount("/m", UnmountFlags::DETACH), Ok(()));
     assert!(!w.is_there("/m/in"));
     assert_eq!(file.write(b"still"), Ok(5));
     // Marked first, and gone the second time; use takes the mark away.
     w.mount("/p");
-    assert_eq!(w.unmount("/p", Unmount::EXPIRE | Unmount::FORCE), Err(Errno::EINVAL));
-    assert_eq!(w.unmount("/p", Unmount::EXPIRE), Err(Errno::EAGAIN));
+    assert_eq!(w.unmount("/p", UnmountFlags::EXPIRE | UnmountFlags::FORCE), Err(Errno::EINVAL));
+    assert_eq!(w.unmount("/p", UnmountFlags::EXPIRE), Err(Errno::EAGAIN));
     w.make(&["/p/used"]);
-    assert_eq!(w.unmount("/p", Unmount::EXPIRE), Err(Errno::EAGAIN));
+    assert_eq!(w.unmount("/p", UnmountFlags::EXPIRE), Err(Errno::EAGAIN));
     assert!(w.is_there("/p/used"));
 }

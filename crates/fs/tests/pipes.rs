@@ -7,7 +7,7 @@ use fs::mount::{self};
 use fs::pipe::{CAPACITY, PIPE_BUF, PipeEnd, pipe};
 use fs::poll::{Events, PollItem, poll};
 use fs::ramfs::RamFs;
-use fs::{Cred, File, FsContext, NewKind, OpenFlags, ops};
+use fs::{Cred, File, FsStruct, NewInodeKind, OpenFlags, ops};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -119,9 +119,9 @@ fn capacity_can_be_changed() {
 
 #[test]
 fn a_named_pipe_joins_two_openers() {
-    let fs = FsContext::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none"));
+    let fs = FsStruct::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none"));
     let cred = Cred::root();
-    ops::make(&fs.walk(&cred), b"/fifo", NewKind::Fifo, 0o600).unwrap();
+    ops::make(&fs.walk(&cred), b"/fifo", NewInodeKind::Fifo, 0o600).unwrap();
     let open = |flags| ops::open(&fs.walk(&cred), b"/fifo", flags, 0);
     assert_eq!(open(OpenFlags::WRONLY | NONBLOCK).err(), Some(Errno::ENXIO));
     // Often, as who comes first is up to the scheduler.
@@ -369,9 +369,9 @@ fn pipes_move_and_copy_into_each_other() {
 
 #[test]
 fn a_named_pipe_that_all_have_left_is_empty_again() {
-    let fs = FsContext::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none"));
+    let fs = FsStruct::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none"));
     let cred = Cred::root();
-    ops::make(&fs.walk(&cred), b"/fifo", NewKind::Fifo, 0o600).unwrap();
+    ops::make(&fs.walk(&cred), b"/fifo", NewInodeKind::Fifo, 0o600).unwrap();
     let open = |flags| ops::open(&fs.walk(&cred), b"/fifo", flags | NONBLOCK, 0).unwrap();
     // Whichever side goes last.
     for writer_last in [true, false] {

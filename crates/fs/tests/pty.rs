@@ -7,7 +7,7 @@ use fs::mount::{self, Super};
 use fs::poll::Events;
 use fs::ramfs::RamFs;
 use fs::tty::{self, WinSize, pty};
-use fs::{Cred, File, FsContext, NewKind, OpenFlags, ops};
+use fs::{Cred, File, FsStruct, NewInodeKind, OpenFlags, ops};
 use linux_raw_sys::{general as sys, ioctl};
 use std::cell::RefCell;
 use std::sync::{Arc, Once};
@@ -47,20 +47,20 @@ fn control(file: &File, command: u32, arg: &[u8]) -> Result<Vec<u8>, Errno> {
     Ok(caller.bytes.take())
 }
 
-fn tree() -> FsContext {
+fn tree() -> FsStruct {
     static DEVICES: Once = Once::new();
     DEVICES.call_once(|| tty::register_standard().unwrap());
-    let context = FsContext::new(mount::Namespace::new(RamFs::new("rootfs", None, 0o755), "rootfs"));
+    let context = FsStruct::new(mount::Namespace::new(RamFs::new("rootfs", None, 0o755), "rootfs"));
     let cred = Cred::root();
     let walk = context.walk(&cred);
-    ops::make(&walk, b"/dev", NewKind::Directory, 0o755).unwrap();
+    ops::make(&walk, b"/dev", NewInodeKind::Directory, 0o755).unwrap();
     let lookup = |name: &[u8]| walk.lookup(name, fs::path::LookupFlags::empty()).unwrap();
     mount::mount(&context.namespace(), Super::of(devfs::filesystem(), 0), &lookup(b"/dev"), "devtmpfs", 0).unwrap();
     mount::mount(&context.namespace(), Super::of(pty::filesystem(), 0), &lookup(b"/dev/pts"), "devpts", 0).unwrap();
     context
 }
 
-fn open(context: &FsContext, name: &str, flags: OpenFlags) -> Result<Arc<File>, Errno> {
+fn open(context: &FsStruct, name: &str, flags: OpenFlags) -> Result<Arc<File>, Errno> {
     let cred = Cred::root();
     ops::open(&context.walk(&cred), name.as_bytes(), flags, 0)
 }
@@ -68,7 +68,7 @@ fn open(context: &FsContext, name: &str, flags: OpenFlags) -> Result<Arc<File>, 
 const RDWR: OpenFlags = OpenFlags::RDWR.union(OpenFlags::NOCTTY);
 
 /// A master, its unlocked slave, and the slave's name.
-fn pair(context: &FsContext) -> (Arc<File>, Arc<File>, String) {
+fn pair(context: &FsStruct) -> (Arc<File>, Arc<File>, String) {
     let master = open(context, "/dev/ptmx", RDWR).unwrap();
     let number = control(&master, ioctl::TIOCGPTN, b"").unwrap();
     let name = format!("/dev/pts/{}", u32::from_ne_bytes(number.try_into().unwrap()));

@@ -1,26 +1,26 @@
 //! Names: walking, making, linking, renaming, removing — on a RAM file system, as a process would.
 
 use abi::errno::Errno;
-use fs::mount::{self, FileSystem as _, Super, Unmount};
-use fs::ops::{self, NewTime};
+use fs::mount::{self, FileSystem as _, Super, UnmountFlags};
+use fs::ops::{self, TimeUpdate};
 use fs::path::{LookupFlags, Walk};
 use fs::ramfs::RamFs;
-use fs::{Access, Cred, File, FileType, FsContext, NewKind, OpenFlags, Path, RenameFlags, Whence};
+use fs::{Access, Cred, File, FileType, FsStruct, NewInodeKind, OpenFlags, Path, RenameFlags, Whence};
 use std::sync::Arc;
 
 struct World {
-    fs: FsContext,
+    fs: FsStruct,
     cred: Cred,
 }
 
 impl World {
     fn new() -> Self {
         let root = mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none");
-        Self { fs: FsContext::new(root), cred: Cred::root() }
+        Self { fs: FsStruct::new(root), cred: Cred::root() }
     }
 
     fn as_user(&self, uid: u32) -> Self {
-        let fs = FsContext::new(self.fs.namespace());
+        let fs = FsStruct::new(self.fs.namespace());
         fs.set_root(self.fs.root());
         fs.set_cwd(self.fs.cwd());
         Self { fs, cred: Cred::user(uid, uid) }
@@ -31,7 +31,7 @@ impl World {
     }
 
     fn unmount(&self, name: &str) -> Result<(), Errno> {
-        mount::unmount(&self.fs.namespace(), &self.lookup(name)?, &self.fs.root(), Unmount::empty())
+        mount::unmount(&self.fs.namespace(), &self.lookup(name)?, &self.fs.root(), UnmountFlags::empty())
     }
 
     fn walk(&self) -> Walk<'_> {
@@ -54,16 +54,16 @@ impl World {
         Ok(String::from_utf8_lossy(&buf[..n]).into_owned())
     }
 
-    fn make(&self, name: &str, kind: NewKind<'_>) -> Result<Path, Errno> {
+    fn make(&self, name: &str, kind: NewInodeKind<'_>) -> Result<Path, Errno> {
         ops::make(&self.walk(), name.as_bytes(), kind, 0o755)
     }
 
     fn mkdir(&self, name: &str) -> Result<Path, Errno> {
-        self.make(name, NewKind::Directory)
+        self.make(name, NewInodeKind::Directory)
     }
 
     fn symlink(&self, target: &str, name: &str) {
-        self.make(name, NewKind::Symlink(target.as_bytes())).expect(name);
+        self.make(name, NewInodeKind::Symlink(target.as_bytes())).expect(name);
     }
 
     fn lookup(&self, name: &str) -> Result<Path, Errno> {
@@ -340,8 +340,8 @@ fn permissions() {
     assert_eq!(user.mkdir("/shared/d").unwrap().metadata().mode & 0o2000, 0o2000);
     // Times: anybody who may write may say "now", only the owner anything else.
     ops::chmod(&file, 0o666, &w.cred).unwrap();
-    assert!(ops::set_times(&file, NewTime::Now, NewTime::Now, &user.cred).is_ok());
-    assert_eq!(ops::set_times(&file, NewTime::Now, NewTime::Omit, &user.cred), Err(Errno::EPERM));
+    assert!(ops::set_times(&file, TimeUpdate::Now, TimeUpdate::Now, &user.cred).is_ok());
+    assert_eq!(ops::set_times(&file, TimeUpdate::Now, TimeUpdate::Omit, &user.cred), Err(Errno::EPERM));
     assert!(user.cred.check(&file.metadata(), Access::WRITE).is_ok());
 }
 
@@ -422,7 +422,7 @@ fn contents() {
 fn a_limit_is_kept() {
     let limited = RamFs::new("tmpfs", Some(4), 0o755);
     let root = mount::Namespace::new(limited.clone(), "none");
-    let w = World { fs: FsContext::new(root), cred: Cred::root() };
+    let w = World { fs: FsStruct::new(root), cred: Cred::root() };
     let file = w.open("/f", OpenFlags::CREAT | OpenFlags::RDWR).unwrap();
     assert_eq!(file.write(&[7; 20_000]), Ok(16_384));
     assert_eq!(file.write(b"x"), Err(Errno::ENOSPC));
@@ -539,7 +539,7 @@ fn what_is_no_directory_has_nothing_in_it() {
     assert_eq!(err(lookup("/l", LookupFlags::DIRECTORY)), Some(Errno::ENOTDIR));
     assert!(lookup("/", LookupFlags::DIRECTORY).is_ok());
     // Sockets and block devices have names, and nobody to open.
-    w.make("/s", NewKind::Socket).unwrap();
+    w.make("/s", NewInodeKind::Socket).unwrap();
     assert_eq!(err(w.open("/s", OpenFlags::RDWR)), Some(Errno::ENXIO));
     assert!(w.lookup("/s").unwrap().inode().clone().backing().is_err());
     let directory = w.lookup("/").unwrap().inode().clone();
@@ -569,7 +569,7 @@ fn owners_that_cannot_be_changed_are_an_error() {
     let fixed = Path::unnamed(Arc::new(Fixed), "fixed");
     assert_eq!(ops::chown(&fixed, Some(5), None, &root), Err(Errno::EPERM));
     assert_eq!(
-        (ops::chmod(&fixed, 0o600, &root), ops::set_times(&fixed, NewTime::Now, NewTime::Now, &root)),
+        (ops::chmod(&fixed, 0o600, &root), ops::set_times(&fixed, TimeUpdate::Now, TimeUpdate::Now, &root)),
         (Err(Errno::EPERM), Err(Errno::EPERM))
     );
 }
@@ -579,7 +579,7 @@ fn a_name_that_is_mounted_on_elsewhere_can_be_removed() {
     let w = World::new();
     w.mkdir("/d").unwrap();
     let (other, _) = w.fs.namespace().copy::<0>([]);
-    let theirs = FsContext::new(other.clone());
+    let theirs = FsStruct::new(other.clone());
     let before = other.mounts().len();
     let point = theirs.walk(&w.cred).lookup(b"/d", LookupFlags::empty()).unwrap();
     mount::mount(&other, Super::of(RamFs::new("tmpfs", None, 0o755), 0), &point, "tmp", 0).unwrap();

@@ -3,17 +3,17 @@
 use abi::errno::Errno;
 use fs::ramfs::RamFs;
 use fs::xattr::{self, CAPABILITY, SIZE_MAX, SetMode};
-use fs::{Cred, FsContext, NewKind, Path, mount, ops};
+use fs::{Cred, FsStruct, NewInodeKind, Path, mount, ops};
 use linux_raw_sys::general as sys;
 
-struct World(FsContext);
+struct World(FsStruct);
 
 impl World {
     fn new() -> Self {
-        Self(FsContext::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none")))
+        Self(FsStruct::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none")))
     }
 
-    fn make(&self, name: &str, kind: NewKind<'_>, mode: u32, owner: u32) -> Path {
+    fn make(&self, name: &str, kind: NewInodeKind<'_>, mode: u32, owner: u32) -> Path {
         let root = Cred::root();
         let path = ops::make(&self.0.walk(&root), name.as_bytes(), kind, mode).unwrap();
         ops::chown(&path, Some(owner), Some(owner), &root).unwrap();
@@ -33,7 +33,7 @@ fn set(path: &Path, name: &[u8], cred: &Cred) -> Result<(), Errno> {
 #[test]
 fn each_space_has_its_own_rules() {
     let w = World::new();
-    let file = w.make("/f", NewKind::Regular, 0o644, 1000);
+    let file = w.make("/f", NewInodeKind::Regular, 0o644, 1000);
     let (owner, other, root) = (with(&[]), Cred::user(2000, 2000), Cred::root());
     // `user`: as the permissions of the contents.
     assert_eq!((set(&file, b"user.a", &owner), set(&file, b"user.a", &other)), (Ok(()), Err(Errno::EACCES)));
@@ -71,21 +71,21 @@ fn each_space_has_its_own_rules() {
 fn user_attributes_are_of_files_and_directories() {
     let w = World::new();
     let (owner, other, root) = (with(&[]), Cred::user(2000, 2000), Cred::root());
-    let fifo = w.make("/p", NewKind::Fifo, 0o666, 1000);
+    let fifo = w.make("/p", NewInodeKind::Fifo, 0o666, 1000);
     assert_eq!((set(&fifo, b"user.a", &root), xattr::get(&fifo, b"user.a", &root)), (Err(Errno::EPERM), Err(Errno::ENODATA)));
     assert_eq!(set(&fifo, b"trusted.a", &root), Ok(()));
-    let open = w.make("/d", NewKind::Directory, 0o777, 1000);
-    let sticky = w.make("/s", NewKind::Directory, 0o1777, 1000);
+    let open = w.make("/d", NewInodeKind::Directory, 0o777, 1000);
+    let sticky = w.make("/s", NewInodeKind::Directory, 0o1777, 1000);
     assert_eq!((set(&open, b"user.a", &other), set(&sticky, b"user.a", &other)), (Ok(()), Err(Errno::EPERM)));
     assert_eq!((set(&sticky, b"user.a", &owner), xattr::get(&sticky, b"user.a", &other)), (Ok(()), Ok(b"value".to_vec())));
-    let file = w.make("/f", NewKind::Regular, 0o1666, 1000);
+    let file = w.make("/f", NewInodeKind::Regular, 0o1666, 1000);
     assert_eq!(set(&file, b"user.a", &other), Ok(()), "a sticky file is no directory");
 }
 
 #[test]
 fn attributes_are_made_or_replaced_as_asked() {
     let w = World::new();
-    let (file, root) = (w.make("/f", NewKind::Regular, 0o644, 0), Cred::root());
+    let (file, root) = (w.make("/f", NewInodeKind::Regular, 0o644, 0), Cred::root());
     let set = |name: &[u8], mode| xattr::set(&file, name, b"x", mode, &root);
     assert_eq!((set(b"user.a", SetMode::Replace), set(b"user.a", SetMode::Never)), (Err(Errno::ENODATA), Err(Errno::ENODATA)));
     assert_eq!((set(b"user.a", SetMode::Create), set(b"user.a", SetMode::Create)), (Ok(()), Err(Errno::EEXIST)));
@@ -105,7 +105,7 @@ fn attributes_are_made_or_replaced_as_asked() {
 #[test]
 fn capabilities_are_well_formed_and_taken_away_by_writing() {
     let w = World::new();
-    let (file, root) = (w.make("/f", NewKind::Regular, 0o644, 0), Cred::root());
+    let (file, root) = (w.make("/f", NewInodeKind::Regular, 0o644, 0), Cred::root());
     let set = |value: &[u8]| xattr::set(&file, CAPABILITY, value, SetMode::Any, &root);
     let value = |revision: u8, length: usize, last: u8| {
         let mut value = vec![0; length];

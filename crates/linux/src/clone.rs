@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
 use core::sync::atomic::Ordering;
-use fs::FsContext;
+use fs::FsStruct;
 use guard::fpu::UserFpu;
 use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
@@ -90,7 +90,7 @@ fn inherited(task: &Task, request: &Request) -> Inherited {
     }
 }
 
-fn directories(task: &Task, request: &Request) -> Arc<FsContext> {
+fn directories(task: &Task, request: &Request) -> Arc<FsStruct> {
     if request.has(sys::CLONE_FS) {
         return task.fs();
     }

@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use fs::lock::{self, Owner};
-use fs::{Cred, File, FsContext, OpenFlags, ops};
+use fs::{Cred, File, FsStruct, OpenFlags, ops};
 use guard::rcu::RcuArc;
 use task::{Mutex, Once};
 
@@ -534,7 +534,7 @@ impl FdTable {
     ///
     /// # Errors
     /// Those of `open(2)`.
-    pub fn open_stdio(&self, context: &FsContext, name: &[u8]) -> Result<(), Errno> {
+    pub fn open_stdio(&self, context: &FsStruct, name: &[u8]) -> Result<(), Errno> {
         let cred = Cred::root();
         let file = ops::open(&context.walk(&cred), name, OpenFlags::RDWR, 0)?;
         for fd in 0..3 {

@@ -6,7 +6,7 @@ use abi::errno::Errno;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use fs::mount::{self, FileSystem, Namespace, Propagation, Super, Unmount};
+use fs::mount::{self, FileSystem, Namespace, Propagation, Super, UnmountFlags};
 use fs::path::LookupFlags;
 use fs::ramfs::{Options, RamFs};
 use fs::{FileType, Path, devfs};
@@ -188,7 +188,7 @@ fn optional_name(addr: usize) -> Result<Option<Vec<u8>>, Errno> {
 
 /// `umount2(2)`
 pub fn sys_umount2(task: &Task, target: usize, flags: u32) -> SysResult {
-    let how = Unmount::from_bits(flags & !sys::UMOUNT_NOFOLLOW).ok_or(Errno::EINVAL)?;
+    let how = UnmountFlags::from_bits(flags & !sys::UMOUNT_NOFOLLOW).ok_or(Errno::EINVAL)?;
     let follows = if flags & sys::UMOUNT_NOFOLLOW != 0 { LookupFlags::NOFOLLOW } else { LookupFlags::empty() };
     let mut name = Name::new();
     let top = {

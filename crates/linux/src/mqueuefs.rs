@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use ::task::{Mutex, Once};
 use abi::errno::Errno;
 use fs::mount::{FileSystem, new_anonymous_device};
-use fs::{DirEntry, FileOps, FileType, Inode, Metadata, NewInode, NewKind, OpenFlags, SetAttr, StatFs};
+use fs::{DirEntry, FileOps, FileType, Inode, Metadata, NewInode, NewInodeKind, OpenFlags, SetAttr, StatFs};
 
 use crate::mqueue::{self, Descriptor, Queue};
 use crate::namespaces::{self, Ipc};
@@ -82,7 +82,7 @@ impl Inode for Root {
     }
 
     fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>, Errno> {
-        let task = crate::current_task().filter(|_| matches!(new.kind, NewKind::Regular)).ok_or(Errno::EPERM)?;
+        let task = crate::current_task().filter(|_| matches!(new.kind, NewInodeKind::Regular)).ok_or(Errno::EPERM)?;
         let ipc = self.ipc()?;
         let mut queues = ipc.queues.lock();
         if queues.contains_key(name) {

@@ -6,9 +6,9 @@ use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 use abi::errno::Errno;
 use alloc::boxed::Box;
-use fs::ops::{self, NewTime};
+use fs::ops::{self, TimeUpdate};
 use fs::path::{LookupFlags, Resolve, Walk};
-use fs::{Access, Cred, DeviceId, FileType, NewKind, OpenFlags, PATH_MAX, Path, RenameFlags, Timestamp};
+use fs::{Access, Cred, DeviceId, FileType, NewInodeKind, OpenFlags, PATH_MAX, Path, RenameFlags, Timestamp};
 use guard::user::ShortString;
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -194,7 +194,7 @@ pub fn sys_openat2(task: &Task, dirfd: i32, name: usize, how: UserPtr<OpenHow>, 
     task.open_at_number(flags.contains(OpenFlags::CLOEXEC), || ops::open(&walk, name, flags, mode))
 }
 
-fn make(task: &Task, dirfd: i32, name: usize, kind: NewKind<'_>, mode: u32) -> SysResult {
+fn make(task: &Task, dirfd: i32, name: usize, kind: NewInodeKind<'_>, mode: u32) -> SysResult {
     let mut buffer = Name::new();
     let name = buffer.read(name)?;
     let cred = task.fs_cred();
@@ -204,7 +204,7 @@ fn make(task: &Task, dirfd: i32, name: usize, kind: NewKind<'_>, mode: u32) -> S
 
 /// `mkdirat(2)`
 pub fn sys_mkdirat(task: &Task, dirfd: i32, name: usize, mode: u32) -> SysResult {
-    make(task, dirfd, name, NewKind::Directory, masked(task, mode) & 0o1777)
+    make(task, dirfd, name, NewInodeKind::Directory, masked(task, mode) & 0o1777)
 }
 
 /// `mkdir(2)`
@@ -216,12 +216,12 @@ pub fn sys_mkdir(task: &Task, name: usize, mode: u32) -> SysResult {
 pub fn sys_mknodat(task: &Task, dirfd: i32, name: usize, mode: u32, device: u32) -> SysResult {
     let device = DeviceId::decode(u64::from(device));
     let kind = match FileType::from_mode(mode) {
-        None if mode & sys::S_IFMT == 0 => NewKind::Regular,
-        Some(FileType::Regular) => NewKind::Regular,
-        Some(FileType::Fifo) => NewKind::Fifo,
-        Some(FileType::Socket) => NewKind::Socket,
-        Some(FileType::Char) => NewKind::Char(device),
-        Some(FileType::Block) => NewKind::Block(device),
+        None if mode & sys::S_IFMT == 0 => NewInodeKind::Regular,
+        Some(FileType::Regular) => NewInodeKind::Regular,
+        Some(FileType::Fifo) => NewInodeKind::Fifo,
+        Some(FileType::Socket) => NewInodeKind::Socket,
+        Some(FileType::Char) => NewInodeKind::Char(device),
+        Some(FileType::Block) => NewInodeKind::Block(device),
         Some(FileType::Directory) => return Err(Errno::EPERM),
         _ => return Err(Errno::EINVAL),
     };
@@ -240,7 +240,7 @@ pub fn sys_symlinkat(task: &Task, target: usize, dirfd: i32, name: usize) -> Sys
     if target.is_empty() {
         return Err(Errno::ENOENT);
     }
-    make(task, dirfd, name, NewKind::Symlink(target), 0o777)
+    make(task, dirfd, name, NewInodeKind::Symlink(target), 0o777)
 }
 
 /// `symlink(2)`
@@ -393,18 +393,18 @@ pub fn sys_fchown(task: &Task, fd: i32, uid: u32, gid: u32) -> SysResult {
 /// Two points in time as `utimensat(2)` takes them: seconds and nanoseconds, access then modification.
 type TimePair = [i64; 4];
 
-fn new_time(sec: i64, nsec: i64) -> Result<NewTime, Errno> {
+fn new_time(sec: i64, nsec: i64) -> Result<TimeUpdate, Errno> {
     match nsec {
-        _ if nsec == i64::from(sys::UTIME_NOW) => Ok(NewTime::Now),
-        _ if nsec == i64::from(sys::UTIME_OMIT) => Ok(NewTime::Omit),
-        0..1_000_000_000 => Ok(NewTime::At(Timestamp { sec, nsec: nsec as u32 })),
+        _ if nsec == i64::from(sys::UTIME_NOW) => Ok(TimeUpdate::Now),
+        _ if nsec == i64::from(sys::UTIME_OMIT) => Ok(TimeUpdate::Omit),
+        0..1_000_000_000 => Ok(TimeUpdate::At(Timestamp { sec, nsec: nsec as u32 })),
         _ => Err(Errno::EINVAL),
     }
 }
 
 fn set_times(task: &Task, path: &Path, times: Option<TimePair>) -> SysResult {
     let (atime, mtime) = match times {
-        None => (NewTime::Now, NewTime::Now),
+        None => (TimeUpdate::Now, TimeUpdate::Now),
         Some([a_sec, a_nsec, m_sec, m_nsec]) => (new_time(a_sec, a_nsec)?, new_time(m_sec, m_nsec)?),
     };
     ops::set_times(path, atime, mtime, &task.fs_cred()).map(|()| 0)

@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use ::task::{Condvar, Mutex, WaitQueue};
 use abi::errno::Errno;
 use fs::poll::PollQueue;
-use fs::{DenyWriteAccess, FsContext, Path};
+use fs::{DenyWriteAccess, FsStruct, Path};
 use guard::trace::Kind;
 use linux_raw_sys::general as sys;
 use vm::AddressSpace;
@@ -437,7 +437,7 @@ impl Process {
 
     /// Root, working directory and mask of its first thread.
     #[must_use]
-    pub fn fs(&self) -> Option<Arc<FsContext>> {
+    pub fn fs(&self) -> Option<Arc<FsStruct>> {
         self.first_task().map(|task| task.fs())
     }
 

@@ -6,7 +6,7 @@ use crate::{SysResult, Task, process_table as processes, signal};
 use abi::errno::Errno;
 use fs::File;
 use fs::poll::Events;
-use fs::sigio::{Notice, Sender, Target};
+use fs::sigio::{FileOwner, Sender, Target};
 use linux_raw_sys::general as sys;
 
 /// Kinds of owners (`F_OWNER_*`).
@@ -97,7 +97,7 @@ pub(crate) struct Signals;
 const MESSAGE: u32 = sys::POLLIN | sys::POLLRDNORM | sys::POLLMSG;
 
 impl Sender for Signals {
-    fn send_message(&self, notice: Notice, fd: i32) {
+    fn send_message(&self, notice: FileOwner, fd: i32) {
         let info = match notice.signal {
             0 => SigInfo::kernel(sys::SIGIO as i32),
             signal => SigInfo::poll(signal, sys::POLL_MSG as i32, MESSAGE, fd),
@@ -105,7 +105,7 @@ impl Sender for Signals {
         deliver(notice, info);
     }
 
-    fn send(&self, notice: Notice, events: Events, fd: i32) {
+    fn send(&self, notice: FileOwner, events: Events, fd: i32) {
         let code = [
             (Events::HUP, sys::POLL_HUP),
             (Events::ERR, sys::POLL_ERR),
@@ -122,13 +122,13 @@ impl Sender for Signals {
         deliver(notice, info);
     }
 
-    fn send_urgent(&self, notice: Notice) {
+    fn send_urgent(&self, notice: FileOwner) {
         deliver(notice, SigInfo::kernel(sys::SIGURG as i32));
     }
 }
 
 /// Sends a signal to whom a notice names, as far as who named them may.
-fn deliver(notice: Notice, info: SigInfo) {
+fn deliver(notice: FileOwner, info: SigInfo) {
     let (real, effective) = notice.sender;
     let allowed = |process: &crate::process::Process| {
         let owner = process.credentials().user;

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use ::task::Once;
 use abi::errno::Errno;
 use fs::tty::Tty;
-use fs::{Cred, File, FsContext, OpenFlags, ops};
+use fs::{Cred, File, FsStruct, OpenFlags, ops};
 use guard::fpu::UserFpu;
 use guard::user;
 use vm::AddressSpace;
@@ -63,7 +63,7 @@ pub fn init(hooks: Hooks) {
 ///
 /// # Errors
 /// Those of `execve(2)`.
-pub fn spawn_init(program: &Program, context: Arc<FsContext>, stdio: [Arc<File>; 3]) -> Result<(), Errno> {
+pub fn spawn_init(program: &Program, context: Arc<FsStruct>, stdio: [Arc<File>; 3]) -> Result<(), Errno> {
     let root_user = Cred::root();
     let cwd = context.walk(&root_user).lookup(&program.cwd, fs::path::LookupFlags::empty())?;
     context.set_cwd(cwd);

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsiz
 use ::task::{Mutex, MutexGuard, Once, Policy, Thread, WaitQueue};
 use abi::errno::Errno;
 use fs::path::Walk;
-use fs::{Cred, File, FsContext};
+use fs::{Cred, File, FsStruct};
 
 use crate::SysResult;
 use crate::cred::{Credentials, Identity};
@@ -96,7 +96,7 @@ pub struct Task {
     files: Share,
     other_files: Mutex<Option<Arc<Share>>>,
     has_other_files: AtomicBool,
-    fs: Mutex<Arc<FsContext>>,
+    fs: Mutex<Arc<FsStruct>>,
     cred: Mutex<Identity>,
     name: Mutex<String>,
     namespaces: Mutex<Namespaces>,
@@ -153,7 +153,7 @@ pub struct Task {
 /// What a new thread takes over from the one that makes it.
 pub(crate) struct Inherited {
     pub(crate) files: Arc<FdTable>,
-    pub(crate) fs: Arc<FsContext>,
+    pub(crate) fs: Arc<FsStruct>,
     pub(crate) namespaces: Namespaces,
     pub(crate) cred: Identity,
     pub(crate) name: String,
@@ -447,7 +447,7 @@ impl Task {
 
     /// Its root, working directory and mask.
     #[must_use]
-    pub fn fs(&self) -> Arc<FsContext> {
+    pub fn fs(&self) -> Arc<FsStruct> {
         self.fs.lock().clone()
     }
 

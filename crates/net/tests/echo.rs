@@ -3,7 +3,7 @@
 use abi::errno::Errno;
 use fs::ioctl::{Caller as Memory, KernelCaller, Request};
 use fs::ramfs::RamFs;
-use fs::{Cred, File, FsContext, OpenFlags, mount};
+use fs::{Cred, File, FsStruct, OpenFlags, mount};
 use linux_raw_sys::{ioctl, net as sys};
 use net::{Address, Caller, Flags, Kind, Outgoing, Protocol, Socket, Wait};
 use std::cell::RefCell;
@@ -22,8 +22,8 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 fn call<R>(f: impl FnOnce(&Caller<'_>) -> R) -> R {
-    static CONTEXT: LazyLock<FsContext> =
-        LazyLock::new(|| FsContext::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none")));
+    static CONTEXT: LazyLock<FsStruct> =
+        LazyLock::new(|| FsStruct::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none")));
     let cred = Cred::root();
     f(&Caller { walk: CONTEXT.walk(&cred), umask: 0 })
 }

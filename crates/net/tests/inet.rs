@@ -3,7 +3,7 @@
 use abi::errno::Errno;
 use fs::poll::Events;
 use fs::ramfs::RamFs;
-use fs::{Cred, File, FsContext, OpenFlags, mount};
+use fs::{Cred, File, FsStruct, OpenFlags, mount};
 use linux_raw_sys::net as sys;
 use net::{Address, Alarm, Caller, Flags, Incoming, Kind, Outgoing, Protocol, Socket, Wait};
 use std::net::{IpAddr, SocketAddr};
@@ -16,8 +16,8 @@ const IPV6: u32 = sys::IPPROTO_IPV6 as u32;
 const UDP_LITE: i32 = sys::IPPROTO_UDPLITE as i32;
 
 fn call<R>(cred: &Cred, f: impl FnOnce(&Caller<'_>) -> R) -> R {
-    static CONTEXT: LazyLock<FsContext> =
-        LazyLock::new(|| FsContext::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none")));
+    static CONTEXT: LazyLock<FsStruct> =
+        LazyLock::new(|| FsStruct::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none")));
     f(&Caller { walk: CONTEXT.walk(cred), umask: 0 })
 }
 

@@ -2,7 +2,7 @@
 
 use abi::errno::Errno;
 use fs::ramfs::RamFs;
-use fs::{Cred, File, FsContext, OpenFlags, mount};
+use fs::{Cred, File, FsStruct, OpenFlags, mount};
 use linux_raw_sys::net as sys;
 use net::{Address, Caller, Kind, Protocol, Socket, Wait, settings};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn make(kind: Kind) -> Arc<File> {
 
 #[test]
 fn ports_that_are_given_are_of_the_range_and_come_to_an_end() {
-    let context = FsContext::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none"));
+    let context = FsStruct::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none"));
     let cred = Cred::root();
     let caller = Caller { walk: context.walk(&cred), umask: 0 };
     let at = |text: &str| Address::Inet(text.parse().unwrap());

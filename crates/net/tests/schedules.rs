@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use abi::errno::Errno;
 use fs::poll::{Events, PollItem, poll};
 use fs::ramfs::RamFs;
-use fs::{Cred, File, FsContext, OpenFlags, mount};
+use fs::{Cred, File, FsStruct, OpenFlags, mount};
 use linux_raw_sys::net::{AF_INET, SO_SNDBUF};
 use net::unix::pair;
 use net::{Address, Caller, Flags, Kind, Outgoing, Protocol, Socket, UnixName, Wait};
@@ -32,8 +32,8 @@ fn files(kind: Kind) -> (Arc<File>, Arc<File>) {
 }
 
 fn call<R>(f: impl FnOnce(&Caller<'_>) -> R) -> R {
-    static CONTEXT: LazyLock<FsContext> =
-        LazyLock::new(|| FsContext::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none")));
+    static CONTEXT: LazyLock<FsStruct> =
+        LazyLock::new(|| FsStruct::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none")));
     let cred = Cred::root();
     f(&Caller { walk: CONTEXT.walk(&cred), umask: 0 })
 }

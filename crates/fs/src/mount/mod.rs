@@ -16,7 +16,7 @@ pub use namespace::Namespace;
 pub(crate) use namespace::apart;
 pub use propagation::{Propagation, copy_sharing, set_propagation};
 pub(crate) use tree::{detach_all, is_point_in};
-pub use unmount::{Unmount, unmount};
+pub use unmount::{UnmountFlags, unmount};
 
 use crate::{Dentry, FileType, Inode, Path, Result, StatFs, dcache, inotify};
 use abi::errno::Errno;

@@ -11,9 +11,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 bitflags::bitflags! {
-    /// How something is unmounted (`umount2(2)`).
+    /// Flags of `umount2(2)`.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub struct Unmount: u32 {
+    pub struct UnmountFlags: u32 {
         /// Whatever waits for the file system gives up: nothing here does.
         const FORCE = linux_raw_sys::general::MNT_FORCE;
         /// It may be in use, and have mounts on it.
@@ -34,14 +34,14 @@ fn users(mount: &Arc<Mount>, held: usize) -> usize {
 ///
 /// # Errors
 /// `EINVAL` if `at` is no mount's top or in another namespace, `EBUSY` if it is in use, `EAGAIN` if it was marked with `EXPIRE`.
-pub fn unmount(space: &Namespace, at: &Path, root: &Path, how: Unmount) -> Result<()> {
+pub fn unmount(space: &Namespace, at: &Path, root: &Path, how: UnmountFlags) -> Result<()> {
     let mount = at.mount();
     if !Arc::ptr_eq(at.dentry(), mount.root()) || !space.holds(mount) {
         return Err(Errno::EINVAL);
     }
     let is_root = Arc::ptr_eq(mount, root.mount());
-    if how.contains(Unmount::EXPIRE) {
-        if is_root || how.intersects(Unmount::FORCE | Unmount::DETACH) {
+    if how.contains(UnmountFlags::EXPIRE) {
+        if is_root || how.intersects(UnmountFlags::FORCE | UnmountFlags::DETACH) {
             return Err(Errno::EINVAL);
         }
         let _change = Change::begin();
@@ -52,7 +52,7 @@ pub fn unmount(space: &Namespace, at: &Path, root: &Path, how: Unmount) -> Resul
             return Err(Errno::EAGAIN);
         }
     }
-    if is_root && !how.contains(Unmount::DETACH) {
+    if is_root && !how.contains(UnmountFlags::DETACH) {
         // What everything stands on can at most be protected.
         return mount.shown().reconfigure(mount.shown().flags() | MS_RDONLY, "");
     }
@@ -60,9 +60,9 @@ pub fn unmount(space: &Namespace, at: &Path, root: &Path, how: Unmount) -> Resul
     if !space.holds(mount) || mount.point().is_none() {
         return Err(Errno::EINVAL);
     }
-    let doomed = if how.contains(Unmount::DETACH) { below(mount) } else { alloc::vec![mount.clone()] };
+    let doomed = if how.contains(UnmountFlags::DETACH) { below(mount) } else { alloc::vec![mount.clone()] };
     let others = shown_elsewhere(&doomed);
-    if !how.contains(Unmount::DETACH) {
+    if !how.contains(UnmountFlags::DETACH) {
         let busy = !mount.children().is_empty()
             // The caller, `doomed`, and what the path of the caller is made of.
             || users(mount, 2) > 0

@@ -50,7 +50,7 @@ pub fn chown(path: &Path, uid: Option<u32>, gid: Option<u32>, cred: &Cred) -> Re
 
 /// A time that `utimensat(2)` sets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum NewTime {
+pub enum TimeUpdate {
     /// Leave it.
     Omit,
     /// The present.
@@ -63,28 +63,28 @@ pub enum NewTime {
 ///
 /// # Errors
 /// `EACCES`, `EPERM`, `EROFS`.
-pub fn set_times(path: &Path, atime: NewTime, mtime: NewTime, cred: &Cred) -> Result<()> {
-    if atime == NewTime::Omit && mtime == NewTime::Omit {
+pub fn set_times(path: &Path, atime: TimeUpdate, mtime: TimeUpdate, cred: &Cred) -> Result<()> {
+    if atime == TimeUpdate::Omit && mtime == TimeUpdate::Omit {
         return Ok(());
     }
     path.require_writable()?;
     let meta = path.metadata();
     if !cred.owns(&meta) {
-        if atime != NewTime::Now || mtime != NewTime::Now {
+        if atime != TimeUpdate::Now || mtime != TimeUpdate::Now {
             return Err(Errno::EPERM);
         }
         cred.check(&meta, Access::WRITE)?;
     }
     let time = |t| match t {
-        NewTime::Omit => None,
-        NewTime::Now => Some(Timestamp::now()),
-        NewTime::At(t) => Some(t),
+        TimeUpdate::Omit => None,
+        TimeUpdate::Now => Some(Timestamp::now()),
+        TimeUpdate::At(t) => Some(t),
     };
     path.inode().set_attr(&SetAttr { atime: time(atime), mtime: time(mtime), ..SetAttr::default() })?;
     // One of the two alone looks like what sets it.
     let event = match (atime, mtime) {
-        (NewTime::Omit, _) => sys::IN_MODIFY,
-        (_, NewTime::Omit) => sys::IN_ACCESS,
+        (TimeUpdate::Omit, _) => sys::IN_MODIFY,
+        (_, TimeUpdate::Omit) => sys::IN_ACCESS,
         _ => sys::IN_ATTRIB,
     };
     inotify::happened_at(path, event);

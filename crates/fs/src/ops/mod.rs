@@ -5,6 +5,6 @@ mod attributes;
 mod names;
 mod opening;
 
-pub use attributes::{NewTime, chmod, chown, set_times, truncate};
+pub use attributes::{TimeUpdate, chmod, chown, set_times, truncate};
 pub use names::{link, make, remove, rename};
 pub use opening::{open, open_path, open_place, open_program};

@@ -2,7 +2,7 @@
 
 use crate::path::{Parent, Walk};
 use crate::{
-    Access, Cred, Dentry, DeviceId, FileType, Metadata, NewInode, NewKind, Path, RenameFlags, Result, dcache, inotify, mount,
+    Access, Cred, Dentry, DeviceId, FileType, Metadata, NewInode, NewInodeKind, Path, RenameFlags, Result, dcache, inotify, mount,
 };
 use abi::errno::Errno;
 use alloc::sync::Arc;
@@ -45,7 +45,7 @@ fn may_remove(dir: &Path, victim: &Metadata, cred: &Cred) -> Result<()> {
 ///
 /// # Errors
 /// `EEXIST`, and those of a walk and of permissions; `EPERM` for a device by an ordinary user.
-pub fn make(walk: &Walk<'_>, name: &[u8], kind: NewKind<'_>, mode: u32) -> Result<Path> {
+pub fn make(walk: &Walk<'_>, name: &[u8], kind: NewInodeKind<'_>, mode: u32) -> Result<Path> {
     let Some(Parent { dir, name, trailing_slash }) = walk.parent(name)? else { return Err(Errno::EEXIST) };
     if matches!(&name[..], b"." | b"..") {
         return Err(Errno::EEXIST);
@@ -58,15 +58,15 @@ pub fn make(walk: &Walk<'_>, name: &[u8], kind: NewKind<'_>, mode: u32) -> Resul
         match &existing {
             Ok(_) => Err(Errno::EEXIST),
             Err(Errno::ENOENT) => {
-                if trailing_slash && !matches!(kind, NewKind::Directory) {
+                if trailing_slash && !matches!(kind, NewInodeKind::Directory) {
                     return Err(Errno::ENOENT);
                 }
                 may_create(&dir, walk.cred)?;
-                let device = matches!(kind, NewKind::Char(id) if id != WHITEOUT) || matches!(kind, NewKind::Block(_));
+                let device = matches!(kind, NewInodeKind::Char(id) if id != WHITEOUT) || matches!(kind, NewInodeKind::Block(_));
                 if device && !walk.cred.has(CAP_MKNOD) {
                     return Err(Errno::EPERM);
                 }
-                let mode = if matches!(kind, NewKind::Directory) { mode } else { granted(&dir, mode, walk.cred) };
+                let mode = if matches!(kind, NewInodeKind::Directory) { mode } else { granted(&dir, mode, walk.cred) };
                 let new = NewInode { kind, mode, uid: walk.cred.uid, gid: walk.cred.gid };
                 let inode = parent.inode().create(&name, &new)?;
                 Ok(parent.adopt(&mut names, &name, inode))
@@ -264,7 +264,7 @@ pub fn rename(walk: &Walk<'_>, source: Option<Parent>, target: Option<Parent>, f
         cred.check(&moved_meta, Access::WRITE)?;
     }
 
-    let whiteout = NewInode { kind: NewKind::Char(WHITEOUT), mode: 0, uid: cred.uid, gid: cred.gid };
+    let whiteout = NewInode { kind: NewInodeKind::Char(WHITEOUT), mode: 0, uid: cred.uid, gid: cred.gid };
     let whiteout = flags.contains(RenameFlags::WHITEOUT).then_some(&whiteout);
     source_dir.inode().rename(&source.name, target_dir.inode(), &target.name, flags, whiteout)?;
 

@@ -3,9 +3,9 @@
 use super::names::{granted, may_create};
 use crate::file::{FileOps, OpenFlags};
 use crate::mount::Namespace;
-use crate::path::{LookupFlags, Walk, Walker};
+use crate::path::{LookupFlags, PathWalker, Walk};
 use crate::{
-    Access, Cred, Dentry, File, FileType, NewInode, NewKind, Path, Result, WriteAccess, devfs, inotify, lease, mount, pipe,
+    Access, Cred, Dentry, File, FileType, NewInode, NewInodeKind, Path, Result, WriteAccess, devfs, inotify, lease, mount, pipe,
 };
 use abi::errno::Errno;
 use alloc::sync::Arc;
@@ -35,7 +35,7 @@ pub fn open(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Result
 fn open_or_create(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Result<Arc<File>> {
     let exclusive = flags.contains(OpenFlags::EXCL);
     let existing = |path: Path| if exclusive { Err(Errno::EEXIST) } else { open_path(path, flags, walk.cred, false) };
-    let mut walker = Walker::new(walk, name)?;
+    let mut walker = PathWalker::new(walk, name)?;
     loop {
         let Some((last, trailing_slash)) = walker.walk_to_parent()? else { return existing(walker.at) };
         if trailing_slash {
@@ -54,7 +54,12 @@ fn open_or_create(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> 
             &dir,
             walker.text(&last),
             walk.cred,
-            &NewInode { kind: NewKind::Regular, mode: granted(&dir, mode, walk.cred), uid: walk.cred.uid, gid: walk.cred.gid },
+            &NewInode {
+                kind: NewInodeKind::Regular,
+                mode: granted(&dir, mode, walk.cred),
+                uid: walk.cred.uid,
+                gid: walk.cred.gid,
+            },
         )?;
         let path = Path::new(dir.mount().clone(), dentry);
         if created {
@@ -104,7 +109,7 @@ fn open_unnamed(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Re
     let dir = walk.lookup(name, LookupFlags::DIRECTORY)?;
     may_create(&dir, walk.cred)?;
     let mode = granted(&dir, mode, walk.cred);
-    let new = NewInode { kind: NewKind::Regular, mode, uid: walk.cred.uid, gid: walk.cred.gid };
+    let new = NewInode { kind: NewInodeKind::Regular, mode, uid: walk.cred.uid, gid: walk.cred.gid };
     let inode = dir.inode().create_unnamed(&new)?;
     let path = Path::unnamed(inode, "/ (deleted)");
     let writing = WriteAccess::begin(&path)?;
@@ -131,7 +136,7 @@ fn open_quietly(path: Path, flags: OpenFlags, cred: &Cred, created: bool) -> Res
     }
     if flags.contains(OpenFlags::PATH) {
         let keep = OpenFlags::PATH | OpenFlags::DIRECTORY | OpenFlags::NOFOLLOW;
-        return Ok(File::new(path, Arc::new(PathOnly { _keeps: None }), flags & keep));
+        return Ok(File::new(path, Arc::new(OPathOps { _keeps: None }), flags & keep));
     }
     let wanted = flags.wanted();
     match kind {
@@ -190,15 +195,15 @@ pub fn open_program(path: Path) -> Result<Arc<File>> {
 /// An opening of a place that can only be named, as with `O_PATH`; `keeps` is a tree that goes with it.
 #[must_use]
 pub fn open_place(path: Path, keeps: Option<Arc<Namespace>>) -> Arc<File> {
-    File::new(path, Arc::new(PathOnly { _keeps: keeps }), OpenFlags::PATH)
+    File::new(path, Arc::new(OPathOps { _keeps: keeps }), OpenFlags::PATH)
 }
 
-/// An opening with `O_PATH`: a place, nothing else.
-struct PathOnly {
+/// Operations of a file opened with `O_PATH`: a place, nothing else.
+struct OPathOps {
     _keeps: Option<Arc<Namespace>>,
 }
 
-impl FileOps for PathOnly {
+impl FileOps for OPathOps {
     fn seek(&self, _: &File, _: crate::Whence, _: i64) -> Result<u64> {
         Err(Errno::EBADF)
     }

@@ -13,7 +13,7 @@ pub use options::Options;
 use crate::inode::keeps_set_ids;
 use crate::mount::{FileSystem, new_anonymous_device};
 use crate::pipe::Pipe;
-use crate::{DeviceId, FileType, Inode, NewInode, NewKind, Path, Result, StatFs, Timestamp, WriteCount, xattr};
+use crate::{DeviceId, FileType, Inode, NewInode, NewInodeKind, Path, Result, StatFs, Timestamp, WriteCount, xattr};
 use abi::errno::Errno;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -37,8 +37,8 @@ const MAX_LINKS: u32 = 65_000;
 const XATTRS_MAX: usize = 2 * crate::xattr::SIZE_MAX;
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// What all files of one file system share.
-pub(crate) struct Super {
+/// State that all files of one ramfs share (Linux `shmem_sb_info`).
+pub(crate) struct RamFsInfo {
     dev: u64,
     next_ino: AtomicU64,
     pages_used: AtomicU64,
@@ -59,7 +59,7 @@ pub fn pages_in_files() -> u64 {
     IN_FILES.load(Ordering::Relaxed)
 }
 
-impl Super {
+impl RamFsInfo {
     /// Takes pages from the allowance.
     fn reserve(&self, pages: u64) -> Result<()> {
         let fits = |used: u64| used.checked_add(pages).filter(|&sum| sum <= self.page_limit.load(Ordering::Relaxed));
@@ -89,7 +89,7 @@ impl Super {
 /// A file system in memory.
 pub struct RamFs {
     name: &'static str,
-    shared: Arc<Super>,
+    shared: Arc<RamFsInfo>,
     root: Arc<RamInode>,
     options: Mutex<Options>,
 }
@@ -104,7 +104,7 @@ impl RamFs {
     /// As [`Self::new`], with all there is to say.
     #[must_use]
     pub fn with(name: &'static str, options: Options) -> Arc<Self> {
-        let shared = Arc::new(Super {
+        let shared = Arc::new(RamFsInfo {
             dev: new_anonymous_device(),
             next_ino: AtomicU64::new(1),
             pages_used: AtomicU64::new(0),
@@ -114,7 +114,7 @@ impl RamFs {
             handles: Mutex::default(),
         });
         shared.set_limits(&options);
-        let new = NewInode { kind: NewKind::Directory, mode: options.mode, uid: options.uid, gid: options.gid };
+        let new = NewInode { kind: NewInodeKind::Directory, mode: options.mode, uid: options.uid, gid: options.gid };
         let root = RamInode::make(&shared, &new);
         Arc::new(Self { name, shared, root, options: Mutex::new(options) })
     }
@@ -125,7 +125,7 @@ impl RamFs {
     pub fn memfd(name: &str, mode: u32, seals: u32) -> Path {
         static MEMFD: Once<Arc<RamFs>> = Once::new();
         let fs = MEMFD.call_once(|| Self::new("tmpfs", None, 0o700));
-        let inode = RamInode::make(&fs.shared, &NewInode { kind: NewKind::Regular, mode, uid: 0, gid: 0 });
+        let inode = RamInode::make(&fs.shared, &NewInode { kind: NewInodeKind::Regular, mode, uid: 0, gid: 0 });
         fs.shared.files.fetch_add(1, Ordering::Relaxed);
         inode.attr.lock().nlink = 0;
         inode.seals.store(seals, Ordering::Relaxed);
@@ -232,7 +232,7 @@ enum Body {
 pub struct RamInode {
     _counted: census::Inode,
     ino: u64,
-    shared: Arc<Super>,
+    shared: Arc<RamFsInfo>,
     /// The permission bits of `attr`, to be read without its lock.
     mode: AtomicU32,
     attr: Mutex<Attr>,
@@ -246,16 +246,16 @@ pub struct RamInode {
 }
 
 impl RamInode {
-    fn make(shared: &Arc<Super>, new: &NewInode<'_>) -> Arc<Self> {
+    fn make(shared: &Arc<RamFsInfo>, new: &NewInode<'_>) -> Arc<Self> {
         let now = Timestamp::now();
         let body = match new.kind {
-            NewKind::Regular => Body::Regular(Contents::new(shared.clone())),
-            NewKind::Directory => Body::Directory(Mutex::default()),
-            NewKind::Symlink(target) => Body::Symlink(target.into()),
-            NewKind::Fifo => Body::Fifo(Pipe::new()),
-            NewKind::Socket => Body::Socket,
-            NewKind::Char(id) => Body::Device(FileType::Char, id),
-            NewKind::Block(id) => Body::Device(FileType::Block, id),
+            NewInodeKind::Regular => Body::Regular(Contents::new(shared.clone())),
+            NewInodeKind::Directory => Body::Directory(Mutex::default()),
+            NewInodeKind::Symlink(target) => Body::Symlink(target.into()),
+            NewInodeKind::Fifo => Body::Fifo(Pipe::new()),
+            NewInodeKind::Socket => Body::Socket,
+            NewInodeKind::Char(id) => Body::Device(FileType::Char, id),
+            NewInodeKind::Block(id) => Body::Device(FileType::Block, id),
         };
         let attr = Attr {
             mode: new.mode,
@@ -357,11 +357,11 @@ impl RamInode {
         };
         if mode & S_ISGID != 0 {
             new.gid = gid;
-            if matches!(new.kind, NewKind::Directory) {
+            if matches!(new.kind, NewInodeKind::Directory) {
                 new.mode |= S_ISGID;
             }
         }
-        if matches!(new.kind, NewKind::Symlink(_)) {
+        if matches!(new.kind, NewInodeKind::Symlink(_)) {
             new.mode = 0o777;
         }
         Ok(Self::make(&self.shared, &new))

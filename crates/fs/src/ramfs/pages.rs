@@ -1,6 +1,6 @@
 //! The contents of one file: pages where something was written, nothing where nothing was.
 
-use super::{MAX_SIZE, PAGE, Super};
+use super::{MAX_SIZE, PAGE, RamFsInfo};
 use crate::Result;
 use abi::errno::Errno;
 use alloc::collections::BTreeMap;
@@ -12,7 +12,7 @@ use task::Mutex;
 use vm::Page;
 
 pub(super) struct Contents {
-    shared: Arc<Super>,
+    shared: Arc<RamFsInfo>,
     data: Mutex<Data>,
 }
 
@@ -24,7 +24,7 @@ struct Data {
 }
 
 impl Data {
-    fn page(&mut self, index: u64, shared: &Super) -> Result<&Page> {
+    fn page(&mut self, index: u64, shared: &RamFsInfo) -> Result<&Page> {
         match self.pages.entry(index) {
             Entry::Occupied(entry) => Ok(entry.into_mut()),
             Entry::Vacant(entry) => {
@@ -36,7 +36,7 @@ impl Data {
     }
 
     /// Zeroes a range that lies within existing pages or holes; whole pages are given back.
-    fn punch(&mut self, start: u64, end: u64, shared: &Super) {
+    fn punch(&mut self, start: u64, end: u64, shared: &RamFsInfo) {
         let (first_whole, end_whole) = (start.div_ceil(PAGE), end / PAGE);
         let clear = |from: u64, to: u64| {
             if let Some(page) = self.pages.get(&(from / PAGE))
@@ -86,7 +86,7 @@ fn spans(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, core::ops
 }
 
 impl Contents {
-    pub(super) fn new(shared: Arc<Super>) -> Self {
+    pub(super) fn new(shared: Arc<RamFsInfo>) -> Self {
         Self { shared, data: Mutex::default() }
     }
 

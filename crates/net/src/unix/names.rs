@@ -8,7 +8,7 @@ use alloc::format;
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicU32, Ordering};
 use fs::path::LookupFlags;
-use fs::{Access, FileType, Metadata, NewKind, Path, Result, ops};
+use fs::{Access, FileType, Metadata, NewInodeKind, Path, Result, ops};
 use task::Mutex;
 
 /// Device and number of the file.
@@ -46,7 +46,7 @@ pub(super) fn bind(caller: &Caller<'_>, kind: Kind, name: &UnixName, socket: &We
     match name {
         UnixName::Unnamed => Err(Errno::EINVAL),
         UnixName::Path(text) => {
-            let made = ops::make(&caller.walk, text, NewKind::Socket, 0o777 & !caller.umask);
+            let made = ops::make(&caller.walk, text, NewInodeKind::Socket, 0o777 & !caller.umask);
             let path = made.map_err(|e| if e == Errno::EEXIST { Errno::EADDRINUSE } else { e })?;
             PATHS.lock().insert(file_key(&path.metadata()), socket.clone());
             Ok(Binding::Path(path))
