@@ -60,8 +60,7 @@ impl Watch {
             enter(stage, &directory.path);
             actor::lead(stage);
         }
-        let mut run =
-            Run { stage, leader, ended: None, ended_during: None, waited: vec![false; program.steps.len()], late: Vec::new() };
+        let mut run = Run { stage, leader, ended: None, waited: vec![false; program.steps.len()], late: Vec::new() };
         run.steps();
         let ended = run.end();
         let mut record = run.record();
@@ -181,8 +180,6 @@ struct Run {
     stage: Stage,
     leader: i32,
     ended: Option<i32>,
-    /// The step at the end of which the leader had ended.
-    ended_during: Option<usize>,
     /// The steps that waited for others.
     waited: Vec<bool>,
     /// Steps that ended later than they began: which, and during which.
@@ -281,11 +278,16 @@ impl Run {
         }
     }
 
+    /// The step whose call an actor has begun and not come back from.
+    fn in_call(&self, actor: usize) -> Option<usize> {
+        let actor = &self.stage.shared.actors[actor];
+        (actor.state.load(SeqCst) == shared::CALL).then(|| actor.step.load(SeqCst) as usize)
+    }
+
     /// The step in which an actor waits for others.
     fn waiting(&self, actor: usize) -> Option<usize> {
-        let actor = &self.stage.shared.actors[actor];
-        let in_call = actor.state.load(SeqCst) == shared::CALL && self.ended.is_none();
-        in_call.then(|| actor.step.load(SeqCst) as usize).filter(|_| alive(actor))
+        let alive = self.ended.is_none() && alive(&self.stage.shared.actors[actor]);
+        self.in_call(actor).filter(|_| alive)
     }
 
     /// The steps in which actors wait for others.
@@ -307,7 +309,6 @@ impl Run {
             let event = self.stage.shared.event.load(SeqCst);
             if self.ended.is_none() {
                 self.ended = sys::reap(self.leader, false).map(|(_, status)| status);
-                self.ended_during = self.ended.map(|_| during);
             }
             // Twice: who was looked at first may have been woken by who was looked at last, and is now seen as resting, too.
             if (0..2).all(|_| (0..actors).all(|actor| self.at_rest(actor, during))) {
@@ -354,15 +355,21 @@ impl Run {
         due.into_iter().any(|(index, _)| shared.steps[index].done.load(SeqCst) == 0)
     }
 
-    /// Whether a step sent a signal that ended its own process. If another thread took it, the step returns or does not, as that thread
-    /// is slow or quick to end everybody.
+    /// Whether a step sent the signal that ended the leader's process, its own: the last step of that process did. If another thread took
+    /// the signal, the step returns or does not, as that thread is slow or quick to end everybody.
     fn is_own_end(&self, step: usize) -> bool {
         let Stage { program, shared, .. } = self.stage;
-        let actor = program.steps[step].actor;
         let signaled = self.ended.is_some_and(|status| libc::WIFSIGNALED(status));
-        let succeeded = shared.steps[step].done.load(SeqCst) == 0 || shared.steps[step].result.load(SeqCst) >= 0;
         let sends = ["kill", "sigqueueinfo", "send_signal"].iter().any(|part| program.steps[step].call.contains(part));
-        self.ended_during == Some(step) && sends && signaled && succeeded && (actor == 0 || program.actors[actor].thread)
+        if !signaled || !sends {
+            return false;
+        }
+        let done = |step: usize| shared.steps[step].done.load(SeqCst) == 1;
+        let succeeded = !done(step) || shared.steps[step].result.load(SeqCst) >= 0;
+        let is_own = |step: usize| program.steps[step].actor == 0 || program.actors[program.steps[step].actor].thread;
+        let in_call = |step: usize| self.in_call(program.steps[step].actor) == Some(step);
+        let is_last = (step + 1..program.steps.len()).all(|later| !is_own(later) || !done(later) && !in_call(later));
+        succeeded && is_own(step) && is_last
     }
 
     /// How signals met a step while it waited.
