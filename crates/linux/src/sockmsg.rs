@@ -272,18 +272,19 @@ fn buffers(header: &MsgHdr) -> Result<Buffers, Errno> {
 fn send_message(task: &Task, file: &File, header: &MsgHdr, flags: u32) -> Result<Transferred, Errno> {
     let socket = of_file(file)?;
     let to = To { addr: if header.name_len == 0 { 0 } else { header.name as usize }, len: header.name_len };
-    if to.addr != 0 {
-        // Whether it can be read comes before all else, and what it means after.
-        uaccess::read_bytes(to.addr, &mut [0; MAX_ADDRESS][..(to.len as usize).min(MAX_ADDRESS)])?;
-    }
-    let buffers = buffers(header)?;
+    // Whether the address can be read comes before what is wrong with all else, and what it means after.
+    let in_order = |error| match to.addr {
+        0 => error,
+        addr => uaccess::read_bytes(addr, &mut [0; MAX_ADDRESS][..(to.len as usize).min(MAX_ADDRESS)]).err().unwrap_or(error),
+    };
+    let buffers = buffers(header).map_err(in_order)?;
     if socket.protocol().kind() == Kind::Seqpacket && socket.protocol().peer().is_err() {
-        return Err(Errno::ENOTCONN);
+        return Err(in_order(Errno::ENOTCONN));
     }
     let beside = if header.control_len == 0 {
         Beside::default()
     } else {
-        read_control(task, socket, header.control as usize, header.control_len as usize)?
+        read_control(task, socket, header.control as usize, header.control_len as usize).map_err(in_order)?
     };
     let len = send(task, file, buffers.as_slice(), &to, beside, flags)?;
     Ok(Transferred { len, is_last: len < total(buffers.as_slice()) })
@@ -295,11 +296,11 @@ pub fn sys_sendmsg(task: &Task, fd: i32, message: UserPtr<MsgHdr>, flags: u32) -
     send_message(task, &file, &read_header(message)?, flags).map(|message| message.len)
 }
 
-/// What became of several messages.
+/// Result of `sendmmsg(2)` or `recvmmsg(2)` after at least one message.
 struct Several {
-    /// How many were sent or received.
+    /// Number of messages that were sent or received.
     done: usize,
-    /// What ended that before the last one. The caller hears of it only if there was no message before.
+    /// Error of the message after those, which the call does not return.
     error: Option<Errno>,
 }
 
@@ -325,10 +326,11 @@ fn several(
     Ok(Several { done: count, error: None })
 }
 
-/// What became of one of several messages.
+/// Result of sending or receiving one message.
 struct Transferred {
+    /// Number of bytes, as `sendmsg(2)` and `recvmsg(2)` return it.
     len: usize,
-    /// No further one is tried.
+    /// `sendmmsg(2)` and `recvmmsg(2)` end with this message.
     is_last: bool,
 }
 
