@@ -104,10 +104,8 @@ pub(crate) fn ioctl(request: &Request<'_>) -> Result<usize> {
     if request.command == nr::SIOCGIFCONF {
         return list(request);
     }
-    if request.command >> 8 == 0x89 {
-        // Linux reads it before it looks for what is asked.
-        request.read::<IfReq>()?;
-    }
+    // Linux reads it before it looks for what is asked.
+    let bytes: IfReq = if request.command >> 8 == 0x89 { request.read()? } else { [0; size_of::<IfReq>()] };
     if CHANGES.contains(&request.command) && !request.caller.privileged() {
         return Err(Errno::EPERM);
     }
@@ -136,7 +134,6 @@ pub(crate) fn ioctl(request: &Request<'_>) -> Result<usize> {
     if !asked {
         return Err(Errno::ENOTTY);
     }
-    let bytes: IfReq = request.read()?;
     let name = bytes[..NAME].split(|&b| b == 0).next().unwrap_or_default();
     let mut index = [0; 4];
     index.copy_from_slice(&bytes[NAME..NAME + 4]);
