@@ -60,7 +60,7 @@ pub trait PollObserver: Send + Sync {
         false
     }
 
-    /// As [`PollObserver::changed`]; true if it will act, so that no other of its kind needs to be told.
+    /// Tells an exclusive observer that the object changed. True if it will act, so that no other exclusive one needs to be told.
     fn take(self: Arc<Self>, what: Events) -> bool {
         self.changed(what);
         false
@@ -96,8 +96,8 @@ impl PollQueue {
         self.notify_of(Events::all());
     }
 
-    /// As [`PollQueue::notify`], after a change by which nothing but what is in `what` can have come true: whoever watches for
-    /// something else is spared.
+    /// Wakes waiting threads and observers after a change by which nothing but the events in `what` can have come true; observers of other
+    /// events may ignore it.
     #[inline]
     pub fn notify_of(&self, what: Events) {
         // Its fence pairs with the one in `watch`: either this sees the new watcher, or the watcher's look at the state sees the change.
@@ -107,7 +107,7 @@ impl PollQueue {
         }
     }
 
-    /// As [`PollQueue::notify`]; true if that woke a thread that waits here.
+    /// Wakes waiting threads and observers after a change. True if a thread waited here.
     pub(crate) fn notify_and_count(&self) -> bool {
         let woken = self.queue.wake_and_count();
         if self.watcher_count.load(Ordering::Relaxed) != 0 {
@@ -172,7 +172,7 @@ impl PollQueue {
         self.queue.wait_interruptible(None, ready).map_err(|_| Errno::ERESTARTSYS)
     }
 
-    /// As [`PollQueue::wait`], and gives up at `deadline` (monotonic nanoseconds) with `Ok(None)`.
+    /// Blocks until `ready` gives a value, or until `deadline` (monotonic nanoseconds): then the result is `Ok(None)`.
     ///
     /// # Errors
     /// `ERESTARTSYS` when interrupted.
