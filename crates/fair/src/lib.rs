@@ -19,7 +19,7 @@ mod decay;
 mod heap;
 mod policy;
 mod queue;
-mod reserve;
+mod rt_bandwidth;
 #[cfg(test)]
 mod tests;
 mod virt;
@@ -27,7 +27,7 @@ mod virt;
 pub use decay::{TAU_NS, Usage};
 pub use policy::Policy;
 pub use queue::{History, Recent, Room, RunQueue};
-pub use reserve::{PERIOD_NS, REALTIME_NS};
+pub use rt_bandwidth::RtLimits;
 
 /// How long a fair thread keeps the CPU against other fair threads, in nanoseconds.
 pub const HYSTERESIS_NS: u64 = 2_000_000;

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crate::decay::{TAU_NS, Usage};
 use crate::heap::{Heap, Order};
 use crate::policy::Policy;
-use crate::reserve::Reserve;
+use crate::rt_bandwidth::{RtBandwidth, RtLimits};
 use crate::virt::{Clock, Point};
 use crate::{HYSTERESIS_NS, RR_QUANTUM_NS, SLICE_NS};
 
@@ -176,7 +176,7 @@ pub struct RunQueue {
     /// Fair threads that are ahead of their share.
     ahead: Heap<Entity, ByStart>,
     clock: Clock,
-    reserve: Reserve,
+    rt_bandwidth: RtBandwidth,
     current: Option<Entity>,
     /// When the current thread was chosen.
     since_ns: u64,
@@ -203,7 +203,7 @@ impl RunQueue {
             eligible: Heap::new(),
             ahead: Heap::new(),
             clock: Clock::new(virtual_time),
-            reserve: Reserve::new(),
+            rt_bandwidth: RtBandwidth::new(),
             current: None,
             since_ns: 0,
             charged_ns: 0,
@@ -240,18 +240,17 @@ impl RunQueue {
         self.eligible.first().is_some() || self.ahead.first().is_some()
     }
 
-    /// Lets real-time threads run for `realtime_ns` of each `period_ns` while fair ones wait, and without limit if that is all of it. At
-    /// first it is [`crate::REALTIME_NS`] of [`crate::PERIOD_NS`].
-    pub fn limit_realtime(&mut self, realtime_ns: u64, period_ns: u64) {
-        self.reserve.set(realtime_ns, period_ns);
+    /// Sets how much of each period real-time threads may keep from fair ones that wait. A new queue has [`RtLimits::DEFAULT`].
+    pub fn set_rt_limits(&mut self, limits: RtLimits) {
+        self.rt_bandwidth.set_limits(limits);
     }
 
-    /// Whether a real-time thread runs that a fair one which comes in now would have to wait for without an end being known: then
-    /// [`Self::next_deadline`] becomes earlier if one does.
+    /// Whether the first fair thread that comes to wait makes [`Self::next_deadline`] earlier: a real-time thread is current, whose time
+    /// is limited and not yet counted. Who queues a fair thread for this CPU must then interrupt it, so that its timer is set.
     #[must_use]
-    pub fn limit_begins_with_waiter(&self) -> bool {
+    pub fn first_fair_waiter_needs_timer(&self) -> bool {
         let realtime = self.current.as_ref().is_some_and(|current| current.policy.realtime().is_some());
-        realtime && !self.fair_waits() && self.reserve.begins(0).is_some()
+        realtime && !self.fair_waits() && self.rt_bandwidth.is_limited()
     }
 
     /// Sum of the weights of the fair threads, the current one included.
@@ -398,9 +397,9 @@ impl RunQueue {
         }
         if current.policy.realtime().is_none() {
             self.clock.charge(&mut current.point, ran);
-            self.reserve.fair_ran(ran);
+            self.rt_bandwidth.charge_fair(ran);
         } else if fair_waits {
-            self.reserve.realtime_ran(ran, now_ns);
+            self.rt_bandwidth.charge_realtime(ran, now_ns);
         }
     }
 
@@ -408,12 +407,12 @@ impl RunQueue {
     fn would_switch(&self, now_ns: u64) -> bool {
         let Some(current) = &self.current else { return self.waiting() != 0 };
         let first = self.realtime.first().and_then(|first| first.policy.realtime());
-        let fair_first = self.reserve.fair_first(now_ns);
+        let is_throttled = self.rt_bandwidth.is_throttled(now_ns);
         match current.policy {
-            Policy::Fifo(_) | Policy::Rr(_) if fair_first && self.fair_waits() => true,
+            Policy::Fifo(_) | Policy::Rr(_) if is_throttled && self.fair_waits() => true,
             Policy::Fifo(priority) => first > Some(priority),
             Policy::Rr(priority) => first > Some(priority) || (first == Some(priority) && current.quantum_ns == 0),
-            _ if first.is_some() && !fair_first => true,
+            _ if first.is_some() && !is_throttled => true,
             _ if !self.fair_waits() => false,
             Policy::Idle if self.claimed => true,
             _ => {
@@ -492,7 +491,7 @@ impl RunQueue {
             }
         }
         // A thread that yields is not in the heaps, and may be the only one that is not ahead.
-        let mut next = if self.reserve.fair_first(now_ns) {
+        let mut next = if self.rt_bandwidth.is_throttled(now_ns) {
             self.eligible.pop().or_else(|| self.ahead.pop()).or_else(|| self.realtime.pop())?
         } else {
             self.realtime.pop().or_else(|| self.eligible.pop()).or_else(|| self.ahead.pop())?
@@ -606,7 +605,7 @@ impl RunQueue {
     pub fn next_deadline(&self) -> Option<u64> {
         let current = self.current.as_ref()?;
         let now_ns = self.charged_ns;
-        let fair_begins = || self.fair_waits().then(|| self.reserve.begins(now_ns)).flatten();
+        let fair_begins = || self.fair_waits().then(|| self.rt_bandwidth.throttling_begins(now_ns)).flatten();
         match current.policy {
             Policy::Fifo(_) => fair_begins(),
             Policy::Rr(priority) => {
@@ -615,7 +614,7 @@ impl RunQueue {
                 quantum_end.into_iter().chain(fair_begins()).min()
             }
             _ => {
-                let fair_ends = self.realtime.first().and_then(|_| self.reserve.ends(now_ns));
+                let fair_ends = self.realtime.first().and_then(|_| self.rt_bandwidth.throttling_ends(now_ns));
                 let slice_end = self.fair_waits().then(|| {
                     let slice_end = now_ns + current.point.until(current.deadline);
                     let hysteresis_end = self.since_ns + HYSTERESIS_NS;

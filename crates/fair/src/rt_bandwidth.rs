@@ -1,78 +1,96 @@
-//! What real-time threads leave to fair ones: Linux's real-time throttling, for those that wait.
+//! Real-time throttling of one CPU: real-time threads leave a part of each period to fair threads that wait (`sched_rt_runtime_us` of
+//! `sched_rt_period_us`, as Linux's `struct rt_bandwidth` has them).
 //!
 //! Without it a real-time thread that never sleeps keeps its CPU from every other thread for ever, also from one that holds a lock which
 //! threads of other CPUs, or of higher priority, wait for.
 
-/// How long real-time threads run before the rest of the period is left to fair ones, in nanoseconds: Linux's `sched_rt_runtime_us`.
-pub const REALTIME_NS: u64 = 950_000_000;
-/// Linux's `sched_rt_period_us`, in nanoseconds.
-pub const PERIOD_NS: u64 = 1_000_000_000;
-
-/// The account of one CPU.
-#[derive(Debug)]
-pub(crate) struct Reserve {
-    /// How long real-time threads may run while fair ones wait, and then those while real-time ones wait. `None`: no limit.
-    limits: Option<(u64, u64)>,
-    /// How long real-time threads have run while fair ones waited, less what these had since.
-    used_ns: u64,
-    /// Until then fair threads go first.
-    until_ns: u64,
+/// How much of a period real-time threads may keep from fair threads that wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RtLimits {
+    /// CPU time of real-time threads in a period, in nanoseconds. They are not throttled if it is `period_ns` or more.
+    pub runtime_ns: u64,
+    /// Length of a period in nanoseconds, not 0.
+    pub period_ns: u64,
 }
 
-impl Reserve {
-    /// With Linux's limits.
+impl RtLimits {
+    /// Linux's defaults: 950 ms of each second.
+    pub const DEFAULT: Self = Self { runtime_ns: 950_000_000, period_ns: 1_000_000_000 };
+
+    /// CPU time in nanoseconds that is left to fair threads in a period; 0 if real-time threads are not throttled.
+    #[must_use]
+    pub const fn fair_ns(self) -> u64 {
+        self.period_ns.saturating_sub(self.runtime_ns)
+    }
+}
+
+/// Real-time bandwidth of one CPU: its limits, and what was used of them.
+#[derive(Debug)]
+pub(crate) struct RtBandwidth {
+    limits: RtLimits,
+    /// CPU time of real-time threads while fair ones waited, less what these had since, in nanoseconds.
+    used_ns: u64,
+    /// Time at which throttling ends.
+    throttled_until_ns: u64,
+}
+
+impl RtBandwidth {
+    /// Nothing used of [`RtLimits::DEFAULT`].
     pub(crate) const fn new() -> Self {
-        Self { limits: Some((REALTIME_NS, PERIOD_NS - REALTIME_NS)), used_ns: 0, until_ns: 0 }
+        Self { limits: RtLimits::DEFAULT, used_ns: 0, throttled_until_ns: 0 }
     }
 
-    /// From now on real-time threads may run for `realtime_ns` of each `period_ns`, without limit if that is all of it.
-    pub(crate) fn set(&mut self, realtime_ns: u64, period_ns: u64) {
-        let limits = (realtime_ns < period_ns).then(|| (realtime_ns, period_ns - realtime_ns));
+    /// Sets the limits. If they change, nothing of the new ones is used, and throttling ends.
+    pub(crate) fn set_limits(&mut self, limits: RtLimits) {
         if self.limits != limits {
-            *self = Self { limits, used_ns: 0, until_ns: 0 };
+            *self = Self { limits, used_ns: 0, throttled_until_ns: 0 };
         }
     }
 
-    /// Whether fair threads go first at this time.
+    /// Whether real-time threads can be throttled at all.
+    pub(crate) const fn is_limited(&self) -> bool {
+        self.limits.fair_ns() != 0
+    }
+
+    /// Whether real-time threads are throttled at `now_ns`: fair threads go first.
     #[inline]
-    pub(crate) fn fair_first(&self, now_ns: u64) -> bool {
-        now_ns < self.until_ns
+    pub(crate) const fn is_throttled(&self, now_ns: u64) -> bool {
+        now_ns < self.throttled_until_ns
     }
 
-    /// When fair threads no longer go first, if they do.
-    pub(crate) fn ends(&self, now_ns: u64) -> Option<u64> {
-        self.fair_first(now_ns).then_some(self.until_ns)
+    /// Time at which throttling ends, if real-time threads are throttled at `now_ns`.
+    pub(crate) fn throttling_ends(&self, now_ns: u64) -> Option<u64> {
+        self.is_throttled(now_ns).then_some(self.throttled_until_ns)
     }
 
-    /// When fair threads that wait from now on would go first, if a real-time thread runs until then.
-    pub(crate) fn begins(&self, now_ns: u64) -> Option<u64> {
-        self.limits.map(|(realtime_ns, _)| now_ns + realtime_ns.saturating_sub(self.used_ns))
+    /// Time at which throttling begins if a real-time thread runs, and a fair one waits, from `now_ns` until then.
+    pub(crate) fn throttling_begins(&self, now_ns: u64) -> Option<u64> {
+        self.is_limited().then(|| now_ns + self.limits.runtime_ns.saturating_sub(self.used_ns))
     }
 
-    /// A real-time thread has run for `ran_ns` until now, and a fair one waited.
-    pub(crate) fn realtime_ran(&mut self, ran_ns: u64, now_ns: u64) {
-        let Some((realtime_ns, fair_ns)) = self.limits else { return };
-        if self.fair_first(now_ns) {
+    /// Accounts `ran_ns` of a real-time thread, up to `now_ns`, while a fair thread waited.
+    pub(crate) fn charge_realtime(&mut self, ran_ns: u64, now_ns: u64) {
+        if !self.is_limited() || self.is_throttled(now_ns) {
             return;
         }
         self.used_ns = self.used_ns.saturating_add(ran_ns);
-        if self.used_ns >= realtime_ns {
-            (self.used_ns, self.until_ns) = (0, now_ns.saturating_add(fair_ns));
+        if self.used_ns >= self.limits.runtime_ns {
+            (self.used_ns, self.throttled_until_ns) = (0, now_ns.saturating_add(self.limits.fair_ns()));
         }
     }
 
-    /// A fair thread has run for `ran_ns`: that counts as part of what was left to it.
+    /// Accounts `ran_ns` of a fair thread: a part of what is left to fair threads in a period.
     #[inline]
-    pub(crate) fn fair_ran(&mut self, ran_ns: u64) {
+    pub(crate) fn charge_fair(&mut self, ran_ns: u64) {
         if self.used_ns != 0 {
-            self.pay_back(ran_ns);
+            self.replenish(ran_ns);
         }
     }
 
     #[cold]
-    fn pay_back(&mut self, ran_ns: u64) {
-        let Some((realtime_ns, fair_ns)) = self.limits else { return };
-        let paid = u128::from(ran_ns) * u128::from(realtime_ns) / u128::from(fair_ns);
-        self.used_ns = self.used_ns.saturating_sub(u64::try_from(paid).unwrap_or(u64::MAX));
+    fn replenish(&mut self, ran_ns: u64) {
+        let RtLimits { runtime_ns, .. } = self.limits;
+        let part = u128::from(ran_ns) * u128::from(runtime_ns) / u128::from(self.limits.fair_ns().max(1));
+        self.used_ns = self.used_ns.saturating_sub(u64::try_from(part).unwrap_or(u64::MAX));
     }
 }

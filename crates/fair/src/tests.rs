@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::vec;
 use std::vec::Vec;
 
-use crate::{HYSTERESIS_NS, History, PERIOD_NS, Policy, REALTIME_NS, RR_QUANTUM_NS, Room, RunQueue, SLICE_NS};
+use crate::{HYSTERESIS_NS, History, Policy, RR_QUANTUM_NS, Room, RtLimits, RunQueue, SLICE_NS};
 
 const SECOND: u64 = 1_000_000_000;
 const PERCENT: u64 = SECOND / 100;
@@ -414,7 +414,7 @@ fn a_priority_runs_before_all_below_and_in_order_of_arrival() {
     assert_eq!(queue.pick(0), Some(3));
     queue.block(1);
     assert_eq!(queue.pick(1), Some(1));
-    assert_eq!(queue.next_deadline(), Some(REALTIME_NS), "a fair one waits");
+    assert_eq!(queue.next_deadline(), Some(RT.runtime_ns), "a fair one waits");
     // Preempted by a higher priority, it stays before its equal.
     assert!(queue.wake(4, Policy::Rr(7), &History::default(), 2));
     assert_eq!(queue.pick(2), Some(4));
@@ -573,7 +573,7 @@ fn what_is_left_of_a_quantum_is_kept() {
 #[test]
 fn fifo_threads_give_way_to_higher_priorities_only() {
     let mut queue = RunQueue::new(0);
-    queue.limit_realtime(1, 1);
+    queue.set_rt_limits(UNLIMITED);
     queue.wake(1, Policy::Fifo(5), &History::default(), 0);
     assert_eq!(queue.pick(0), Some(1));
     let now = 10 * SECOND;
@@ -595,10 +595,13 @@ fn beside_realtime(realtime: &[Policy], fair: &[Habit], warm_up: u64, periods: u
     let habits: Vec<Habit> = realtime.iter().copied().map(Habit::hog).chain(fair.iter().copied()).collect();
     let mut machine = Machine::new(RunQueue::new(0), 0, &habits);
     machine.run(warm_up);
-    let ran = machine.measure(periods * PERIOD_NS);
+    let ran = machine.measure(periods * RT.period_ns);
     let (realtime, fair) = ran.split_at(realtime.len());
     (realtime.iter().sum(), fair.iter().sum())
 }
+
+const RT: RtLimits = RtLimits::DEFAULT;
+const UNLIMITED: RtLimits = RtLimits { runtime_ns: 1, period_ns: 1 };
 
 fn realtime_policy() -> impl Strategy<Value = Policy> {
     prop_oneof![(1u8..=99).prop_map(Policy::Fifo), (1u8..=99).prop_map(Policy::Rr)]
@@ -609,33 +612,33 @@ proptest! {
 
     /// Real-time threads that never sleep leave fair threads that never sleep the rest of each period, and no more.
     #[test]
-    fn real_time_threads_leave_the_reserve(
+    fn real_time_threads_leave_a_part_of_each_period(
         realtime in prop::collection::vec(realtime_policy(), 1..5),
         fair in prop::collection::vec(hog(), 1..20),
         warm_up in 0..3 * SECOND,
         periods in 1u64..6,
     ) {
         let (most, rest) = beside_realtime(&realtime, &fair, warm_up, periods);
-        prop_assert_eq!(rest, periods * (PERIOD_NS - REALTIME_NS));
-        prop_assert_eq!(most, periods * REALTIME_NS);
+        prop_assert_eq!(rest, periods * RT.fair_ns());
+        prop_assert_eq!(most, periods * RT.runtime_ns);
     }
 
     /// Fair threads that sleep have no more of it, and real-time threads lose no time to those that do not want it.
     #[test]
-    fn sleepers_have_no_more_than_the_reserve(
+    fn sleepers_have_no_more_than_what_is_left(
         realtime in prop::collection::vec(realtime_policy(), 1..5),
         fair in prop::collection::vec(sleeper(), 1..20),
         warm_up in 0..3 * SECOND,
         periods in 1u64..6,
     ) {
         let (most, rest) = beside_realtime(&realtime, &fair, warm_up, periods);
-        prop_assert_eq!(most + rest, periods * PERIOD_NS);
-        prop_assert!(rest <= (periods + 1) * (PERIOD_NS - REALTIME_NS));
+        prop_assert_eq!(most + rest, periods * RT.period_ns);
+        prop_assert!(rest <= (periods + 1) * RT.fair_ns());
     }
 }
 
 #[test]
-fn who_leaves_more_than_the_reserve_is_never_held_up() {
+fn real_time_threads_that_leave_more_themselves_are_never_throttled() {
     for (burst, sleep) in [(90, 10), (500, 500), (1, 1), (940, 60)] {
         let [burst_ns, sleep_ns] = [burst, sleep].map(|ms| ms * SECOND / 1000);
         let realtime = Habit { policy: Policy::Fifo(1), burst_ns, sleep_ns };
@@ -648,7 +651,7 @@ fn who_leaves_more_than_the_reserve_is_never_held_up() {
 #[test]
 fn without_a_limit_nothing_is_left() {
     let mut queue = RunQueue::new(0);
-    queue.limit_realtime(PERIOD_NS, PERIOD_NS);
+    queue.set_rt_limits(UNLIMITED);
     let mut machine = Machine::new(queue, 0, &[Habit::hog(Policy::Rr(1)), Habit::hog(Policy::default())]);
     assert_eq!(machine.measure(100 * SECOND), [100 * SECOND, 0]);
 }
@@ -658,19 +661,19 @@ fn the_limit_begins_when_a_fair_thread_waits() {
     let mut queue = RunQueue::new(0);
     queue.wake(1, Policy::Fifo(5), &History::default(), 0);
     assert_eq!(queue.pick(0), Some(1));
-    assert!(queue.limit_begins_with_waiter());
+    assert!(queue.first_fair_waiter_needs_timer());
     let now = 10 * SECOND;
     assert!(!queue.wake(2, Policy::default(), &History::default(), now));
-    assert!(!queue.limit_begins_with_waiter());
-    assert_eq!(queue.next_deadline(), Some(now + REALTIME_NS), "the time before does not count");
-    assert_eq!(queue.pick(now + REALTIME_NS), Some(2));
+    assert!(!queue.first_fair_waiter_needs_timer());
+    assert_eq!(queue.next_deadline(), Some(now + RT.runtime_ns), "the time before does not count");
+    assert_eq!(queue.pick(now + RT.runtime_ns), Some(2));
     // A real-time thread that comes meanwhile waits, too; and goes first as soon as nobody else wants the CPU.
-    assert!(!queue.wake(3, Policy::Fifo(9), &History::default(), now + REALTIME_NS + 1));
-    assert_eq!(queue.next_deadline(), Some(now + PERIOD_NS));
-    queue.block(now + REALTIME_NS + 2);
-    assert_eq!(queue.pick(now + REALTIME_NS + 2), Some(3));
-    queue.limit_realtime(1, 1);
-    assert!(!queue.limit_begins_with_waiter());
+    assert!(!queue.wake(3, Policy::Fifo(9), &History::default(), now + RT.runtime_ns + 1));
+    assert_eq!(queue.next_deadline(), Some(now + RT.period_ns));
+    queue.block(now + RT.runtime_ns + 2);
+    assert_eq!(queue.pick(now + RT.runtime_ns + 2), Some(3));
+    queue.set_rt_limits(UNLIMITED);
+    assert!(!queue.first_fair_waiter_needs_timer());
 }
 
 #[test]

@@ -29,13 +29,13 @@ use host as platform;
 use kernel as platform;
 
 pub use event::Event;
-pub use fair::{Policy, RR_QUANTUM_NS, SLICE_NS};
+pub use fair::{Policy, RR_QUANTUM_NS, RtLimits, SLICE_NS};
 pub use platform::{
     Condvar, CpuId, Mutex, MutexGuard, Once, PreemptGuard, ReadGuard, RwLock, Thread, UserSpace, WriteGuard, cpu_count, current,
     now_ns, park, park_until, preempt_disable, sleep_until, spawn, topology, yield_now,
 };
 #[cfg(target_os = "none")]
-pub use platform::{Site, change_realtime_limit, init, lock_sites, realtime_limit, start_cpu, start_recording, stats};
+pub use platform::{Site, change_rt_limits, init, lock_sites, rt_limits, start_cpu, start_recording, stats};
 pub use wait::{WaitError, WaitQueue};
 
 /// The atomics of the core library; on the host those of the explorer.

@@ -8,6 +8,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU8, Ordering};
 
+use ::task::RtLimits;
 use abi::errno::Errno;
 use fs::pseudo::{self, Attr, StaticDir};
 
@@ -137,12 +138,12 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         let file = pseudo::writable_file(Attr::new(dev, 0o644), || Ok(setting.text().into_bytes()), |text| setting.set(text));
         place(dir, &format!("net/{}", setting.path), file);
     }
-    for (name, show, set) in [REALTIME_PERIOD, REALTIME_RUNTIME] {
+    for (name, show, set) in [RT_PERIOD, RT_RUNTIME] {
         let set = move |text: &[u8]| {
             let number = core::str::from_utf8(text).ok().and_then(|text| text.trim().parse::<i32>().ok()).ok_or(Errno::EINVAL)?;
-            ::task::change_realtime_limit(|limit| set(limit, number).filter(is_valid).ok_or(Errno::EINVAL))
+            ::task::change_rt_limits(|limits| set(limits, number).filter(is_valid).ok_or(Errno::EINVAL))
         };
-        let show = move || Ok(format!("{}\n", show(::task::realtime_limit())).into_bytes());
+        let show = move || Ok(format!("{}\n", show(::task::rt_limits())).into_bytes());
         place(dir, name, pseudo::writable_file(Attr::new(dev, 0o644), show, set));
     }
     let hostname = pseudo::writable_file(
@@ -189,30 +190,28 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     place(dir, "kernel/random/uuid", pseudo::file(Attr::new(dev, 0o444), move || Ok(random_uuid().into_bytes())));
 }
 
-/// A limit of real-time threads, as `::task::realtime_limit` tells it.
-type Limit = (u64, u64);
-/// A file, the number in it, and the limit with another number, if there can be one.
-type LimitFile = (&'static str, fn(Limit) -> i64, fn(Limit, i32) -> Option<Limit>);
+/// A file, the number it shows of the limits, and the limits after that number was written, unless it is invalid by itself.
+type RtLimitFile = (&'static str, fn(RtLimits) -> i64, fn(RtLimits, i32) -> Option<RtLimits>);
 
 /// Nanoseconds of a microsecond.
 const US: u64 = 1000;
-/// The time of real-time threads that may run without limit.
+/// `runtime_ns` of real-time threads that may run without limit.
 const UNLIMITED: u64 = u64::MAX;
 
-const REALTIME_PERIOD: LimitFile = (
+const RT_PERIOD: RtLimitFile = (
     "kernel/sched_rt_period_us",
-    |(_, period)| (period / US).cast_signed(),
-    |(realtime, _), us| Some((realtime, u64::try_from(us).ok().filter(|&us| us != 0)? * US)),
+    |limits| (limits.period_ns / US).cast_signed(),
+    |limits, us| Some(RtLimits { period_ns: u64::try_from(us).ok().filter(|&us| us != 0)? * US, ..limits }),
 );
-const REALTIME_RUNTIME: LimitFile = (
+const RT_RUNTIME: RtLimitFile = (
     "kernel/sched_rt_runtime_us",
-    |(realtime, _)| if realtime == UNLIMITED { -1 } else { (realtime / US).cast_signed() },
-    |(_, period), us| Some((if us == -1 { UNLIMITED } else { u64::try_from(us).ok()? * US }, period)),
+    |limits| if limits.runtime_ns == UNLIMITED { -1 } else { (limits.runtime_ns / US).cast_signed() },
+    |limits, us| Some(RtLimits { runtime_ns: if us == -1 { UNLIMITED } else { u64::try_from(us).ok()? * US }, ..limits }),
 );
 
 /// Whether real-time threads have no more than the whole period, or no limit.
-fn is_valid(&(realtime, period): &Limit) -> bool {
-    realtime <= period || realtime == UNLIMITED
+fn is_valid(&RtLimits { runtime_ns, period_ns }: &RtLimits) -> bool {
+    runtime_ns <= period_ns || runtime_ns == UNLIMITED
 }
 
 /// A setting that is a digit, up to `most`.

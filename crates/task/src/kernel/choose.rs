@@ -9,11 +9,11 @@ use fair::{HYSTERESIS_NS, Policy, RunQueue};
 use guard::cpu::CpuId;
 use guard::timer::{self, now_ns};
 
-use super::cpu::{Cpu, IDLE, LOADED, shared};
+use super::cpu::{Cpu, IDLE, LOADED, is_started, shared};
 use super::idle;
-use super::limit;
 use super::observe;
 use super::perturb;
+use super::rt_bandwidth;
 use super::slot::{self, CPU_WORDS, Slot};
 use super::switch::Why;
 use super::wake;
@@ -92,7 +92,7 @@ impl Cpu {
         shared
             .notice
             .0
-            .store(self.notice(picked.map(|_| next.policy()), look, queue.limit_begins_with_waiter()), Ordering::Release);
+            .store(self.notice(picked.map(|_| next.policy()), look, queue.first_fair_waiter_needs_timer()), Ordering::Release);
         self.arm(look.unwrap_or(u64::MAX), picked.is_none());
         next
     }
@@ -201,7 +201,7 @@ impl Cpu {
 
     /// Somebody changed where or how threads of this CPU run: O(n).
     fn recheck(&self, queue: &mut RunQueue, me: CpuId, now: u64) {
-        limit::apply(queue);
+        rt_bandwidth::apply(queue);
         if let Some(slot) = queue.current().map(slot::at)
             && !slot.may_run_on(me)
         {
@@ -272,7 +272,7 @@ impl Cpu {
         self.compared.set(other.0);
         let other_shared = shared(other);
         let load = other_shared.load.load(Ordering::Relaxed) as usize;
-        if other != me && other_shared.started.load(Ordering::Relaxed) && load < queue.waiting() {
+        if other != me && is_started(other) && load < queue.waiting() {
             give_to(queue, other, now);
         }
     }

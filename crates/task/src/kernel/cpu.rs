@@ -130,6 +130,12 @@ impl Shared {
     }
 }
 
+/// Whether a CPU runs threads, and takes interrupts: CPU 0 does before it says so.
+#[inline]
+pub(super) fn is_started(cpu: CpuId) -> bool {
+    cpu.0 == 0 || shared(cpu).started.load(Ordering::Relaxed)
+}
+
 /// A value with a cache line to itself.
 #[repr(align(64))]
 pub(super) struct Line<T>(pub(super) T);

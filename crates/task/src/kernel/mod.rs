@@ -5,7 +5,7 @@
 //! | `slot` | thread slots: state, links and stack of a thread; permits; what it may run on and how |
 //! | `cpu` | what a CPU has: its own part and the part others may touch; who runs there |
 //! | `choose` | deciding who runs next, and for how long |
-//! | `limit` | what part of a period real-time threads may keep from others |
+//! | `rt_bandwidth` | limits of real-time threads (`sched_rt_runtime_us`) |
 //! | `switch` | going from one thread to another |
 //! | `wake` | where a woken thread goes, and telling that CPU |
 //! | `idle` | CPUs without work: asking for some, polling, sleeping |
@@ -18,9 +18,9 @@
 mod choose;
 mod cpu;
 mod idle;
-mod limit;
 mod observe;
 mod perturb;
+mod rt_bandwidth;
 mod sleep;
 mod slot;
 pub mod stats;
@@ -37,9 +37,9 @@ pub use guard::timer::now_ns;
 pub use idle::start_cpu;
 pub use lfmutex::{Condvar, Mutex, MutexGuard, Once, ReadGuard, RwLock, WriteGuard};
 use lfmutex::{Token, scheduler};
-pub use limit::{change_realtime_limit, realtime_limit};
 pub use observe::{Site, lock_sites, start_recording};
 pub(crate) use perturb::point;
+pub use rt_bandwidth::{change_rt_limits, rt_limits};
 pub use switch::{PreemptGuard, preempt_disable, yield_now};
 pub use thread::{Thread, UserSpace, current, spawn};
 use topology::Topology;

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use guard::cpu::{self, CpuId};
 use guard::timer::now_ns;
 
-use super::cpu::{CPUS, current_slot, shared};
+use super::cpu::{CPUS, current_slot, is_started};
 use super::slot::Slot;
 use super::switch;
 
@@ -109,6 +109,5 @@ pub(super) fn place(slot: &Slot) -> Option<CpuId> {
     }
     let number = random();
     let target = CpuId((number >> 8) as u32 % super::cpu_count() as u32);
-    let runs = target.0 == 0 || shared(target).started.load(Ordering::Relaxed);
-    (number.is_multiple_of(2) && runs && slot.may_run_on(target)).then_some(target)
+    (number.is_multiple_of(2) && is_started(target) && slot.may_run_on(target)).then_some(target)
 }

@@ -1,46 +1,45 @@
-//! What part of a period real-time threads may keep from fair ones that wait (`fair::RunQueue::limit_realtime`), for all CPUs.
+//! Limits of real-time threads (`fair::RtLimits`), the same on all CPUs.
 
 use core::sync::atomic::Ordering;
 
-use fair::RunQueue;
+use fair::{RtLimits, RunQueue};
 use guard::cpu::{self, CpuId};
 use lfmutex::Mutex;
 
-use super::cpu::shared;
+use super::cpu::{is_started, shared};
 use super::sync::AtomicU64;
 use super::wake;
 
-static REALTIME_NS: AtomicU64 = AtomicU64::new(fair::REALTIME_NS);
-static PERIOD_NS: AtomicU64 = AtomicU64::new(fair::PERIOD_NS);
+static RUNTIME_NS: AtomicU64 = AtomicU64::new(RtLimits::DEFAULT.runtime_ns);
+static PERIOD_NS: AtomicU64 = AtomicU64::new(RtLimits::DEFAULT.period_ns);
 
-/// How long real-time threads may run of each period while fair ones wait, and the period, in nanoseconds.
-pub fn realtime_limit() -> (u64, u64) {
-    (REALTIME_NS.load(Ordering::Relaxed), PERIOD_NS.load(Ordering::Relaxed))
+/// Limits of real-time threads. Beside [`change_rt_limits`] the two numbers may be of different changes.
+pub fn rt_limits() -> RtLimits {
+    RtLimits { runtime_ns: RUNTIME_NS.load(Ordering::Relaxed), period_ns: PERIOD_NS.load(Ordering::Relaxed) }
 }
 
-/// Changes both as `change` says of what they are, on all CPUs soon, or not at all if that fails. Real-time threads that may run for a
-/// whole period, or more, have no limit.
+/// Sets the limits of real-time threads to what `change` makes of the present ones. Every CPU applies them at its next choice of a
+/// thread, which it makes at once. If `change` fails nothing changes. One change at a time.
 ///
 /// # Errors
 /// The ones of `change`.
-pub fn change_realtime_limit<E>(change: impl FnOnce((u64, u64)) -> Result<(u64, u64), E>) -> Result<(), E> {
+pub fn change_rt_limits<E>(change: impl FnOnce(RtLimits) -> Result<RtLimits, E>) -> Result<(), E> {
     static CHANGING: Mutex<()> = Mutex::new(());
     let _one = CHANGING.lock();
-    let (realtime_ns, period_ns) = change(realtime_limit())?;
-    REALTIME_NS.store(realtime_ns, Ordering::Relaxed);
-    PERIOD_NS.store(period_ns, Ordering::Relaxed);
+    let limits = change(rt_limits())?;
+    RUNTIME_NS.store(limits.runtime_ns, Ordering::Relaxed);
+    PERIOD_NS.store(limits.period_ns, Ordering::Relaxed);
     for cpu in (0..super::cpu_count() as u32).map(CpuId) {
         // A CPU that has not started yet looks when it does.
         shared(cpu).recheck.store(true, Ordering::SeqCst);
-        if cpu.0 == 0 || shared(cpu).started.load(Ordering::Relaxed) {
+        if is_started(cpu) {
             cpu::without_irqs(|| wake::summon(cpu));
         }
     }
     Ok(())
 }
 
-/// Tells a CPU's queue. A queue that reads an old period with a new time hears of the other right after.
+/// Applies the limits to a CPU's queue. A queue that gets the numbers of different changes is told again right after.
 pub(super) fn apply(queue: &mut RunQueue) {
-    let (realtime_ns, period_ns) = realtime_limit();
-    queue.limit_realtime(realtime_ns, period_ns);
+    queue.set_rt_limits(rt_limits());
 }

@@ -21,7 +21,7 @@ use fair::Policy;
 use guard::cpu::{self, CpuId};
 use guard::timer::now_ns;
 
-use super::cpu::{CPUS, Cpu, IDLE, shared};
+use super::cpu::{CPUS, Cpu, IDLE, is_started, shared};
 use super::observe::{self, Told};
 use super::perturb;
 use super::slot::{self, NOTIFIED, PARKED, RUNNING, Slot};
@@ -166,7 +166,7 @@ fn core_idles(idle: CpuId) -> bool {
 pub(super) fn least_loaded(slot: &Slot) -> CpuId {
     (0..super::cpu_count() as u32)
         .map(CpuId)
-        .filter(|&cpu| slot.may_run_on(cpu) && (shared(cpu).started.load(Ordering::Relaxed) || cpu.0 == 0))
+        .filter(|&cpu| slot.may_run_on(cpu) && is_started(cpu))
         .min_by_key(|&cpu| shared(cpu).load.load(Ordering::Relaxed))
         .unwrap_or(CpuId(0))
 }
