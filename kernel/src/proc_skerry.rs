@@ -97,7 +97,7 @@ fn locks() -> Vec<u8> {
 }
 
 fn calls() -> Vec<u8> {
-    let lines = linux::trace::names().map(|(number, name)| format!("{number} {name}\n"));
+    let lines = linux::entry::syscall_trace::names().map(|(number, name)| format!("{number} {name}\n"));
     lines.collect::<String>().into_bytes()
 }
 

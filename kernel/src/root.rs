@@ -28,11 +28,11 @@ pub(crate) fn make() -> Result<FsStruct> {
     devfs::register_standard()?;
     fs::tty::register_standard()?;
     let context = FsStruct::new(space);
-    linux::proc::extend(|dir, dev| crate::proc_skerry::add(&dir.subdir("skerry"), dev));
-    let proc = linux::proc::new();
+    linux::procfs::extend(|dir, dev| crate::proc_skerry::add(&dir.subdir("skerry"), dev));
+    let proc = linux::procfs::new();
     hang(&context, proc, b"/proc", "proc")?;
-    hang(&context, linux::sysfs::new(), b"/sys", "sysfs")?;
-    hang(&context, linux::cgroup::new(), b"/sys/fs/cgroup", "cgroup2")?;
+    hang(&context, linux::kernfs::sysfs::new(), b"/sys", "sysfs")?;
+    hang(&context, linux::kernfs::cgroup::new(), b"/sys/fs/cgroup", "cgroup2")?;
     hang(&context, devfs::filesystem(), b"/dev", "devtmpfs")?;
     hang(&context, fs::tty::pty::filesystem(), b"/dev/pts", "devpts")?;
     Ok(context)

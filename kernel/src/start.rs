@@ -100,7 +100,7 @@ fn instance(context: &FsStruct) -> First {
             guard::instance::exit(126);
         }
     };
-    if linux::sys::set_hostname(boot.hostname.as_bytes()).is_err() {
+    if linux::system::sysinfo::set_hostname(boot.hostname.as_bytes()).is_err() {
         log::warn!("the host name is too long: {}", boot.hostname);
     }
     let args: Vec<Vec<u8>> = boot.arguments().map(<[u8]>::to_vec).collect();

@@ -8,7 +8,7 @@ use abi::errno::Errno;
 use fs::pseudo::Attr;
 use fs::{File, FileOps, FileType, Inode, Metadata, OpenFlags, Result, Whence};
 use guard::trace::{self, Class, RECORD_BYTES};
-use linux::trace::record;
+use linux::entry::syscall_trace::record;
 use task::CpuId;
 
 struct Trace(Metadata);

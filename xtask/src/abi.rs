@@ -1,6 +1,6 @@
 //! `cargo xtask abi`: the table of system calls in the documentation, made from the kernel's own table.
 //!
-//! A line of `crates/linux/src/table.rs` without a remark is a call that does what Linux' manual says. What is missing follows it as
+//! A line of `crates/linux/src/entry/syscall_table.rs` without a remark is a call that does what Linux' manual says. What is missing follows it as
 //! `// partial: what`, and a call that only pretends says why that does no harm, as `// stub: why`.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::paths;
 
-const SOURCE: &str = "crates/linux/src/table.rs";
+const SOURCE: &str = "crates/linux/src/entry/syscall_table.rs";
 const PAGE: &str = "docs/linux-abi.md";
 
 /// How much of a call there is.
@@ -91,7 +91,7 @@ fn parse(table: &str) -> Result<BTreeMap<u32, Call>> {
 
 fn page(calls: &BTreeMap<u32, Call>) -> String {
     let mut text = String::from(
-        "# The system calls of x86-64 Linux\n\nMade from `crates/linux/src/table.rs` by `cargo xtask abi`; `cargo xtask check` says when it is out of date. \
+        "# The system calls of x86-64 Linux\n\nMade from `crates/linux/src/entry/syscall_table.rs` by `cargo xtask abi`; `cargo xtask check` says when it is out of date. \
          *Full* is what the manual\nof Linux 6.1 says of a kernel configured without the namespaces of process numbers, networks, users, control groups and time, block\n\
          devices, protection keys, eBPF, SCTP, MPTCP, VSOCK, AF_ALG and more of netlink than routes, devices, taskstats and lists of sockets; such a kernel, too, tells\n\
          who asks for them (`EINVAL`, `EAFNOSUPPORT`, …). *Partial* says what is missing; a *harmless stub* says why programs do not notice;\n\
@@ -118,7 +118,7 @@ fn made() -> Result<String> {
     Ok(page(&calls()?))
 }
 
-/// The calls that there are, as lines `NUMBER NAME KIND…` with the kinds of the arguments (`linux::table::Kind`).
+/// The calls that there are, as lines `NUMBER NAME KIND…` with the kinds of the arguments (`linux::entry::dispatch::Kind`).
 pub fn signatures() -> Result<String> {
     let mut text = String::new();
     for (number, call) in calls()?.iter().filter(|(_, call)| call.state != State::Missing) {

@@ -38,7 +38,7 @@ pub const KILLERS: &[Killer] = &[
     },
     Killer {
         test: "machine/faults",
-        near: &["crates/node", "crates/link", "crates/guard/src/partition", "crates/linux/src/oom"],
+        near: &["crates/node", "crates/link", "crates/guard/src/partition", "crates/linux/src/mm/oom"],
     },
     Killer { test: "machine/churn", near: &["crates/node", "crates/link", "crates/guard/src/partition"] },
     Killer { test: "machine/observe", near: &["crates/node", "crates/link", "kernel/"] },

@@ -15,7 +15,8 @@ use super::places::{self, Place};
 use crate::paths;
 
 /// The function that takes a host name: there a test says which part of it begins (`mutant::mark`).
-const HOOK: (&str, &str) = ("crates/linux/src/sys.rs", "fn set_name(which: &Mutex<Vec<u8>>, name: &[u8]) -> Result<(), Errno> {");
+const HOOK: (&str, &str) =
+    ("crates/linux/src/system/sysinfo.rs", "fn set_name(which: &Mutex<Vec<u8>>, name: &[u8]) -> Result<(), Errno> {");
 /// What is written behind that.
 const HOOKED: &str = " if mutant::mark(name) { return Ok(()); }";
 /// What is added to the dependencies of a crate with mutants.

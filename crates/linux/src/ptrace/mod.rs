@@ -1,139 +1,32 @@
-//! Threads that another traces: where they stop, and how they go on (`docs/ptrace.md`). `request` has the call, `tracer` who traces
-//! whom.
+//! Threads that another traces: where they stop, and how they go on (`docs/ptrace.md`). `request` has the call, `attach` who traces
+//! whom, `process_vm` calls on other processes' memory.
 
-mod debug;
+pub mod process_vm;
+
+mod attach;
 mod request;
-mod tracer;
 
 use alloc::boxed::Box;
-use alloc::sync::Weak;
 use alloc::vec;
-use alloc::vec::Vec;
 
 use abi::errno::Errno;
 use guard::fpu;
 use guard::user::UserRegs;
 use linux_raw_sys::{general as sys, ptrace as api};
 
-use self::debug::DebugRegisters;
-use crate::process::Process;
-use crate::registers::TRAP_FLAG;
-use crate::sigframe::LastFault;
-use crate::siginfo::{SigInfo, bit};
-use crate::{SysResult, Task, signal};
+use crate::process::ptrace_state::{Course, Event, Place, Stop};
+use crate::process::{Process, send_signal};
+use crate::state::debug_registers::{Cause, DebugRegisters};
+use crate::uapi::sigframe::LastFault;
+use crate::uapi::siginfo::{SigInfo, bit};
+use crate::uapi::user_regs::TRAP_FLAG;
+use crate::{SysResult, Task};
 
-pub(crate) use debug::Cause;
+pub(crate) use attach::{Told, born, forget, process_ends, superseded, thread_ended, tracer_ends, tracer_of};
 pub use request::sys_ptrace;
-pub(crate) use tracer::{Told, born, forget, process_ends, superseded, thread_ended, tracer_ends, tracer_of};
 
 const SIGTRAP: i32 = sys::SIGTRAP as i32;
 const SIGKILL: i32 = sys::SIGKILL as i32;
-
-/// What is told to its tracer, which it can ask for by an option with the same number as its own.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Event {
-    Fork = api::PTRACE_EVENT_FORK as isize,
-    Vfork = api::PTRACE_EVENT_VFORK as isize,
-    Clone = api::PTRACE_EVENT_CLONE as isize,
-    Exec = api::PTRACE_EVENT_EXEC as isize,
-    VforkDone = api::PTRACE_EVENT_VFORK_DONE as isize,
-    Exit = api::PTRACE_EVENT_EXIT as isize,
-    Seccomp = api::PTRACE_EVENT_SECCOMP as isize,
-}
-
-/// In which place of its life a thread has stopped.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
-    /// Before a signal, or anywhere else.
-    Plain,
-    /// Before a system call.
-    Entry,
-    /// Behind one.
-    Exit,
-    /// Before one, because of a filter.
-    Filter,
-    /// Its end: not even `SIGKILL` lets it go on, unless it is a further one.
-    End,
-}
-
-/// A stop.
-struct Stop {
-    place: Place,
-    /// As `wait4` tells it, in bits 8 and above.
-    code: i32,
-    /// What is known of the signal.
-    info: Option<SigInfo>,
-    /// Its tracer has been told.
-    told: bool,
-    /// It stays, but tells when its process goes on (`PTRACE_LISTEN`).
-    listening: bool,
-    /// It goes on; its tracer has no say any more.
-    over: bool,
-    regs: UserRegs,
-    /// Floating-point registers as in a signal frame, and the bases of FS and GS.
-    frame: Vec<u8>,
-    bases: [u64; 2],
-    /// The tracer has changed these.
-    changed: bool,
-}
-
-/// How a thread goes on after a stop.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-struct Course {
-    /// It stops before and behind system calls.
-    calls: bool,
-    /// It stops before them, and they are not done.
-    emulates: bool,
-    /// It stops after an instruction.
-    steps: bool,
-}
-
-/// What is known of a thread that is, or was, traced.
-#[derive(Default)]
-pub(crate) struct Trace {
-    /// `None` if nobody traces it any more.
-    tracer: Option<Weak<Task>>,
-    /// By `PTRACE_SEIZE`.
-    seized: bool,
-    /// `PTRACE_O_*`
-    options: u32,
-    course: Course,
-    /// It is to stop as soon as it comes by.
-    wanted: bool,
-    /// The stop of its process that its tracer knows of.
-    stop_told: u32,
-    /// The trap flag is the tracer's, not the program's.
-    trap_flag: bool,
-    /// What it has in its debug registers, also when nobody traces it any more, and whether the tracer has changed that in this stop.
-    debug: DebugRegisters,
-    debug_changed: bool,
-    /// What `PTRACE_GETEVENTMSG` tells.
-    message: u64,
-    /// The signal that its tracer lets it have after the stop.
-    signal: i32,
-    stop: Option<Box<Stop>>,
-    /// Its wait status, once it has ended and until its tracer has been told.
-    ended: Option<i32>,
-}
-
-impl Trace {
-    /// The stop in which its tracer finds it.
-    fn stopped(&mut self) -> Option<&mut Stop> {
-        self.stop.as_deref_mut().filter(|stop| !stop.over)
-    }
-
-    fn has(&self, event: Event) -> bool {
-        self.options & 1 << event as u32 != 0
-    }
-
-    /// Lets it go on, with a signal or without (0).
-    fn go_on(&mut self, course: Course, signal: i32) {
-        (self.course, self.signal) = (course, signal);
-        if let Some(stop) = &mut self.stop {
-            stop.over = true;
-        }
-    }
-}
 
 /// A thread's news for its tracer.
 struct Report {
@@ -193,7 +86,7 @@ fn stop(task: &Task, regs: &mut UserRegs, report: Report) -> Option<(i32, Option
         }));
         tracer
     };
-    tracer::tell(&tracer, task, sys::CLD_TRAPPED as i32, code & 0x7f);
+    attach::tell(&tracer, task, sys::CLD_TRAPPED as i32, code & 0x7f);
     drop(tracer);
     let over = || task.trace.lock().as_ref().and_then(|trace| trace.stop.as_ref()).is_none_or(|stop| stop.over);
     task.process().resumed.wait(|| (over() || released()).then_some(()));
@@ -270,7 +163,7 @@ pub(crate) fn deliver(task: &Task, regs: &mut UserRegs, info: SigInfo, interrupt
         }
         (_, Some(info)) if info.signo == signal => info,
         _ => {
-            let [_, parent, ..] = crate::process_table::relations(task.pid());
+            let [_, parent, ..] = crate::process::process_table::relations(task.pid());
             SigInfo::from_process(signal, sys::SI_USER as i32, parent, task.uid())
         }
     };
@@ -316,7 +209,7 @@ fn call_stop(task: &Task, regs: &mut UserRegs, place: Place) {
     let code = if marked { SIGTRAP | 0x80 } else { SIGTRAP };
     let message = if place == Place::Entry { api::PTRACE_EVENTMSG_SYSCALL_ENTRY } else { api::PTRACE_EVENTMSG_SYSCALL_EXIT };
     if let Some((signal @ 1.., _)) = stop(task, regs, Report::trap(task, place, code, message.into())) {
-        signal::send_task(task, SigInfo::kernel(signal));
+        send_signal::send_task(task, SigInfo::kernel(signal));
     }
 }
 
@@ -346,7 +239,7 @@ pub(crate) fn system_call(task: &Task, regs: &mut UserRegs, run: impl FnOnce(&Ta
     let after = course(task);
     if after.steps && !before.emulates {
         // The instruction does not trap by itself: the flag is not in force in the kernel.
-        signal::force(task, SigInfo::fault(SIGTRAP, sys::TRAP_BRKPT as i32, regs.rip), LastFault::default());
+        send_signal::force(task, SigInfo::fault(SIGTRAP, sys::TRAP_BRKPT as i32, regs.rip), LastFault::default());
     } else if after.calls {
         call_stop(task, regs, Place::Exit);
     }
@@ -392,33 +285,11 @@ pub(crate) fn runs_program(task: &Task, regs: &mut UserRegs, former: i32) {
     if is_told(task, Event::Exec) {
         event(task, regs, Event::Exec, former as u64);
     } else if !seized {
-        signal::send_task(task, SigInfo::from_process(SIGTRAP, sys::SI_USER as i32, task.pid(), task.uid()));
+        send_signal::send_task(task, SigInfo::from_process(SIGTRAP, sys::SI_USER as i32, task.pid(), task.uid()));
     }
 }
 
 /// Whether a thread is in a stop for its tracer.
 pub(crate) fn has_stopped(task: &Task) -> bool {
     task.is_ptraced() && task.trace.lock().as_mut().is_some_and(|trace| trace.stopped().is_some())
-}
-
-/// `SIGCONT` was sent to a process, or it goes on: tracers that wait for it are told.
-pub(crate) fn continues(process: &Process) {
-    for task in process.tasks().iter().filter(|task| task.is_ptraced()) {
-        let mut trace = task.trace.lock();
-        let Some(trace) = trace.as_mut().filter(|trace| trace.seized) else { continue };
-        trace.wanted = true;
-        if let Some(stop) = trace.stopped().filter(|stop| stop.listening) {
-            stop.over = true;
-        }
-        task.interrupt();
-    }
-}
-
-/// `SIGKILL` was sent to a process: whatever its threads stopped for is over.
-pub(crate) fn killed(process: &Process) {
-    for task in process.tasks().iter().filter(|task| task.is_ptraced()) {
-        if let Some(trace) = task.trace.lock().as_mut() {
-            trace.go_on(Course::default(), 0);
-        }
-    }
 }

@@ -7,12 +7,14 @@ use abi::errno::Errno;
 use linux_raw_sys::{general as sys, ptrace as api};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::{Course, Place, Stop, Trace, tracer};
-use crate::file::IoVec;
-use crate::registers::{self, Registers};
-use crate::siginfo::{COUNT, SigInfo, UNBLOCKABLE};
+use super::attach;
+use crate::process::ptrace_state::{Course, Place, Stop, Trace};
+use crate::process::{process_table, send_signal};
 use crate::uaccess::{self, UserPtr};
-use crate::{SysResult, Task, current_task, process_table, signal};
+use crate::uapi::siginfo::{COUNT, SigInfo, UNBLOCKABLE};
+use crate::uapi::user_regs::{self, Registers};
+use crate::uio::IoVec;
+use crate::{SysResult, Task, current_task};
 
 /// `PTRACE_O_*` there are; not `PTRACE_O_SUSPEND_SECCOMP`.
 const OPTIONS: usize = (api::PTRACE_O_TRACESYSGOOD
@@ -43,11 +45,11 @@ fn options(data: usize) -> Result<u32, Errno> {
 /// The caller's child that asks to be traced by its parent.
 fn trace_me(task: &Task) -> SysResult {
     let me = current_task().ok_or(Errno::ESRCH)?;
-    let tracer = tracer::parent_thread(task).ok_or(Errno::EPERM)?;
+    let tracer = attach::parent_thread(task).ok_or(Errno::EPERM)?;
     if !tracer.cred().may_trace(&task.cred(), task.process().is_dumpable()) {
         return Err(Errno::EPERM);
     }
-    tracer::begin(&tracer, &me, false, 0).map(|()| 0)
+    attach::begin(&tracer, &me, false, 0).map(|()| 0)
 }
 
 fn attach(pid: i32, seized: bool, options: u32) -> SysResult {
@@ -58,9 +60,9 @@ fn attach(pid: i32, seized: bool, options: u32) -> SysResult {
     if !allowed || process.is_ending() {
         return Err(Errno::EPERM);
     }
-    tracer::begin(&me, &target, seized, options)?;
+    attach::begin(&me, &target, seized, options)?;
     if !seized {
-        signal::send_task(&target, SigInfo::kernel(sys::SIGSTOP as i32));
+        send_signal::send_task(&target, SigInfo::kernel(sys::SIGSTOP as i32));
     }
     Ok(0)
 }
@@ -69,7 +71,7 @@ fn attach(pid: i32, seized: bool, options: u32) -> SysResult {
 fn with_stop<R>(target: &Task, act: impl FnOnce(&mut Trace) -> Result<R, Errno>) -> Result<R, Errno> {
     let me = current_task().ok_or(Errno::ESRCH)?;
     let mut trace = target.trace.lock();
-    let trace = trace.as_mut().filter(|trace| tracer::traces(trace, &me)).ok_or(Errno::ESRCH)?;
+    let trace = trace.as_mut().filter(|trace| attach::traces(trace, &me)).ok_or(Errno::ESRCH)?;
     if trace.stopped().is_none_or(|stop| stop.listening) {
         return Err(Errno::ESRCH);
     }
@@ -96,8 +98,8 @@ fn with_registers<R>(target: &Task, act: impl FnOnce(&mut Registers) -> R) -> Re
 fn register_set(target: &Task, kind: usize) -> Result<vec::Vec<u8>, Errno> {
     match kind {
         NT_PRSTATUS => with_registers(target, |seen| seen.as_bytes().to_vec()),
-        NT_PRFPREG => with_stop(target, |trace| Ok(registers::extended(&stop(trace)?.frame)[..FPREGS].to_vec())),
-        NT_X86_XSTATE => with_stop(target, |trace| Ok(registers::extended(&stop(trace)?.frame))),
+        NT_PRFPREG => with_stop(target, |trace| Ok(user_regs::extended(&stop(trace)?.frame)[..FPREGS].to_vec())),
+        NT_X86_XSTATE => with_stop(target, |trace| Ok(user_regs::extended(&stop(trace)?.frame))),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -110,7 +112,7 @@ fn set_register_set(target: &Task, kind: usize, bytes: &[u8]) -> Result<(), Errn
         })?,
         NT_PRFPREG | NT_X86_XSTATE => with_stop(target, |trace| {
             let stop = stop(trace)?;
-            registers::put_extended(&mut stop.frame, bytes);
+            user_regs::put_extended(&mut stop.frame, bytes);
             stop.changed = true;
             Ok(())
         }),
@@ -137,7 +139,7 @@ fn transfer_set(target: &Task, kind: usize, place: usize, set: bool) -> SysResul
 
 /// A word of `struct user`, of which there are the registers, those for debugging too.
 fn user_word(target: &Task, at: usize, new: Option<u64>) -> Result<u64, Errno> {
-    if !at.is_multiple_of(WORD) || at >= registers::USER {
+    if !at.is_multiple_of(WORD) || at >= user_regs::USER {
         return Err(Errno::EIO);
     }
     if at < size_of::<Registers>() {
@@ -147,7 +149,7 @@ fn user_word(target: &Task, at: usize, new: Option<u64>) -> Result<u64, Errno> {
             None => seen.get(at).ok_or(Errno::EIO),
         })?;
     }
-    let debug = (registers::DEBUG..registers::DEBUG + 8 * WORD).contains(&at).then(|| (at - registers::DEBUG) / WORD);
+    let debug = (user_regs::DEBUG..user_regs::DEBUG + 8 * WORD).contains(&at).then(|| (at - user_regs::DEBUG) / WORD);
     with_stop(target, |trace| match (debug, new) {
         (Some(number), Some(value)) => {
             trace.debug.set(number, value)?;
@@ -327,8 +329,8 @@ fn of_stopped(request: u32, target: &Arc<Task>, addr: usize, data: usize) -> Sys
         })?,
         api::PTRACE_DETACH => {
             let signal = i32::try_from(data).ok().filter(|signal| (0..=COUNT).contains(signal)).ok_or(Errno::EIO)?;
-            tracer::unlink(target);
-            tracer::detach(target, signal);
+            attach::unlink(target);
+            attach::detach(target, signal);
         }
         _ => return Err(Errno::EIO),
     }
@@ -346,14 +348,14 @@ pub fn sys_ptrace(task: &Task, request: u32, pid: i32, addr: usize, data: usize)
     }
     let target = process_table::find_task(pid).ok_or(Errno::ESRCH)?;
     let me = current_task().ok_or(Errno::ESRCH)?;
-    let seized = target.trace.lock().as_ref().filter(|trace| tracer::traces(trace, &me)).map(|trace| trace.seized);
+    let seized = target.trace.lock().as_ref().filter(|trace| attach::traces(trace, &me)).map(|trace| trace.seized);
     match (request, seized.ok_or(Errno::ESRCH)?) {
         (api::PTRACE_KILL, _) => {
             target.process().kill(sys::SIGKILL as i32);
             Ok(0)
         }
         (api::PTRACE_INTERRUPT, true) => {
-            tracer::want(&target);
+            attach::want(&target);
             Ok(0)
         }
         (api::PTRACE_INTERRUPT, false) => Err(Errno::EIO),

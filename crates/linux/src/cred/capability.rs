@@ -1,0 +1,114 @@
+//! Capabilities: `capget(2)`, `capset(2)`, and what `prctl(2)` does with them.
+
+use abi::errno::Errno;
+use linux_raw_sys::{general as sys, prctl as pr};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::process::process_table;
+use crate::state::credentials::{Capabilities, Credentials, NO_CAP_AMBIENT_RAISE};
+use crate::uaccess::UserPtr;
+use crate::{SysResult, Task};
+
+/// The header of `capget(2)`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct CapHeader {
+    _version: u32,
+    pid: i32,
+}
+
+const VERSION_1: u32 = 0x1998_0330;
+const VERSION_2: u32 = 0x2007_1026;
+const VERSION_3: u32 = 0x2008_0522;
+
+/// Effective, permitted, inheritable: 32 capabilities of each.
+type Words = [u32; 3];
+
+/// Reads the header: which thread, and how many [`Words`] there are. `None`: the caller asks which version to use, or whether there is the
+/// one it named; who it names does not matter then.
+fn read_header(header: UserPtr<CapHeader>, asks: bool) -> Result<Option<(i32, usize)>, Errno> {
+    let version = UserPtr::<u32>::new(header.addr());
+    let words = match version.read()? {
+        VERSION_1 => 1,
+        VERSION_2 | VERSION_3 => 2,
+        _ => {
+            version.write(&VERSION_3)?;
+            return if asks { Ok(None) } else { Err(Errno::EINVAL) };
+        }
+    };
+    if asks { Ok(None) } else { header.read().map(|header| Some((header.pid, words))) }
+}
+
+/// `capget(2)`
+pub fn sys_capget(task: &Task, header: UserPtr<CapHeader>, data: UserPtr<Words>) -> SysResult {
+    let Some((pid, words)) = read_header(header, data.is_null())? else { return Ok(0) };
+    let caps = match pid {
+        ..0 => return Err(Errno::EINVAL),
+        0 => task.cred().caps,
+        pid => process_table::find_task(pid).ok_or(Errno::ESRCH)?.cred().caps,
+    };
+    for word in 0..words {
+        data.add(word).write(&[caps.effective, caps.permitted, caps.inheritable].map(|set| (set >> (32 * word)) as u32))?;
+    }
+    Ok(0)
+}
+
+/// `capset(2)`: of the caller only.
+pub fn sys_capset(task: &Task, header: UserPtr<CapHeader>, data: UserPtr<Words>) -> SysResult {
+    let Some((pid, words)) = read_header(header, false)? else { return Err(Errno::EINVAL) };
+    if pid != 0 && pid != task.tid() {
+        return Err(Errno::EPERM);
+    }
+    let mut sets = [0u64; 3];
+    for word in 0..words {
+        for (set, bits) in sets.iter_mut().zip(data.add(word).read()?) {
+            *set |= u64::from(bits) << (32 * word);
+        }
+    }
+    let [effective, permitted, inheritable] = sets;
+    task.set_cred(task.cred().with_sets(permitted, effective, inheritable)?);
+    Ok(0)
+}
+
+/// The bit of a capability.
+fn bit(capability: usize) -> Result<u64, Errno> {
+    if capability <= sys::CAP_LAST_CAP as usize { Ok(1 << capability) } else { Err(Errno::EINVAL) }
+}
+
+fn change(task: &Task, caps: Capabilities) -> SysResult {
+    task.set_cred(Credentials { caps, ..(*task.cred()).clone() });
+    Ok(0)
+}
+
+/// `PR_CAPBSET_READ`
+pub(crate) fn is_in_bounding(task: &Task, capability: usize) -> SysResult {
+    Ok(usize::from(task.cred().caps.bounding & bit(capability)? != 0))
+}
+
+/// `PR_CAPBSET_DROP`
+pub(crate) fn drop_from_bounding(task: &Task, capability: usize) -> SysResult {
+    let cred = task.cred();
+    if !cred.capable(sys::CAP_SETPCAP) {
+        return Err(Errno::EPERM);
+    }
+    change(task, Capabilities { bounding: cred.caps.bounding & !bit(capability)?, ..cred.caps })
+}
+
+/// `PR_CAP_AMBIENT`
+pub(crate) fn ambient(task: &Task, action: usize, capability: usize) -> SysResult {
+    let cred = task.cred();
+    let caps = cred.caps;
+    match u32::try_from(action).map_err(|_| Errno::EINVAL)? {
+        pr::PR_CAP_AMBIENT_CLEAR_ALL if capability == 0 => change(task, Capabilities { ambient: 0, ..caps }),
+        pr::PR_CAP_AMBIENT_IS_SET => Ok(usize::from(caps.ambient & bit(capability)? != 0)),
+        pr::PR_CAP_AMBIENT_LOWER => change(task, Capabilities { ambient: caps.ambient & !bit(capability)?, ..caps }),
+        pr::PR_CAP_AMBIENT_RAISE => {
+            let bit = bit(capability)?;
+            if caps.permitted & caps.inheritable & bit == 0 || cred.secure_bits & NO_CAP_AMBIENT_RAISE != 0 {
+                return Err(Errno::EPERM);
+            }
+            change(task, Capabilities { ambient: caps.ambient | bit, ..caps })
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}

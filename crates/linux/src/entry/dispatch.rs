@@ -1,0 +1,271 @@
+//! From a number in a register to a function of typed arguments, and back with the result.
+//!
+//! The function's own signature says what types the arguments have; [`Argument`] turns registers into them. A call marked `regs` also
+//! gets the program's registers, because it changes more of them than the result, or copies all of them; all others are called right
+//! from the entry from ring 3 (`QUICK`).
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use abi::errno::Errno;
+use guard::user::{Answer, QuickCall, UserRegs};
+
+use crate::entry::syscall_table::{CALLS, MISSING};
+use crate::entry::syscall_trace;
+use crate::seccomp::{self, syscall_user_dispatch};
+use crate::uaccess::Argument;
+use crate::{SysResult, Task, ptrace};
+
+/// What an argument is, for tracing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A descriptor.
+    Fd,
+    /// A signed number.
+    Int,
+    /// An unsigned number.
+    Num,
+    /// Flags.
+    Hex,
+    /// A file mode.
+    Oct,
+    /// An address.
+    Ptr,
+    /// The address of a string.
+    Str,
+    /// A signal.
+    Sig,
+}
+
+/// A system call by what it needs.
+#[derive(Clone, Copy)]
+pub(crate) enum Handler {
+    /// Its arguments.
+    Quick(QuickCall<Task>),
+    /// All registers.
+    Full(fn(&Task, &mut UserRegs) -> SysResult),
+}
+
+/// One system call.
+pub struct Call {
+    /// Its name.
+    pub name: &'static str,
+    /// Its arguments.
+    pub args: &'static [Kind],
+    pub(crate) handler: Handler,
+}
+
+/// Calls so short that measuring each would cost more than it tells: one of many is, and stands for the others (`entry::user_loop`). `read` and
+/// `write` measure themselves when there is much to do.
+const BRIEF: &[&str] = &[
+    "getpid",
+    "gettid",
+    "getppid",
+    "getpgrp",
+    "getpgid",
+    "getsid",
+    "getuid",
+    "geteuid",
+    "getgid",
+    "getegid",
+    "getcpu",
+    "time",
+    "gettimeofday",
+    "clock_gettime",
+    "umask",
+    "sched_yield",
+    "rt_sigprocmask",
+    "set_tid_address",
+    "futex",
+    "read",
+    "write",
+];
+
+/// Whether a call is one of those.
+pub(crate) const fn is_brief(name: &str) -> bool {
+    let mut at = 0;
+    while at < BRIEF.len() {
+        let (a, b) = (BRIEF[at].as_bytes(), name.as_bytes());
+        let mut i = 0;
+        while i < a.len() && i < b.len() && a[i] == b[i] {
+            i += 1;
+        }
+        if i == a.len() && i == b.len() {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
+macro_rules! handler {
+    ($name:ident ($($a:ident),*) regs $f:path) => {
+        Handler::Full(|task, regs| full!(task, regs, $f, $($a)*))
+    };
+    ($name:ident ($($a:ident),*) $f:path) => {{
+        extern "sysv64" fn call(task: &Task, regs: &UserRegs) -> Answer {
+            const MEASURED: bool = !is_brief(stringify!($name));
+            if MEASURED {
+                task.measured(|| answer(arguments!(task, regs, $f, $($a)*)))
+            } else {
+                answer(arguments!(task, regs, $f, $($a)*))
+            }
+        }
+        Handler::Quick(call)
+    }};
+}
+
+/// Calls the function with as many arguments as there are kinds.
+macro_rules! arguments {
+    ($task:ident, $r:ident, $f:path,) => {{
+        let _ = $r;
+        $f($task)
+    }};
+    ($task:ident, $r:ident, $f:path, $a:ident) => {
+        $f($task, arg($r.rdi))
+    };
+    ($task:ident, $r:ident, $f:path, $a:ident $b:ident) => {
+        $f($task, arg($r.rdi), arg($r.rsi))
+    };
+    ($task:ident, $r:ident, $f:path, $a:ident $b:ident $c:ident) => {
+        $f($task, arg($r.rdi), arg($r.rsi), arg($r.rdx))
+    };
+    ($task:ident, $r:ident, $f:path, $a:ident $b:ident $c:ident $d:ident) => {
+        $f($task, arg($r.rdi), arg($r.rsi), arg($r.rdx), arg($r.r10))
+    };
+    ($task:ident, $r:ident, $f:path, $a:ident $b:ident $c:ident $d:ident $e:ident) => {
+        $f($task, arg($r.rdi), arg($r.rsi), arg($r.rdx), arg($r.r10), arg($r.r8))
+    };
+    ($task:ident, $r:ident, $f:path, $a:ident $b:ident $c:ident $d:ident $e:ident $g:ident) => {
+        $f($task, arg($r.rdi), arg($r.rsi), arg($r.rdx), arg($r.r10), arg($r.r8), arg($r.r9))
+    };
+}
+
+/// The same with the registers before the arguments.
+macro_rules! full {
+    ($task:ident, $r:ident, $f:path,) => {
+        $f($task, $r)
+    };
+    ($task:ident, $r:ident, $f:path, $a:ident) => {{
+        let a = arg($r.rdi);
+        $f($task, $r, a)
+    }};
+    ($task:ident, $r:ident, $f:path, $a:ident $b:ident) => {{
+        let (a, b) = (arg($r.rdi), arg($r.rsi));
+        $f($task, $r, a, b)
+    }};
+    ($task:ident, $r:ident, $f:path, $a:ident $b:ident $c:ident) => {{
+        let (a, b, c) = (arg($r.rdi), arg($r.rsi), arg($r.rdx));
+        $f($task, $r, a, b, c)
+    }};
+    ($task:ident, $r:ident, $f:path, $a:ident $b:ident $c:ident $d:ident $e:ident) => {{
+        let (a, b, c) = (arg($r.rdi), arg($r.rsi), arg($r.rdx));
+        let (d, e) = (arg($r.r10), arg($r.r8));
+        $f($task, $r, a, b, c, d, e)
+    }};
+}
+
+/// One more than the highest number.
+pub(crate) const SIZE: usize = 470;
+
+/// An argument as the function wants it.
+pub(crate) fn arg<T: Argument>(register: u64) -> T {
+    T::from_register(register)
+}
+
+/// The word of an answer whose call has not been run.
+const NOT_RUN: u64 = 0;
+
+/// A result as the program gets it. The codes that say how to go on after a signal are for [`crate::entry::user_loop`].
+#[inline(always)]
+pub(crate) fn answer(result: SysResult) -> Answer {
+    match result {
+        Ok(value) => Answer::done(value as u64),
+        Err(e) => {
+            let value = i64::from(-e.raw()).cast_unsigned();
+            if e.is_restart() { Answer::full(value) } else { Answer::done(value) }
+        }
+    }
+}
+
+extern "sysv64" fn not_run(_: &Task, _: &UserRegs) -> Answer {
+    Answer::full(NOT_RUN)
+}
+
+/// What is called right from the entry from ring 3, by number.
+pub(crate) static QUICK: [QuickCall<Task>; SIZE] = {
+    let mut table: [QuickCall<Task>; SIZE] = [not_run; SIZE];
+    let mut number = 0;
+    while number < SIZE {
+        if let Some(Call { handler: Handler::Quick(call), .. }) = &CALLS[number] {
+            table[number] = *call;
+        }
+        number += 1;
+    }
+    table
+};
+
+/// The number of a call: what is in the upper half of the register means nothing.
+pub(crate) const fn number(regs: &UserRegs) -> u32 {
+    regs.orig_rax as u32
+}
+
+/// Whether a call has a function that may be brief: then measuring those that are chosen by chance tells the time of all.
+pub(crate) fn is_sampled(regs: &UserRegs) -> bool {
+    matches!(CALLS.get(number(regs) as usize), Some(Some(Call { handler: Handler::Quick(_), .. })))
+}
+
+/// Runs the rest of a system call whose quick part left its word in `rax`. The result is not yet in the registers.
+pub(crate) fn finish(task: &Task, regs: &mut UserRegs) -> SysResult {
+    if regs.rax != NOT_RUN {
+        return Err(Errno::from_raw(-(regs.rax as i32)));
+    }
+    if task.filtered.load(Ordering::Relaxed)
+        && let Some(result) = syscall_user_dispatch::check(task, regs)
+    {
+        return result;
+    }
+    if task.is_ptraced() { ptrace::system_call(task, regs, long_way) } else { long_way(task, regs) }
+}
+
+fn long_way(task: &Task, regs: &mut UserRegs) -> SysResult {
+    if task.filtered.load(Ordering::Relaxed)
+        && let Some(refusal) = seccomp::check(task, regs)
+    {
+        return refusal;
+    }
+    match CALLS.get(number(regs) as usize) {
+        Some(Some(call)) if task.process().is_watched() => {
+            syscall_trace::watched(task, regs, call, |task, regs| call.run(task, regs))
+        }
+        Some(Some(call)) => call.run(task, regs),
+        _ => unknown(number(regs)),
+    }
+}
+
+impl Call {
+    fn run(&self, task: &Task, regs: &mut UserRegs) -> SysResult {
+        match self.handler {
+            Handler::Full(call) => call(task, regs),
+            Handler::Quick(call) => match call(task, regs).parts() {
+                (value, false) if value.cast_signed() >= -4095 && value.cast_signed() < 0 => {
+                    Err(Errno::from_raw(-(value as i32)))
+                }
+                (value, false) => Ok(value as usize),
+                (word, true) => Err(Errno::from_raw(-(word as i32))),
+            },
+        }
+    }
+}
+
+/// Says so once for every number, by name.
+#[cold]
+fn unknown(number: u32) -> SysResult {
+    static SAID: [AtomicU64; SIZE / 64 + 1] = [const { AtomicU64::new(0) }; SIZE / 64 + 1];
+    let bit = 1 << (number % 64);
+    let word = SAID.get(number as usize / 64);
+    if word.is_none_or(|word| word.fetch_or(bit, Ordering::Relaxed) & bit == 0) {
+        let name = MISSING.iter().find(|m| u32::from(m.0) == number).map_or("?", |m| m.1);
+        log::warn!("system call {number} ({name}) is not implemented: ENOSYS");
+    }
+    Err(Errno::ENOSYS)
+}

@@ -1,0 +1,163 @@
+//! Setting the personality up, and its first process.
+
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+
+use ::task::Once;
+use abi::errno::Errno;
+use fs::tty::Tty;
+use fs::{Cred, File, FsStruct, OpenFlags, ops};
+use guard::fpu::UserFpu;
+use guard::user;
+use vm::AddressSpace;
+
+use crate::Task;
+use crate::entry::user_loop;
+use crate::process::image::Image;
+use crate::process::process_table::Jobs;
+use crate::process::task::Inherited;
+use crate::process::upcalls::{self, Upcalls};
+use crate::process::{NewProcess, Process, process_table as processes, send_signal};
+use crate::process_control::exec;
+use crate::state::credentials::Credentials;
+use crate::state::fdtable::FdTable;
+use crate::state::sched_params::Schedule;
+use crate::state::timer_queue;
+use crate::system::klog;
+use crate::uapi::sigframe::AltStack;
+use crate::uapi::siginfo::SigInfo;
+
+/// What the personality tells the kernel around it.
+pub struct Hooks {
+    /// Process 1 has ended: the instance's work is done. The status is as shells show it: what the program returned, or
+    /// 128 and the signal that ended it.
+    pub init_exited: fn(status: i32),
+}
+
+/// The first program.
+pub struct Program {
+    /// Its file.
+    pub path: Vec<u8>,
+    /// Its arguments, the name it sees itself by included.
+    pub args: Vec<Vec<u8>>,
+    /// Its environment.
+    pub env: Vec<Vec<u8>>,
+    /// Its working directory.
+    pub cwd: Vec<u8>,
+    /// What becomes the controlling terminal of its session.
+    pub terminal: Option<Arc<Tty>>,
+}
+
+static HOOKS: Once<Hooks> = Once::new();
+
+/// Sets the personality up; once, before the first process, in a thread.
+pub fn init(hooks: Hooks) {
+    HOOKS.call_once(|| hooks);
+    upcalls::set(Upcalls { run_user: user_loop::run, init_ended });
+    klog::init();
+    user::set_fault_handler(user_loop::kernel_fault);
+    fs::tty::set_job_control(Arc::new(Jobs));
+    fs::set_keeps_set_ids(crate::cred::setuid::keeps_set_ids);
+    fs::sigio::set_sender(Arc::new(crate::files::sigio::Signals));
+    net::set_identity(crate::socket::identity, crate::socket::groups);
+    net::netlink::set_accounts(crate::entry::taskstats::taskstats);
+    net::set_alarms(crate::state::timer_queue::set_for_sockets);
+    timer_queue::start();
+}
+
+/// Starts process 1 with these descriptors 0 to 2. When this returns it is running. With the word `trace` on the kernel's
+/// command line its system calls, and those of its descendants, are written to the kernel log.
+///
+/// # Errors
+/// Those of `execve(2)`.
+pub fn spawn_init(program: &Program, context: Arc<FsStruct>, stdio: [Arc<File>; 3]) -> Result<(), Errno> {
+    let root_user = Cred::root();
+    let cwd = context.walk(&root_user).lookup(&program.cwd, fs::path::LookupFlags::empty())?;
+    context.set_cwd(cwd);
+    let file = ops::open(&context.walk(&root_user), &program.path, OpenFlags::empty(), 0)?;
+    let files = Arc::new(FdTable::new());
+    for (fd, file) in (0..).zip(stdio) {
+        files.install_at(fd, file, false)?;
+    }
+
+    let pid = processes::allocate().ok_or(Errno::EAGAIN)?;
+    let cred = Arc::new(Credentials::root());
+    // An empty space until the program is loaded.
+    let space = AddressSpace::new(vm::USER_END).ok_or(Errno::ENOMEM)?;
+    let process = Process::new(NewProcess {
+        pid,
+        maker: Weak::new(),
+        exit_signal: 0,
+        space,
+        actions: Arc::default(),
+        limits: crate::state::rlimit::default_limits(),
+        owner: cred.clone(),
+        image: Image::default(),
+        oom_adjustment: 0,
+        persona: 0,
+        traced: guard::role::cmdline_has("trace"),
+    });
+    let inherited = Inherited {
+        files,
+        fs: context,
+        namespaces: crate::state::namespaces::first().clone(),
+        cred: cred.into(),
+        name: "init".into(),
+        blocked: 0,
+        stack: AltStack::none(),
+        cpus: Vec::new(),
+        schedule: Schedule::default(),
+        seccomp: Default::default(),
+        memory_policy: Default::default(),
+        io_priority: 0,
+        settings: Default::default(),
+    };
+    let task = Task::new(pid, process.clone(), inherited);
+
+    let file = exec::Program::new(&task, file)?;
+    let loaded = exec::load(&task, file, &program.path, program.args.clone(), &program.env)?;
+
+    let fpu = UserFpu::new().ok_or(Errno::ENOMEM)?;
+    process.add_task(task.clone())?;
+    processes::add_process(0, process);
+    processes::add_task(&task);
+    let terminal = program.terminal.clone();
+    let body = move || {
+        task.attach();
+        if let Some(tty) = terminal
+            && let Err(error) = tty.set_controlling(false)
+        {
+            log::warn!("no controlling terminal: {error}");
+        }
+        let regs = loaded.registers();
+        exec::take_over(&task, loaded);
+        task.thread().set_fpu(Some(fpu));
+
+        let ticks = guard::timer::tsc().wrapping_sub(guard::role::boot_tsc());
+        log::info!("boot: first user instruction after {} us (tsc delta {ticks})", guard::timer::ticks_to_ns(ticks) / 1000);
+
+        if !guard::role::is_supervisor() {
+            guard::instance::mark_first_user();
+        }
+        user_loop::run(&task, regs);
+    };
+    ::task::spawn("init", None, body).map_err(|_| Errno::ENOMEM)?;
+    Ok(())
+}
+
+/// Process 1 has ended, with this wait status.
+fn init_ended(status: i32) {
+    let shown = if status & 0x7f == 0 { status >> 8 & 0xff } else { 128 + (status & 0x7f) };
+    if let Some(hooks) = HOOKS.get() {
+        (hooks.init_exited)(shown);
+    }
+}
+
+/// Sends a signal to process 1 from outside, as the terminal does: also one that it does not handle.
+pub fn signal_init(signo: i32) {
+    if let Some(process) = processes::find(1)
+        && (1..=crate::uapi::siginfo::COUNT).contains(&signo)
+    {
+        send_signal::send(&process, SigInfo::kernel(signo));
+    }
+}

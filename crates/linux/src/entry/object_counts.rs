@@ -1,0 +1,24 @@
+//! How much there is in the tables of this crate, and of those below, that stand beside processes and files.
+
+use crate::futex::pi;
+use crate::process::{process_table, timer};
+use crate::state::timer_queue;
+
+/// Calls `each` with the name and the number of what each table holds.
+pub fn census(each: &mut dyn FnMut(&'static str, u64)) {
+    let [processes, threads, children] = process_table::counts();
+    each("process_numbers", processes);
+    each("thread_numbers", threads);
+    each("listed_children", children);
+    let [waits, waiters] = futex::waiting();
+    each("futex_waits", waits);
+    each("futex_waiters", waiters);
+    let [locks, moving] = pi::counts();
+    each("inheriting_locks", locks);
+    each("inheriting_moves", moving);
+    each("alarms", timer_queue::count());
+    each("wall_clock_timers", timer::by_wall_clock());
+    each("posix_queue_bytes", crate::state::ipc::mqueue::charged());
+    fs::census(each);
+    net::census(each);
+}

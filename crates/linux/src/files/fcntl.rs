@@ -1,0 +1,271 @@
+//! Handling descriptors: `close(2)`, `dup(2)`, `fcntl(2)`, `flock(2)` and their relatives.
+
+use crate::files::sigio;
+use crate::process::process_table;
+use crate::uaccess::UserPtr;
+use crate::{SysResult, Task};
+use abi::errno::Errno;
+use alloc::sync::Arc;
+use fs::dnotify;
+use fs::lease::{self, Kind};
+use fs::lock::{self, Owner, Range};
+use fs::pipe::PipeEnd;
+use fs::{File, FileType, OpenFlags};
+use linux_raw_sys::general as sys;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// `close(2)`
+pub fn sys_close(task: &Task, fd: i32) -> SysResult {
+    task.close(fd).map(|()| 0)
+}
+
+/// Flags of `close_range(2)` (`linux/close_range.h`).
+const CLOSE_RANGE_UNSHARE: u32 = 2;
+const CLOSE_RANGE_CLOEXEC: u32 = 4;
+
+/// `close_range(2)`
+pub fn sys_close_range(task: &Task, first: u32, last: u32, flags: u32) -> SysResult {
+    if first > last || flags & !(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if flags & CLOSE_RANGE_UNSHARE != 0 {
+        task.unshare_files();
+    }
+    task.files().close_range(first as usize, last as usize, flags & CLOSE_RANGE_CLOEXEC != 0);
+    Ok(0)
+}
+
+/// `dup(2)`
+pub fn sys_dup(task: &Task, fd: i32) -> SysResult {
+    let files = task.files();
+    files.install(files.get(fd)?, false)
+}
+
+/// `dup2(2)`
+pub fn sys_dup2(task: &Task, old: i32, new: i32) -> SysResult {
+    let files = task.files();
+    let file = files.get(old)?;
+    if old == new { Ok(new as usize) } else { files.install_at(new, file, false) }
+}
+
+/// `dup3(2)`
+pub fn sys_dup3(task: &Task, old: i32, new: i32, flags: u32) -> SysResult {
+    if old == new || flags & !sys::O_CLOEXEC != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let files = task.files();
+    files.install_at(new, files.get(old)?, flags & sys::O_CLOEXEC != 0)
+}
+
+/// `struct flock`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Flock {
+    kind: i16,
+    whence: i16,
+    padding: u32,
+    start: i64,
+    len: i64,
+    pid: i32,
+    padding2: u32,
+}
+
+impl Flock {
+    /// The bytes meant: relative to start, position or end; a negative length reaches backwards; 0 is "to the end".
+    fn range(&self, file: &File) -> Result<Range, Errno> {
+        let base = match self.whence as u32 {
+            sys::SEEK_SET => 0,
+            sys::SEEK_CUR => file.with_offset(|o| *o) as i64,
+            sys::SEEK_END => file.metadata().size as i64,
+            _ => return Err(Errno::EINVAL),
+        };
+        let start = base.checked_add(self.start).ok_or(Errno::EOVERFLOW)?;
+        if start < 0 {
+            return Err(Errno::EINVAL);
+        }
+        // The last byte that there can be has the greatest offset.
+        let end = i128::from(start) + i128::from(self.len);
+        if end > i128::from(i64::MAX) + 1 {
+            return Err(Errno::EOVERFLOW);
+        }
+        let end = u64::try_from(end).map_err(|_| Errno::EINVAL)?;
+        let (start, end) = if self.len < 0 { (end, start as u64) } else { (start as u64, end) };
+        Ok(Range { start, end: if self.len == 0 { u64::MAX } else { end } })
+    }
+}
+
+impl Flock {
+    /// An opening's lock belongs to no process.
+    fn check_owner(&self, owner: Owner) -> Result<(), Errno> {
+        if matches!(owner, Owner::Opening(_)) && self.pid != 0 { Err(Errno::EINVAL) } else { Ok(()) }
+    }
+}
+
+const F_RDLCK: i16 = sys::F_RDLCK as i16;
+const F_WRLCK: i16 = sys::F_WRLCK as i16;
+const F_UNLCK: i16 = sys::F_UNLCK as i16;
+
+fn set_lock(file: &Arc<File>, owner: Owner, ptr: UserPtr<Flock>, wait: bool) -> SysResult {
+    let request = ptr.read()?;
+    let range = request.range(file)?;
+    let lock = match request.kind {
+        F_RDLCK if file.flags().readable() => Some(false),
+        F_WRLCK if file.flags().writable() => Some(true),
+        F_RDLCK | F_WRLCK => return Err(Errno::EBADF),
+        F_UNLCK => None,
+        _ => return Err(Errno::EINVAL),
+    };
+    request.check_owner(owner)?;
+    lock::set_record(file, owner, range, lock, wait).map(|()| 0)
+}
+
+fn get_lock(file: &Arc<File>, owner: Owner, ptr: UserPtr<Flock>) -> SysResult {
+    let mut request = ptr.read()?;
+    let exclusive = match request.kind {
+        F_RDLCK => false,
+        F_WRLCK => true,
+        _ => return Err(Errno::EINVAL),
+    };
+    let range = request.range(file)?;
+    request.check_owner(owner)?;
+    match lock::conflicting(file, owner, range, exclusive) {
+        None => request.kind = F_UNLCK,
+        Some((pid, range, exclusive)) => {
+            request.kind = if exclusive { F_WRLCK } else { F_RDLCK };
+            request.whence = sys::SEEK_SET as i16;
+            request.start = range.start as i64;
+            request.len = if range.end == u64::MAX { 0 } else { (range.end - range.start) as i64 };
+            request.pid = pid;
+        }
+    }
+    ptr.write(&request)?;
+    Ok(0)
+}
+
+/// Whether a file has other openings than this one.
+fn has_others(file: &Arc<File>) -> bool {
+    let other = |opened: &Arc<File>| {
+        !Arc::ptr_eq(opened, file) && !opened.flags().contains(OpenFlags::PATH) && Arc::ptr_eq(opened.inode(), file.inode())
+    };
+    let tasks = process_table::select(|_, _| true).into_iter().flat_map(|process| process.tasks());
+    tasks.into_iter().any(|task| task.files().list().iter().any(|(_, opened)| other(opened)))
+}
+
+/// `F_SETLEASE`
+fn set_lease(task: &Task, file: &Arc<File>, fd: i32, kind: i16) -> SysResult {
+    let kind = match kind {
+        F_RDLCK => Some(Kind::Read),
+        F_WRLCK => Some(Kind::Write),
+        F_UNLCK => None,
+        _ => return Err(Errno::EINVAL),
+    };
+    lease::set(file, fd, kind, &task.fs_cred(), || has_others(file))?;
+    if kind.is_some() {
+        let user = task.cred().user;
+        lease::default_owner(file, task.pid(), (user.real, user.effective));
+    }
+    Ok(0)
+}
+
+/// `F_SETFL`
+fn set_status_flags(task: &Task, file: &Arc<File>, fd: i32, mut flags: OpenFlags) -> SysResult {
+    let before = file.flags();
+    if (flags - before).contains(OpenFlags::NOATIME) && !task.fs_cred().owns(&file.metadata()) {
+        return Err(Errno::EPERM);
+    }
+    // Contents and packets of pipes may go past caches, nothing else may.
+    if flags.contains(OpenFlags::DIRECT) && !matches!(file.inode().kind(), FileType::Regular | FileType::Fifo) {
+        return Err(Errno::EINVAL);
+    }
+    // What is always ready sends no signals.
+    flags.set(OpenFlags::ASYNC, flags.contains(OpenFlags::ASYNC) && file.ops().pollable());
+    file.set_flags(flags);
+    if (before ^ file.flags()).contains(OpenFlags::ASYNC) {
+        fs::sigio::update(file, fd);
+    }
+    Ok(0)
+}
+
+/// `fcntl(2)`
+pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
+    let files = task.files();
+    let file = files.get(fd)?;
+    let flock = || UserPtr::<Flock>::new(arg);
+    let process = || files.record_lock_owner(task.pid());
+    // With O_PATH only the descriptor itself can be handled.
+    let on_descriptor = matches!(command, sys::F_DUPFD | sys::F_DUPFD_CLOEXEC | sys::F_GETFD | sys::F_SETFD | sys::F_GETFL);
+    if file.flags().contains(OpenFlags::PATH) && !on_descriptor {
+        return Err(Errno::EBADF);
+    }
+    match command {
+        sys::F_DUPFD | sys::F_DUPFD_CLOEXEC => {
+            let least = usize::try_from(arg as i32).map_err(|_| Errno::EINVAL)?;
+            files.install_from(file, command == sys::F_DUPFD_CLOEXEC, least)
+        }
+        sys::F_GETFD => files.cloexec(fd).map(usize::from),
+        sys::F_SETFD => files.set_cloexec(fd, arg as u32 & sys::FD_CLOEXEC != 0).map(|()| 0),
+        sys::F_GETFL => Ok(file.flags().bits() as usize),
+        sys::F_SETFL => set_status_flags(task, &file, fd, OpenFlags::from_bits_retain(arg as u32)),
+        sys::F_GETLK => get_lock(&file, process(), flock()),
+        sys::F_SETLK => set_lock(&file, process(), flock(), false),
+        sys::F_SETLKW => set_lock(&file, process(), flock(), true),
+        sys::F_OFD_GETLK => get_lock(&file, Owner::opening(&file), flock()),
+        sys::F_OFD_SETLK => set_lock(&file, Owner::opening(&file), flock(), false),
+        sys::F_OFD_SETLKW => set_lock(&file, Owner::opening(&file), flock(), true),
+        sys::F_GETOWN => sigio::owner(&file),
+        sys::F_SETOWN => sigio::set_owner(task, &file, arg as i32),
+        sys::F_GETOWN_EX => sigio::owner_ex(&file, UserPtr::new(arg)),
+        sys::F_SETOWN_EX => sigio::set_owner_ex(task, &file, UserPtr::new(arg)),
+        sys::F_GETSIG => Ok(file.notice().signal as usize),
+        sys::F_SETSIG => sigio::set_signal(&file, arg as i32),
+        F_GETLEASE => Ok(match lease::get(&file) {
+            None => F_UNLCK,
+            Some(Kind::Read) => F_RDLCK,
+            Some(Kind::Write) => F_WRLCK,
+        } as usize),
+        F_SETLEASE => set_lease(task, &file, fd, arg as i16),
+        F_NOTIFY => {
+            let user = task.cred().user;
+            lease::default_owner(&file, task.pid(), (user.real, user.effective));
+            dnotify::set(&file, fd, arg as u32).map(|()| 0)
+        }
+        F_GETPIPE_SZ => Ok(file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?.capacity()),
+        F_SETPIPE_SZ => {
+            let any = task.cred().capable(sys::CAP_SYS_RESOURCE);
+            file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?.set_capacity(arg, any)
+        }
+        F_ADD_SEALS if !file.flags().writable() => Err(Errno::EPERM),
+        F_ADD_SEALS => file.inode().add_seals(arg as u32).map(|()| 0),
+        F_GET_SEALS if file.inode().kind() == FileType::Regular => Ok(file.inode().seals() as usize),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Linux's own commands begin here.
+const F_LINUX_SPECIFIC_BASE: u32 = 1024;
+const F_SETLEASE: u32 = F_LINUX_SPECIFIC_BASE;
+const F_GETLEASE: u32 = F_LINUX_SPECIFIC_BASE + 1;
+const F_NOTIFY: u32 = F_LINUX_SPECIFIC_BASE + 2;
+const F_SETPIPE_SZ: u32 = F_LINUX_SPECIFIC_BASE + 7;
+const F_GETPIPE_SZ: u32 = F_LINUX_SPECIFIC_BASE + 8;
+const F_ADD_SEALS: u32 = F_LINUX_SPECIFIC_BASE + 9;
+const F_GET_SEALS: u32 = F_LINUX_SPECIFIC_BASE + 10;
+
+/// `flock(2)`
+pub fn sys_flock(task: &Task, fd: i32, operation: u32) -> SysResult {
+    let exclusive = match operation & !sys::LOCK_NB {
+        sys::LOCK_SH => Some(false),
+        sys::LOCK_EX => Some(true),
+        sys::LOCK_UN => None,
+        _ => return Err(Errno::EINVAL),
+    };
+    let file = task.file_io(fd)?;
+    let Some(exclusive) = exclusive else {
+        lock::unflock(&file);
+        return Ok(0);
+    };
+    if !file.flags().readable() && !file.flags().writable() {
+        return Err(Errno::EBADF);
+    }
+    lock::flock(&file, exclusive, operation & sys::LOCK_NB != 0).map(|()| 0)
+}

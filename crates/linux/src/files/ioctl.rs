@@ -1,0 +1,85 @@
+//! `ioctl(2)`: what works on every descriptor is done here, the rest is the file's.
+
+use crate::uaccess::{self, UserPtr};
+use crate::{SysResult, Task};
+use abi::errno::Errno;
+use alloc::sync::Arc;
+use fs::ioctl::{Caller, Request};
+use fs::{File, FileType, OpenFlags};
+use linux_raw_sys::ioctl;
+
+/// The calling task, as a device sees it.
+struct TaskCaller<'a>(&'a Task);
+
+impl Caller for TaskCaller<'_> {
+    fn read_bytes(&self, addr: usize, to: &mut [u8]) -> Result<(), Errno> {
+        uaccess::read_bytes(addr, to)
+    }
+
+    fn write_bytes(&self, addr: usize, from: &[u8]) -> Result<(), Errno> {
+        uaccess::write_bytes(addr, from)
+    }
+
+    fn install(&self, file: Arc<File>, cloexec: bool) -> SysResult {
+        self.0.files().install(file, cloexec)
+    }
+
+    fn privileged(&self) -> bool {
+        self.0.cred().privileged()
+    }
+}
+
+/// `ioctl(2)`
+pub fn sys_ioctl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
+    let files = task.files();
+    let file = files.get_io(fd)?;
+    match command {
+        ioctl::FIOCLEX => files.set_cloexec(fd, true)?,
+        ioctl::FIONCLEX => files.set_cloexec(fd, false)?,
+        ioctl::FIONBIO => set_flag(&file, OpenFlags::NONBLOCK, arg)?,
+        ioctl::FIOASYNC => {
+            set_flag(&file, OpenFlags::ASYNC, arg)?;
+            fs::sigio::update(&file, fd);
+        }
+        ioctl::FIOSETOWN | ioctl::SIOCSPGRP if file.inode().kind() == FileType::Socket => {
+            crate::files::sigio::set_owner(task, &file, UserPtr::<i32>::new(arg).read()?)?;
+        }
+        ioctl::FIOGETOWN | ioctl::SIOCGPGRP if file.inode().kind() == FileType::Socket => {
+            UserPtr::<i32>::new(arg).write(&(crate::files::sigio::owner(&file)? as i32))?;
+        }
+        ioctl::FIONREAD if file.inode().kind() == FileType::Regular => {
+            let rest = file.metadata().size.saturating_sub(file.with_offset(|o| *o));
+            UserPtr::<i32>::new(arg).write(&i32::try_from(rest).unwrap_or(i32::MAX))?;
+        }
+        FICLONE => return refuse_clone(&*files.get_io(arg as i32)?, &file),
+        _ => return file.ioctl(&Request { command, arg, caller: &TaskCaller(task) }),
+    }
+    Ok(0)
+}
+
+/// `ioctl(2)`: a file shares the contents of another.
+const FICLONE: u32 = 0x4004_9409;
+
+/// No file system here can do that.
+fn refuse_clone(from: &File, to: &File) -> SysResult {
+    let kinds = [from, to].map(|file| file.inode().kind());
+    if from.metadata().dev != to.metadata().dev {
+        return Err(Errno::EXDEV);
+    }
+    if kinds.contains(&FileType::Directory) {
+        return Err(Errno::EISDIR);
+    }
+    if kinds != [FileType::Regular; 2] {
+        return Err(Errno::EINVAL);
+    }
+    let may = from.flags().readable() && to.flags().writable() && !to.flags().contains(OpenFlags::APPEND);
+    Err(if may { Errno::EOPNOTSUPP } else { Errno::EBADF })
+}
+
+fn set_flag(file: &File, flag: OpenFlags, arg: usize) -> Result<(), Errno> {
+    let on = UserPtr::<i32>::new(arg).read()? != 0;
+    let mut flags = file.flags();
+    flags.set(flag, on);
+    file.set_flags(flags);
+    Ok(())
+}

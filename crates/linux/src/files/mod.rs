@@ -1,0 +1,17 @@
+//! System calls on files, directories, pipes and descriptors.
+
+pub mod dirent;
+pub mod fallocate;
+pub mod fcntl;
+pub mod fhandle;
+pub(crate) mod filesystems;
+pub mod inotify;
+pub mod ioctl;
+pub mod namei;
+pub mod pipe;
+pub mod poll;
+pub mod read_write;
+pub mod sigio;
+pub mod splice;
+pub mod stat;
+pub mod xattr;

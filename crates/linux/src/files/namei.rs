@@ -1,0 +1,529 @@
+//! Calls that name files: `open(2)`, `mkdir(2)`, `rename(2)`, `chmod(2)`, `chdir(2)` and their relatives.
+//!
+//! The old calls are the `*at` calls with the working directory; each is written once.
+
+use crate::uaccess::{self, UserPtr};
+use crate::{SysResult, Task};
+use abi::errno::Errno;
+use alloc::boxed::Box;
+use fs::ops::{self, TimeUpdate};
+use fs::path::{LookupFlags, Resolve, Walk};
+use fs::{Access, Cred, DeviceId, FileType, NewInodeKind, OpenFlags, PATH_MAX, Path, RenameFlags, Timestamp};
+use guard::user::ShortString;
+use linux_raw_sys::general as sys;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The descriptor that means the working directory.
+pub const AT_FDCWD: i32 = sys::AT_FDCWD;
+
+/// Names up to this length, NUL included, need no memory of their own.
+const SHORT_NAME: usize = 96;
+
+/// Room for a path name.
+pub struct Name {
+    short: ShortString<SHORT_NAME>,
+    /// For a longer one.
+    long: Option<Box<[u8]>>,
+}
+
+impl Default for Name {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Name {
+    /// Nothing read yet.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { short: ShortString::new(), long: None }
+    }
+
+    /// A path name from user memory, without its NUL.
+    ///
+    /// # Errors
+    /// `EFAULT`, `ENAMETOOLONG`.
+    #[inline(always)]
+    pub fn read(&mut self, addr: usize) -> Result<&[u8], Errno> {
+        match self.short.read(addr) {
+            Ok(Some(name)) => Ok(name),
+            Ok(None) => Ok(self.long.insert(uaccess::read_cstr(addr, PATH_MAX)?.into_boxed_slice())),
+            Err(_) => Err(Errno::EFAULT),
+        }
+    }
+}
+
+/// Where a walk of `name` starts: the directory behind `dirfd`, unless the name is absolute.
+///
+/// # Errors
+/// `ENOENT` for no name at all, whatever the descriptor; `EBADF`, `ENOTDIR`.
+#[inline(always)]
+pub fn walk_at<'a>(task: &Task, cred: &'a Cred, dirfd: i32, name: &[u8]) -> Result<Walk<'a>, Errno> {
+    let mut walk = task.walk(cred);
+    start_at(task, &mut walk, dirfd, name)?;
+    Ok(walk)
+}
+
+/// As [`walk_at`], for a walk from the working directory that was just begun and stays where it is.
+#[inline(always)]
+fn start_at(task: &Task, walk: &mut Walk<'_>, dirfd: i32, name: &[u8]) -> Result<(), Errno> {
+    if dirfd != AT_FDCWD && name.first() != Some(&b'/') { start_at_directory(task, walk, dirfd, name) } else { Ok(()) }
+}
+
+fn start_at_directory(task: &Task, walk: &mut Walk<'_>, dirfd: i32, name: &[u8]) -> Result<(), Errno> {
+    if name.is_empty() {
+        return Err(Errno::ENOENT);
+    }
+    let dir = task.file(dirfd)?;
+    if dir.inode().kind() != FileType::Directory {
+        return Err(Errno::ENOTDIR);
+    }
+    walk.start_at(dir.path().clone());
+    Ok(())
+}
+
+/// The file that `dirfd` and the name at `addr` mean; `flags` may hold `AT_EMPTY_PATH`, `AT_SYMLINK_NOFOLLOW`.
+///
+/// # Errors
+/// Those of a walk.
+pub fn lookup_at(task: &Task, dirfd: i32, addr: usize, flags: u32) -> Result<Path, Errno> {
+    let mut buffer = Name::new();
+    lookup_name(task, dirfd, buffer.read(addr)?, flags)
+}
+
+/// The same for a name that is in the kernel already.
+fn lookup_name(task: &Task, dirfd: i32, name: &[u8], flags: u32) -> Result<Path, Errno> {
+    if name.is_empty() && flags & sys::AT_EMPTY_PATH != 0 {
+        return if dirfd == AT_FDCWD { Ok(task.fs().cwd()) } else { Ok(task.file(dirfd)?.path().clone()) };
+    }
+    let cred = task.fs_cred();
+    let mut walk = task.walk(&cred);
+    start_at(task, &mut walk, dirfd, name)?;
+    let nofollow = flags & sys::AT_SYMLINK_NOFOLLOW != 0;
+    walk.lookup(name, if nofollow { LookupFlags::NOFOLLOW } else { LookupFlags::empty() })
+}
+
+fn known_flags(flags: u32, known: u32) -> Result<(), Errno> {
+    if flags & !known == 0 { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// Permission bits of a new file, by the caller's mask.
+fn masked(task: &Task, mode: u32) -> u32 {
+    mode & 0o7777 & !task.fs().umask()
+}
+
+/// Whether something may be opened: by who has a number left for it, which is asked before the walk of any name.
+fn may_open(task: &Task, name: &[u8]) -> Result<(), Errno> {
+    if name.is_empty() { Err(Errno::ENOENT) } else { task.check_room() }
+}
+
+/// `openat(2)`
+pub fn sys_openat(task: &Task, dirfd: i32, name: usize, flags: u32, mode: u32) -> SysResult {
+    let flags = OpenFlags::from_bits_truncate(flags).checked()?;
+    let mut buffer = Name::new();
+    let name = buffer.read(name)?;
+    may_open(task, name)?;
+    let cred = task.fs_cred();
+    let mut walk = task.walk(&cred);
+    start_at(task, &mut walk, dirfd, name)?;
+    let mode = if flags.intersects(OpenFlags::CREAT.union(OpenFlags::TMPFILE)) { masked(task, mode) } else { 0 };
+    task.open_at_number(flags.contains(OpenFlags::CLOEXEC), || ops::open(&walk, name, flags, mode))
+}
+
+/// `open(2)`
+pub fn sys_open(task: &Task, name: usize, flags: u32, mode: u32) -> SysResult {
+    sys_openat(task, AT_FDCWD, name, flags, mode)
+}
+
+/// `creat(2)`
+pub fn sys_creat(task: &Task, name: usize, mode: u32) -> SysResult {
+    sys_openat(task, AT_FDCWD, name, sys::O_CREAT | sys::O_WRONLY | sys::O_TRUNC, mode)
+}
+
+/// `struct open_how`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct OpenHow {
+    flags: u64,
+    mode: u64,
+    resolve: u64,
+}
+
+/// `openat2(2)`
+pub fn sys_openat2(task: &Task, dirfd: i32, name: usize, how: UserPtr<OpenHow>, size: usize) -> SysResult {
+    if size < size_of::<OpenHow>() {
+        return Err(Errno::EINVAL);
+    }
+    if size > vm::PAGE_SIZE {
+        return Err(Errno::E2BIG);
+    }
+    // What a later kernel would know must be zero.
+    for addr in how.addr() + size_of::<OpenHow>()..how.addr().saturating_add(size) {
+        if UserPtr::<u8>::new(addr).read()? != 0 {
+            return Err(Errno::E2BIG);
+        }
+    }
+    let how = how.read()?;
+    let flags = u32::try_from(how.flags).map_err(|_| Errno::EINVAL)?;
+    let makes = flags & (sys::O_CREAT | sys::O_TMPFILE & !sys::O_DIRECTORY) != 0;
+    if OpenFlags::from_bits(flags).is_none() || how.mode & !0o7777 != 0 || (how.mode != 0 && !makes) {
+        return Err(Errno::EINVAL);
+    }
+    let resolve = u32::try_from(how.resolve).ok().and_then(Resolve::from_bits).ok_or(Errno::EINVAL)?;
+    if resolve.contains(Resolve::BENEATH | Resolve::IN_ROOT) {
+        return Err(Errno::EINVAL);
+    }
+    let given = OpenFlags::from_bits_truncate(flags);
+    let flags = given.checked()?;
+    if !flags.contains(given) {
+        return Err(Errno::EINVAL);
+    }
+    let mut buffer = Name::new();
+    let name = buffer.read(name)?;
+    may_open(task, name)?;
+    let cred = task.fs_cred();
+    let mut walk = if resolve.contains(Resolve::IN_ROOT) {
+        // An absolute name begins at the directory, too.
+        walk_at(task, &cred, dirfd, b".")?
+    } else {
+        walk_at(task, &cred, dirfd, name)?
+    };
+    walk.restrict(resolve);
+    let mode = masked(task, how.mode as u32);
+    task.open_at_number(flags.contains(OpenFlags::CLOEXEC), || ops::open(&walk, name, flags, mode))
+}
+
+fn make(task: &Task, dirfd: i32, name: usize, kind: NewInodeKind<'_>, mode: u32) -> SysResult {
+    let mut buffer = Name::new();
+    let name = buffer.read(name)?;
+    let cred = task.fs_cred();
+    let walk = walk_at(task, &cred, dirfd, name)?;
+    ops::make(&walk, name, kind, mode).map(|_| 0)
+}
+
+/// `mkdirat(2)`
+pub fn sys_mkdirat(task: &Task, dirfd: i32, name: usize, mode: u32) -> SysResult {
+    make(task, dirfd, name, NewInodeKind::Directory, masked(task, mode) & 0o1777)
+}
+
+/// `mkdir(2)`
+pub fn sys_mkdir(task: &Task, name: usize, mode: u32) -> SysResult {
+    sys_mkdirat(task, AT_FDCWD, name, mode)
+}
+
+/// `mknodat(2)`
+pub fn sys_mknodat(task: &Task, dirfd: i32, name: usize, mode: u32, device: u32) -> SysResult {
+    let device = DeviceId::decode(u64::from(device));
+    let kind = match FileType::from_mode(mode) {
+        None if mode & sys::S_IFMT == 0 => NewInodeKind::Regular,
+        Some(FileType::Regular) => NewInodeKind::Regular,
+        Some(FileType::Fifo) => NewInodeKind::Fifo,
+        Some(FileType::Socket) => NewInodeKind::Socket,
+        Some(FileType::Char) => NewInodeKind::Char(device),
+        Some(FileType::Block) => NewInodeKind::Block(device),
+        Some(FileType::Directory) => return Err(Errno::EPERM),
+        _ => return Err(Errno::EINVAL),
+    };
+    make(task, dirfd, name, kind, masked(task, mode))
+}
+
+/// `mknod(2)`
+pub fn sys_mknod(task: &Task, name: usize, mode: u32, device: u32) -> SysResult {
+    sys_mknodat(task, AT_FDCWD, name, mode, device)
+}
+
+/// `symlinkat(2)`
+pub fn sys_symlinkat(task: &Task, target: usize, dirfd: i32, name: usize) -> SysResult {
+    let mut buffer = Name::new();
+    let target = buffer.read(target)?;
+    if target.is_empty() {
+        return Err(Errno::ENOENT);
+    }
+    make(task, dirfd, name, NewInodeKind::Symlink(target), 0o777)
+}
+
+/// `symlink(2)`
+pub fn sys_symlink(task: &Task, target: usize, name: usize) -> SysResult {
+    sys_symlinkat(task, target, AT_FDCWD, name)
+}
+
+/// `linkat(2)`
+pub fn sys_linkat(task: &Task, old_fd: i32, old: usize, new_fd: i32, new: usize, flags: u32) -> SysResult {
+    known_flags(flags, sys::AT_SYMLINK_FOLLOW | sys::AT_EMPTY_PATH)?;
+    // A descriptor that was handed over is not enough to name its file.
+    if flags & sys::AT_EMPTY_PATH != 0 && !task.fs_cred().has(sys::CAP_DAC_READ_SEARCH) {
+        return Err(Errno::ENOENT);
+    }
+    let nofollow = if flags & sys::AT_SYMLINK_FOLLOW == 0 { sys::AT_SYMLINK_NOFOLLOW } else { 0 };
+    let old = lookup_at(task, old_fd, old, flags & sys::AT_EMPTY_PATH | nofollow)?;
+    let mut buffer = Name::new();
+    let new = buffer.read(new)?;
+    let cred = task.fs_cred();
+    ops::link(&old, &walk_at(task, &cred, new_fd, new)?, new).map(|()| 0)
+}
+
+/// `link(2)`
+pub fn sys_link(task: &Task, old: usize, new: usize) -> SysResult {
+    sys_linkat(task, AT_FDCWD, old, AT_FDCWD, new, 0)
+}
+
+/// `unlinkat(2)`
+pub fn sys_unlinkat(task: &Task, dirfd: i32, name: usize, flags: u32) -> SysResult {
+    known_flags(flags, sys::AT_REMOVEDIR)?;
+    let mut buffer = Name::new();
+    let name = buffer.read(name)?;
+    let cred = task.fs_cred();
+    ops::remove(&walk_at(task, &cred, dirfd, name)?, name, flags & sys::AT_REMOVEDIR != 0).map(|()| 0)
+}
+
+/// `unlink(2)`
+pub fn sys_unlink(task: &Task, name: usize) -> SysResult {
+    sys_unlinkat(task, AT_FDCWD, name, 0)
+}
+
+/// `rmdir(2)`
+pub fn sys_rmdir(task: &Task, name: usize) -> SysResult {
+    sys_unlinkat(task, AT_FDCWD, name, sys::AT_REMOVEDIR)
+}
+
+/// `renameat2(2)`
+pub fn sys_renameat2(task: &Task, old_fd: i32, old: usize, new_fd: i32, new: usize, flags: u32) -> SysResult {
+    let flags = RenameFlags::from_bits(flags).filter(|flags| flags.go_together()).ok_or(Errno::EINVAL)?;
+    let mut buffer = Name::new();
+    let cred = task.fs_cred();
+    // The way to the old name comes first, whatever is wrong with the new one.
+    let old = buffer.read(old)?;
+    let source = walk_at(task, &cred, old_fd, old)?.parent(old)?;
+    let new = buffer.read(new)?;
+    let walk = walk_at(task, &cred, new_fd, new)?;
+    let target = walk.parent(new)?;
+    ops::rename(&walk, source, target, flags).map(|()| 0)
+}
+
+/// `renameat(2)`
+pub fn sys_renameat(task: &Task, old_fd: i32, old: usize, new_fd: i32, new: usize) -> SysResult {
+    sys_renameat2(task, old_fd, old, new_fd, new, 0)
+}
+
+/// `rename(2)`
+pub fn sys_rename(task: &Task, old: usize, new: usize) -> SysResult {
+    sys_renameat2(task, AT_FDCWD, old, AT_FDCWD, new, 0)
+}
+
+/// `readlinkat(2)`
+pub fn sys_readlinkat(task: &Task, dirfd: i32, name: usize, buf: usize, size: i32) -> SysResult {
+    let size = usize::try_from(size).ok().filter(|&size| size > 0).ok_or(Errno::EINVAL)?;
+    let mut buffer = Name::new();
+    let name = buffer.read(name)?;
+    let path = lookup_name(task, dirfd, name, sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH)?;
+    // Without a name it is the descriptor's file, which is a link or nothing that is meant.
+    let text = path.inode().readlink().map_err(|e| if e == Errno::EINVAL && name.is_empty() { Errno::ENOENT } else { e })?;
+    let n = text.len().min(size);
+    uaccess::write_bytes(buf, &text[..n])?;
+    Ok(n)
+}
+
+/// `readlink(2)`
+pub fn sys_readlink(task: &Task, name: usize, buf: usize, size: i32) -> SysResult {
+    sys_readlinkat(task, AT_FDCWD, name, buf, size)
+}
+
+/// `truncate(2)`
+pub fn sys_truncate(task: &Task, name: usize, size: i64) -> SysResult {
+    let size = u64::try_from(size).map_err(|_| Errno::EINVAL)?;
+    let path = lookup_at(task, AT_FDCWD, name, 0)?;
+    if path.inode().kind() == FileType::Regular {
+        crate::process::rlimit::check_size(task, &**path.inode(), size)?;
+    }
+    ops::truncate(&path, size, &task.fs_cred()).map(|()| 0)
+}
+
+/// `fchmodat2(2)`
+pub fn sys_fchmodat2(task: &Task, dirfd: i32, name: usize, mode: u32, flags: u32) -> SysResult {
+    known_flags(flags, sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH)?;
+    let path = lookup_at(task, dirfd, name, flags)?;
+    if path.inode().kind() == FileType::Symlink {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    ops::chmod(&path, mode, &task.fs_cred()).map(|()| 0)
+}
+
+/// `fchmodat(2)`
+pub fn sys_fchmodat(task: &Task, dirfd: i32, name: usize, mode: u32) -> SysResult {
+    sys_fchmodat2(task, dirfd, name, mode, 0)
+}
+
+/// `chmod(2)`
+pub fn sys_chmod(task: &Task, name: usize, mode: u32) -> SysResult {
+    sys_fchmodat2(task, AT_FDCWD, name, mode, 0)
+}
+
+/// `fchmod(2)`
+pub fn sys_fchmod(task: &Task, fd: i32, mode: u32) -> SysResult {
+    ops::chmod(task.files().get_io(fd)?.path(), mode, &task.fs_cred()).map(|()| 0)
+}
+
+fn chown(task: &Task, path: &Path, uid: u32, gid: u32) -> SysResult {
+    let given = |id: u32| (id != u32::MAX).then_some(id);
+    ops::chown(path, given(uid), given(gid), &task.fs_cred()).map(|()| 0)
+}
+
+/// `fchownat(2)`
+pub fn sys_fchownat(task: &Task, dirfd: i32, name: usize, uid: u32, gid: u32, flags: u32) -> SysResult {
+    known_flags(flags, sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH)?;
+    chown(task, &lookup_at(task, dirfd, name, flags)?, uid, gid)
+}
+
+/// `chown(2)`
+pub fn sys_chown(task: &Task, name: usize, uid: u32, gid: u32) -> SysResult {
+    sys_fchownat(task, AT_FDCWD, name, uid, gid, 0)
+}
+
+/// `lchown(2)`
+pub fn sys_lchown(task: &Task, name: usize, uid: u32, gid: u32) -> SysResult {
+    sys_fchownat(task, AT_FDCWD, name, uid, gid, sys::AT_SYMLINK_NOFOLLOW)
+}
+
+/// `fchown(2)`
+pub fn sys_fchown(task: &Task, fd: i32, uid: u32, gid: u32) -> SysResult {
+    chown(task, task.files().get_io(fd)?.path(), uid, gid)
+}
+
+/// Two points in time as `utimensat(2)` takes them: seconds and nanoseconds, access then modification.
+type TimePair = [i64; 4];
+
+fn new_time(sec: i64, nsec: i64) -> Result<TimeUpdate, Errno> {
+    match nsec {
+        _ if nsec == i64::from(sys::UTIME_NOW) => Ok(TimeUpdate::Now),
+        _ if nsec == i64::from(sys::UTIME_OMIT) => Ok(TimeUpdate::Omit),
+        0..1_000_000_000 => Ok(TimeUpdate::At(Timestamp { sec, nsec: nsec as u32 })),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn set_times(task: &Task, path: &Path, times: Option<TimePair>) -> SysResult {
+    let (atime, mtime) = match times {
+        None => (TimeUpdate::Now, TimeUpdate::Now),
+        Some([a_sec, a_nsec, m_sec, m_nsec]) => (new_time(a_sec, a_nsec)?, new_time(m_sec, m_nsec)?),
+    };
+    ops::set_times(path, atime, mtime, &task.fs_cred()).map(|()| 0)
+}
+
+fn set_times_at(task: &Task, dirfd: i32, name: usize, flags: u32, times: Option<TimePair>) -> SysResult {
+    // Without a name it is the descriptor's file, as futimens(3) has it.
+    let path = if name == 0 && dirfd != AT_FDCWD {
+        known_flags(flags, 0)?;
+        task.files().get_io(dirfd)?.path().clone()
+    } else {
+        known_flags(flags, sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH)?;
+        lookup_at(task, dirfd, name, flags)?
+    };
+    set_times(task, &path, times)
+}
+
+fn optional<T: FromBytes + IntoBytes + Immutable>(ptr: UserPtr<T>) -> Result<Option<T>, Errno> {
+    if ptr.is_null() { Ok(None) } else { ptr.read().map(Some) }
+}
+
+/// `utimensat(2)`
+pub fn sys_utimensat(task: &Task, dirfd: i32, name: usize, times: UserPtr<TimePair>, flags: u32) -> SysResult {
+    let times = optional(times)?;
+    // Then there is nothing to do, and nothing else is looked at.
+    if times.is_some_and(|[_, accessed, _, modified]| [accessed, modified] == [i64::from(sys::UTIME_OMIT); 2]) {
+        return Ok(0);
+    }
+    set_times_at(task, dirfd, name, flags, times)
+}
+
+/// Microseconds to nanoseconds, of a pair of `struct timeval`.
+fn from_timeval(times: Option<TimePair>) -> Result<Option<TimePair>, Errno> {
+    let Some([a_sec, a_usec, m_sec, m_usec]) = times else { return Ok(None) };
+    let micros = 0..1_000_000;
+    if !micros.contains(&a_usec) || !micros.contains(&m_usec) {
+        return Err(Errno::EINVAL);
+    }
+    Ok(Some([a_sec, a_usec * 1000, m_sec, m_usec * 1000]))
+}
+
+/// `futimesat(2)`
+pub fn sys_futimesat(task: &Task, dirfd: i32, name: usize, times: UserPtr<TimePair>) -> SysResult {
+    let times = from_timeval(optional(times)?)?;
+    set_times_at(task, dirfd, name, 0, times)
+}
+
+/// `utimes(2)`
+pub fn sys_utimes(task: &Task, name: usize, times: UserPtr<TimePair>) -> SysResult {
+    sys_futimesat(task, AT_FDCWD, name, times)
+}
+
+/// `utime(2)`
+pub fn sys_utime(task: &Task, name: usize, times: UserPtr<[i64; 2]>) -> SysResult {
+    let times = optional(times)?.map(|[atime, mtime]| [atime, 0, mtime, 0]);
+    set_times(task, &lookup_at(task, AT_FDCWD, name, 0)?, times)
+}
+
+/// `umask(2)`
+pub fn sys_umask(task: &Task, mask: u32) -> SysResult {
+    Ok(task.fs().set_umask(mask) as usize)
+}
+
+/// `getcwd(2)`
+pub fn sys_getcwd(task: &Task, buf: usize, size: usize) -> SysResult {
+    let context = task.fs();
+    let cwd = context.cwd();
+    if cwd.dentry().removed() {
+        return Err(Errno::ENOENT);
+    }
+    let mut text = cwd.to_bytes(Some(&context.root()));
+    text.push(0);
+    if text.len() > size {
+        return Err(Errno::ERANGE);
+    }
+    uaccess::write_bytes(buf, &text)?;
+    Ok(text.len())
+}
+
+fn enter(task: &Task, path: Path) -> SysResult {
+    if path.inode().kind() != FileType::Directory {
+        return Err(Errno::ENOTDIR);
+    }
+    task.fs_cred().check(&path.metadata(), Access::EXEC)?;
+    task.fs().set_cwd(path);
+    Ok(0)
+}
+
+/// `chdir(2)`
+pub fn sys_chdir(task: &Task, name: usize) -> SysResult {
+    enter(task, lookup_at(task, AT_FDCWD, name, 0)?)
+}
+
+/// `fchdir(2)`
+pub fn sys_fchdir(task: &Task, fd: i32) -> SysResult {
+    enter(task, task.files().get(fd)?.path().clone())
+}
+
+/// `chroot(2)`
+pub fn sys_chroot(task: &Task, name: usize) -> SysResult {
+    let path = lookup_at(task, AT_FDCWD, name, 0)?;
+    if path.inode().kind() != FileType::Directory {
+        return Err(Errno::ENOTDIR);
+    }
+    let cred = task.fs_cred();
+    cred.check(&path.metadata(), Access::EXEC)?;
+    if !cred.has(sys::CAP_SYS_CHROOT) {
+        return Err(Errno::EPERM);
+    }
+    task.fs().set_root(path);
+    Ok(0)
+}
+
+/// The file of a name that is in the kernel already, for `execve(2)`.
+///
+/// # Errors
+/// Those of a walk.
+pub(crate) fn find_at(task: &Task, dirfd: i32, name: &[u8], nofollow: bool) -> Result<Path, Errno> {
+    let cred = task.fs_cred();
+    let flags = if nofollow { LookupFlags::NOFOLLOW } else { LookupFlags::empty() };
+    walk_at(task, &cred, dirfd, name)?.lookup(name, flags)
+}

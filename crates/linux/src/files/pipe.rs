@@ -1,0 +1,46 @@
+//! Pipes and event counters: `pipe(2)`, `eventfd(2)`.
+
+use crate::uaccess::UserPtr;
+use crate::{SysResult, Task};
+use abi::errno::Errno;
+use fs::{OpenFlags, eventfd, pipe};
+use linux_raw_sys::general as sys;
+
+/// `pipe2(2)`
+pub fn sys_pipe2(task: &Task, fds: UserPtr<[i32; 2]>, flags: u32) -> SysResult {
+    if flags & !(sys::O_CLOEXEC | sys::O_NONBLOCK | sys::O_DIRECT) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let flags = OpenFlags::from_bits_retain(flags);
+    let cloexec = flags.contains(OpenFlags::CLOEXEC);
+    let (reader, writer) = pipe::pipe(flags);
+    crate::files::fallocate::give(task, &**reader.inode())?;
+    let files = task.files();
+    let read_fd = files.install(reader, cloexec)? as i32;
+    let result = files.install(writer, cloexec).and_then(|write_fd| {
+        let write_fd = write_fd as i32;
+        fds.write(&[read_fd, write_fd]).or_else(|e| files.close(write_fd).and(Err(e)))
+    });
+    // Either both descriptors are there and known, or neither.
+    result.or_else(|e| files.close(read_fd).and(Err(e))).map(|()| 0)
+}
+
+/// `pipe(2)`
+pub fn sys_pipe(task: &Task, fds: UserPtr<[i32; 2]>) -> SysResult {
+    sys_pipe2(task, fds, 0)
+}
+
+/// `eventfd2(2)`
+pub fn sys_eventfd2(task: &Task, initial: u32, flags: u32) -> SysResult {
+    if flags & !(sys::EFD_SEMAPHORE | sys::EFD_CLOEXEC | sys::EFD_NONBLOCK) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let open = OpenFlags::from_bits_retain(flags & sys::EFD_NONBLOCK);
+    let file = eventfd::eventfd(initial, flags & sys::EFD_SEMAPHORE != 0, open);
+    task.files().install(file, flags & sys::EFD_CLOEXEC != 0)
+}
+
+/// `eventfd(2)`
+pub fn sys_eventfd(task: &Task, initial: u32) -> SysResult {
+    sys_eventfd2(task, initial, 0)
+}

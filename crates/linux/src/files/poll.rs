@@ -1,0 +1,289 @@
+//! Waiting for several files: `poll(2)`, `select(2)`, `epoll_wait(2)`.
+
+use crate::process::personality::{STICKY_TIMEOUTS, persona_has};
+use crate::process::task::Restart;
+use crate::uaccess::{self, UserPtr};
+use crate::{SysResult, Task};
+use abi::errno::Errno;
+use alloc::vec;
+use alloc::vec::Vec;
+use fs::OpenFlags;
+use fs::epoll::{self, EpollFile, Interest};
+use fs::poll::{self, Events, PollItem};
+use linux_raw_sys::general as sys;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// A time span as the caller gives it: seconds and nanoseconds (`struct timespec`) or microseconds (`struct timeval`).
+pub type TimeSpan = [i64; 2];
+
+/// The monotonic time `[sec, fraction]` from now, with `per_sec` fractions to a second. Too far away is never.
+fn deadline([sec, fraction]: TimeSpan, per_sec: i64) -> Result<Option<u64>, Errno> {
+    if sec < 0 || !(0..per_sec).contains(&fraction) {
+        return Err(Errno::EINVAL);
+    }
+    let span =
+        (sec as u64).checked_mul(1_000_000_000).and_then(|ns| ns.checked_add((fraction * (1_000_000_000 / per_sec)) as u64));
+    Ok(span.and_then(|span| task::now_ns().checked_add(span)))
+}
+
+/// As [`deadline`], of a structure that may be null: `None` is no deadline.
+fn user_deadline(ptr: UserPtr<TimeSpan>, per_sec: i64) -> Result<Option<u64>, Errno> {
+    if ptr.is_null() { Ok(None) } else { deadline(ptr.read()?, per_sec) }
+}
+
+/// The monotonic time `ms` milliseconds from now; negative is never.
+fn deadline_ms(ms: i32) -> Option<u64> {
+    // Not to wait is a time long past.
+    u64::try_from(ms).ok().map(|ms| if ms == 0 { 0 } else { task::now_ns() + ms * 1_000_000 })
+}
+
+/// Stores what is left until the deadline, where the caller gave one. Where that cannot be, the call has succeeded all the same, but one that
+/// a signal ended cannot be taken up again: it would wait for the whole time.
+fn with_rest(result: SysResult, task: &Task, ptr: UserPtr<TimeSpan>, deadline: Option<u64>, per_sec: i64) -> SysResult {
+    let Some(deadline) = deadline.filter(|_| !ptr.is_null()) else { return result };
+    let rest = deadline.saturating_sub(::task::now_ns()) as i64;
+    let rest = [rest / 1_000_000_000, rest % 1_000_000_000 / (1_000_000_000 / per_sec)];
+    let stored = !persona_has(task, STICKY_TIMEOUTS) && ptr.write(&rest).is_ok();
+    result.map_err(|e| if e == Errno::ERESTARTNOHAND && !stored { Errno::EINTR } else { e })
+}
+
+/// A wait that a signal ended is taken up again unless a handler runs.
+fn restartable(result: Result<usize, Errno>) -> SysResult {
+    result.map_err(|e| if e == Errno::EINTR { Errno::ERESTARTNOHAND } else { e })
+}
+
+/// `struct pollfd`.
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct PollFd {
+    fd: i32,
+    events: u16,
+    revents: u16,
+}
+
+fn do_poll(task: &Task, fds: usize, count: usize, deadline: Option<u64>) -> SysResult {
+    let files = task.files();
+    if count > files.limit() {
+        return Err(Errno::EINVAL);
+    }
+    let mut list = vec![PollFd::default(); count];
+    uaccess::read_bytes(fds, list.as_mut_slice().as_mut_bytes())?;
+    let mut entries: Vec<PollItem> = list
+        .iter()
+        .map(|entry| {
+            let wanted = Events::from_bits_truncate(u32::from(entry.events)) | Events::ALWAYS;
+            let file = if entry.fd < 0 { None } else { files.get_io(entry.fd).ok() };
+            let found = if entry.fd >= 0 && file.is_none() { Events::NVAL } else { Events::empty() };
+            PollItem { file, wanted, found }
+        })
+        .collect();
+    let ready = poll::poll(&mut entries, deadline);
+    // As Linux: they are stored whether or not a signal ended the wait.
+    for (entry, result) in list.iter_mut().zip(&entries) {
+        entry.revents = result.found.bits() as u16;
+    }
+    uaccess::write_bytes(fds, list.as_slice().as_bytes())?;
+    ready
+}
+
+/// `poll(2)`
+pub fn sys_poll(task: &Task, fds: usize, count: usize, timeout_ms: i32) -> SysResult {
+    poll_until(task, fds, count, deadline_ms(timeout_ms))
+}
+
+/// As `poll(2)`, until a time; taken up again after a signal, it still ends then.
+pub(crate) fn poll_until(task: &Task, fds: usize, count: usize, deadline: Option<u64>) -> SysResult {
+    do_poll(task, fds, count, deadline).map_err(|e| match e {
+        Errno::EINTR => {
+            *task.restart.lock() = Some(Restart::Poll { fds, count, deadline });
+            Errno::ERESTART_RESTARTBLOCK
+        }
+        other => other,
+    })
+}
+
+/// `ppoll(2)`
+pub fn sys_ppoll(
+    task: &Task,
+    fds: usize,
+    count: usize,
+    timeout: UserPtr<TimeSpan>,
+    mask: UserPtr<u64>,
+    size: usize,
+) -> SysResult {
+    let deadline = user_deadline(timeout, 1_000_000_000)?;
+    task.with_signal_mask(mask, size, || {
+        let result = restartable(do_poll(task, fds, count, deadline));
+        with_rest(result, task, timeout, deadline, 1_000_000_000)
+    })
+}
+
+/// The sets of `select(2)`, as words of user memory.
+const IN_SET: Events = Events::READABLE.union(Events::RDBAND).union(Events::ALWAYS);
+const OUT_SET: Events = Events::WRITABLE.union(Events::WRBAND).union(Events::ERR);
+const EXCEPT_SET: Events = Events::PRI;
+
+fn do_select(task: &Task, count: i32, sets: [usize; 3], deadline: Option<u64>) -> SysResult {
+    let files = task.files();
+    let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?.min(files.size());
+    let words = count.div_ceil(64);
+    let mut bits = [const { Vec::new() }; 3];
+    for (words_of, &addr) in bits.iter_mut().zip(&sets) {
+        words_of.resize(words, 0u64);
+        // Of no descriptors nothing is read or written, wherever that is.
+        if addr != 0 && words > 0 {
+            uaccess::read_bytes(addr, words_of.as_mut_slice().as_mut_bytes())?;
+        }
+    }
+    let kinds = [IN_SET, OUT_SET, EXCEPT_SET];
+    let mut fds = Vec::new();
+    let mut entries = Vec::new();
+    for fd in 0..count {
+        let has = |set: &Vec<u64>| set[fd / 64] >> (fd % 64) & 1 != 0;
+        let wanted = bits.iter().zip(kinds).filter(|(set, _)| has(set)).fold(Events::empty(), |all, (_, kind)| all | kind);
+        if !wanted.is_empty() {
+            let file = Some(files.get_io(fd as i32)?);
+            entries.push(PollItem { file, wanted, found: Events::empty() });
+            fds.push(fd);
+        }
+    }
+    poll::poll(&mut entries, deadline)?;
+    let mut ready = 0;
+    for ((set, kind), &addr) in bits.iter_mut().zip(kinds).zip(&sets) {
+        let asked = core::mem::replace(set, vec![0; words]);
+        for (&fd, entry) in fds.iter().zip(&entries) {
+            if asked[fd / 64] >> (fd % 64) & 1 != 0 && entry.found.intersects(kind) {
+                set[fd / 64] |= 1 << (fd % 64);
+                ready += 1;
+            }
+        }
+        if addr != 0 && words > 0 {
+            uaccess::write_bytes(addr, set.as_slice().as_bytes())?;
+        }
+    }
+    Ok(ready)
+}
+
+/// `select(2)`
+pub fn sys_select(task: &Task, count: i32, read: usize, write: usize, except: usize, timeout: UserPtr<TimeSpan>) -> SysResult {
+    let deadline = if timeout.is_null() {
+        None
+    } else {
+        // Microseconds beyond a second are carried over, as Linux does.
+        let [sec, usec] = timeout.read()?;
+        deadline([sec + usec.div_euclid(1_000_000), usec.rem_euclid(1_000_000)], 1_000_000)?
+    };
+    let result = restartable(do_select(task, count, [read, write, except], deadline));
+    with_rest(result, task, timeout, deadline, 1_000_000)
+}
+
+/// `pselect6(2)`; the last argument points to the mask's address and size.
+pub fn sys_pselect6(
+    task: &Task,
+    count: i32,
+    read: usize,
+    write: usize,
+    except: usize,
+    timeout: UserPtr<TimeSpan>,
+    mask: UserPtr<[u64; 2]>,
+) -> SysResult {
+    let [mask, size] = if mask.is_null() { [0, 8] } else { mask.read()? };
+    let deadline = user_deadline(timeout, 1_000_000_000)?;
+    let mask = UserPtr::<u64>::new(mask as usize);
+    task.with_signal_mask(mask, size as usize, || {
+        let result = restartable(do_select(task, count, [read, write, except], deadline));
+        with_rest(result, task, timeout, deadline, 1_000_000_000)
+    })
+}
+
+/// `epoll_create1(2)`
+pub fn sys_epoll_create1(task: &Task, flags: u32) -> SysResult {
+    if flags & !sys::EPOLL_CLOEXEC != 0 {
+        return Err(Errno::EINVAL);
+    }
+    task.files().install(epoll::epoll(OpenFlags::empty()), flags & sys::EPOLL_CLOEXEC != 0)
+}
+
+/// `epoll_create(2)`
+pub fn sys_epoll_create(task: &Task, size: i32) -> SysResult {
+    if size <= 0 { Err(Errno::EINVAL) } else { sys_epoll_create1(task, 0) }
+}
+
+/// `struct epoll_event`, which is packed on x86-64.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, packed)]
+pub struct EpollEvent {
+    events: u32,
+    data: u64,
+}
+
+/// `epoll_ctl(2)`
+pub fn sys_epoll_ctl(task: &Task, set_fd: i32, operation: u32, fd: i32, event: UserPtr<EpollEvent>) -> SysResult {
+    let files = task.files();
+    let interest = if operation == sys::EPOLL_CTL_DEL {
+        Interest { events: 0, data: 0 }
+    } else {
+        let event = event.read()?;
+        Interest { events: event.events, data: event.data }
+    };
+    let (set_file, file) = (files.get_io(set_fd)?, files.get_io(fd)?);
+    if !file.ops().pollable() {
+        return Err(Errno::EPERM);
+    }
+    if alloc::sync::Arc::ptr_eq(&set_file, &file) {
+        return Err(Errno::EINVAL);
+    }
+    let set = set_file.ops_as::<EpollFile>().ok_or(Errno::EINVAL)?.set();
+    match operation {
+        sys::EPOLL_CTL_ADD => set.add(fd, &file, interest)?,
+        sys::EPOLL_CTL_MOD if interest.events & sys::EPOLLEXCLUSIVE != 0 => return Err(Errno::EINVAL),
+        sys::EPOLL_CTL_MOD => set.modify(fd, &file, interest)?,
+        sys::EPOLL_CTL_DEL => set.remove(fd, &file)?,
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(0)
+}
+
+/// The most events that one call may ask for (Linux' `EP_MAX_EVENTS`).
+const MAX_EVENTS: usize = i32::MAX as usize / size_of::<EpollEvent>();
+
+fn do_epoll_wait(task: &Task, set_fd: i32, events: usize, max: i32, deadline: Option<u64>) -> SysResult {
+    let max = usize::try_from(max).ok().filter(|&m| m > 0 && m <= MAX_EVENTS).ok_or(Errno::EINVAL)?;
+    uaccess::check_range(events, max * size_of::<EpollEvent>())?;
+    let file = task.file_io(set_fd)?;
+    let set = file.ops_as::<EpollFile>().ok_or(Errno::EINVAL)?.set();
+    let events = UserPtr::<EpollEvent>::new(events);
+    set.wait(max, deadline, |at, ready| events.add(at).write(&EpollEvent { events: ready.events, data: ready.data }))
+}
+
+/// `epoll_wait(2)`
+pub fn sys_epoll_wait(task: &Task, set: i32, events: usize, max: i32, timeout_ms: i32) -> SysResult {
+    do_epoll_wait(task, set, events, max, deadline_ms(timeout_ms))
+}
+
+/// `epoll_pwait(2)`
+pub fn sys_epoll_pwait(
+    task: &Task,
+    set: i32,
+    events: usize,
+    max: i32,
+    timeout_ms: i32,
+    mask: UserPtr<u64>,
+    size: usize,
+) -> SysResult {
+    task.with_signal_mask(mask, size, || do_epoll_wait(task, set, events, max, deadline_ms(timeout_ms)))
+}
+
+/// `epoll_pwait2(2)`
+pub fn sys_epoll_pwait2(
+    task: &Task,
+    set: i32,
+    events: usize,
+    max: i32,
+    timeout: UserPtr<TimeSpan>,
+    mask: UserPtr<u64>,
+    size: usize,
+) -> SysResult {
+    let deadline = user_deadline(timeout, 1_000_000_000)?;
+    task.with_signal_mask(mask, size, || do_epoll_wait(task, set, events, max, deadline))
+}

@@ -1,0 +1,158 @@
+//! Who is signalled when a file is ready: `F_SETOWN`, `F_SETOWN_EX`, `F_SETSIG` of `fcntl(2)`, and the sending.
+
+use crate::process::{process_table as processes, send_signal};
+use crate::uaccess::UserPtr;
+use crate::uapi::siginfo::{COUNT, SigInfo};
+use crate::{SysResult, Task};
+use abi::errno::Errno;
+use fs::File;
+use fs::poll::Events;
+use fs::sigio::{FileOwner, Sender, Target};
+use linux_raw_sys::general as sys;
+
+/// Kinds of owners (`F_OWNER_*`).
+const OWNER_THREAD: i32 = 0;
+const OWNER_PROCESS: i32 = 1;
+const OWNER_GROUP: i32 = 2;
+
+fn set(task: &Task, file: &File, target: Target) -> SysResult {
+    let there = match target {
+        Target::Nobody => true,
+        Target::Thread(id) => processes::find_task(id).is_some(),
+        Target::Process(id) => processes::find(id).is_some(),
+        Target::Group(id) => !processes::select(|_, node| node.group == id).is_empty(),
+    };
+    if !there {
+        return Err(Errno::ESRCH);
+    }
+    let user = task.cred().user;
+    file.change_notice(|notice| {
+        notice.target = target;
+        notice.sender = (user.real, user.effective);
+    });
+    Ok(0)
+}
+
+/// `F_SETOWN`: a process, or (negative) a group.
+pub(crate) fn set_owner(task: &Task, file: &File, owner: i32) -> SysResult {
+    set(
+        task,
+        file,
+        match owner {
+            0 => Target::Nobody,
+            1.. => Target::Process(owner),
+            _ => Target::Group(owner.checked_neg().ok_or(Errno::EINVAL)?),
+        },
+    )
+}
+
+/// `F_GETOWN`
+pub(crate) fn owner(file: &File) -> SysResult {
+    Ok(match file.notice().target {
+        Target::Nobody => 0,
+        Target::Thread(id) | Target::Process(id) => id as usize,
+        Target::Group(id) => -id as usize,
+    })
+}
+
+/// `F_SETOWN_EX`
+pub(crate) fn set_owner_ex(task: &Task, file: &File, owner: UserPtr<[i32; 2]>) -> SysResult {
+    let [kind, id] = owner.read()?;
+    set(
+        task,
+        file,
+        match kind {
+            OWNER_THREAD | OWNER_PROCESS | OWNER_GROUP if id == 0 => Target::Nobody,
+            OWNER_THREAD => Target::Thread(id),
+            OWNER_PROCESS => Target::Process(id),
+            OWNER_GROUP => Target::Group(id),
+            _ => return Err(Errno::EINVAL),
+        },
+    )
+}
+
+/// `F_GETOWN_EX`
+pub(crate) fn owner_ex(file: &File, to: UserPtr<[i32; 2]>) -> SysResult {
+    let owner = match file.notice().target {
+        Target::Nobody => [OWNER_PROCESS, 0],
+        Target::Thread(id) => [OWNER_THREAD, id],
+        Target::Process(id) => [OWNER_PROCESS, id],
+        Target::Group(id) => [OWNER_GROUP, id],
+    };
+    to.write(&owner).map(|()| 0)
+}
+
+/// `F_SETSIG`
+pub(crate) fn set_signal(file: &File, signal: i32) -> SysResult {
+    if !(0..=COUNT).contains(&signal) {
+        return Err(Errno::EINVAL);
+    }
+    file.change_notice(|notice| notice.signal = signal);
+    Ok(0)
+}
+
+/// The personality's side of [`fs::sigio`].
+pub(crate) struct Signals;
+
+/// What `poll(2)` would say of a message.
+const MESSAGE: u32 = sys::POLLIN | sys::POLLRDNORM | sys::POLLMSG;
+
+impl Sender for Signals {
+    fn send_message(&self, notice: FileOwner, fd: i32) {
+        let info = match notice.signal {
+            0 => SigInfo::kernel(sys::SIGIO as i32),
+            signal => SigInfo::poll(signal, sys::POLL_MSG as i32, MESSAGE, fd),
+        };
+        deliver(notice, info);
+    }
+
+    fn send(&self, notice: FileOwner, events: Events, fd: i32) {
+        let code = [
+            (Events::HUP, sys::POLL_HUP),
+            (Events::ERR, sys::POLL_ERR),
+            (Events::PRI, sys::POLL_PRI),
+            (Events::IN, sys::POLL_IN),
+        ]
+        .into_iter()
+        .find(|(event, _)| events.contains(*event))
+        .map_or(sys::POLL_OUT, |(_, code)| code);
+        let info = match notice.signal {
+            0 => SigInfo::kernel(sys::SIGIO as i32),
+            signal => SigInfo::poll(signal, code as i32, events.bits(), fd),
+        };
+        deliver(notice, info);
+    }
+
+    fn send_urgent(&self, notice: FileOwner) {
+        deliver(notice, SigInfo::kernel(sys::SIGURG as i32));
+    }
+}
+
+/// Sends a signal to whom a notice names, as far as who named them may.
+fn deliver(notice: FileOwner, info: SigInfo) {
+    let (real, effective) = notice.sender;
+    let allowed = |process: &crate::process::Process| {
+        let owner = process.credentials().user;
+        effective == 0 || [real, effective].iter().any(|id| *id == owner.real || *id == owner.saved)
+    };
+    match notice.target {
+        Target::Nobody => {}
+        Target::Thread(id) => {
+            if let Some(task) = processes::find_task(id).filter(|task| allowed(task.process())) {
+                send_signal::send_task(&task, info);
+            }
+        }
+        Target::Process(id) => {
+            if let Some(process) = processes::find(id).filter(|process| allowed(process)) {
+                send_signal::send(&process, info);
+            }
+        }
+        Target::Group(id) => {
+            for process in processes::select(|_, node| node.group == id && node.ended.is_none()) {
+                if allowed(&process) {
+                    send_signal::send(&process, info);
+                }
+            }
+        }
+    }
+}

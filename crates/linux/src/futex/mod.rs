@@ -1,0 +1,359 @@
+//! Sleeping on words of memory: `futex(2)`, and what happens to them when a thread ends. How threads wait is the crate `futex`.
+
+pub(crate) mod pi;
+pub mod waitv;
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+pub(crate) use futex::{Deadline, Waiter, Word, park};
+use futex::{Target, nobody_at};
+use guard::user;
+use linux_raw_sys::general as sys;
+use vm::FutexKey;
+
+use crate::process::task::Restart;
+use crate::time::deadline_after;
+use crate::time::wall_clock::Until;
+use crate::uaccess::UserPtr;
+use crate::uapi::time::TimeSpec;
+use crate::{SysResult, Task};
+
+pub(crate) fn fault<T>(_: T) -> Errno {
+    Errno::EFAULT
+}
+
+fn check(addr: usize) -> Result<(), Errno> {
+    if !addr.is_multiple_of(4) {
+        return Err(Errno::EINVAL);
+    }
+    if addr < user::USER_END { Ok(()) } else { Err(Errno::EFAULT) }
+}
+
+/// What identifies the word at an address for those who have the same address space.
+#[inline(always)]
+fn private_word(task: &Task, addr: usize) -> Result<Word, Errno> {
+    check(addr)?;
+    Ok(FutexKey::private(task.process().space_id(), addr).words())
+}
+
+/// What identifies the word at an address, and, if it may be known to other address spaces, what keeps that from changing its meaning.
+/// Whether such a word can be written is looked at if the kernel `changes` it.
+#[inline(always)]
+pub(crate) fn key(task: &Task, addr: usize, private: bool, changes: bool) -> Result<(Word, Option<FutexKey>), Errno> {
+    if private {
+        return Ok((private_word(task, addr)?, None));
+    }
+    check(addr)?;
+    // Only of memory that is there can be said what it is: not behind the end of a file, nor where nothing may be read.
+    user::load_u32(addr).map_err(fault)?;
+    let key = task.process().memory()?.futex_key(addr, changes)?;
+    Ok((key.words(), Some(key)))
+}
+
+/// Enters a waiter of its own for one of several words; the key is to be kept as long.
+pub(crate) fn enter_new(
+    task: &Task,
+    addr: usize,
+    private: bool,
+    expected: u32,
+) -> Result<(Arc<Waiter>, Option<FutexKey>), Errno> {
+    let waiter = Waiter::new(task.thread().clone());
+    let (word, key) = key(task, addr, private, false)?;
+    waiter.enter(word, addr, expected, u32::MAX, || user::load_u32(addr))?;
+    Ok((waiter, key))
+}
+
+#[inline(always)]
+fn waiter_of(task: &Task) -> &Arc<Waiter> {
+    task.futex.call_once(|| Waiter::new(task.thread().clone()))
+}
+
+/// As [`wait`], for a private word and without a deadline.
+fn wait_private(task: &Task, addr: usize, expected: u32) -> SysResult {
+    let word = private_word(task, addr)?;
+    let waiter = waiter_of(task);
+    waiter.enter(word, addr, expected, u32::MAX, || user::load_u32(addr))?;
+    waiter.sleep(None).map(|()| 0)
+}
+
+/// Waits until the word is woken, unless it is not `expected`.
+pub(crate) fn wait(task: &Task, addr: usize, private: bool, expected: u32, deadline: Deadline, bits: u32) -> SysResult {
+    if bits == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let (word, _key) = key(task, addr, private, false)?;
+    let waiter = waiter_of(task);
+    waiter.enter(word, addr, expected, bits, || user::load_u32(addr))?;
+    let result = waiter.sleep(deadline).map(|()| 0);
+    if !private {
+        waiter.forget_moves();
+    }
+    // A deadline is absolute inside; a relative one would begin anew.
+    if let (Err(Errno::ERESTART_RESTARTBLOCK), Some(deadline)) = (result, deadline) {
+        *task.restart.lock() = Some(Restart::Futex { addr, private, expected, deadline, bits });
+    }
+    result
+}
+
+/// As [`wait`], until an absolute time. Begun anew it ends at the same time, so that needs no block to restart from.
+pub(crate) fn wait_until(
+    task: &Task,
+    addr: usize,
+    private: bool,
+    expected: u32,
+    until: Option<Until<'_>>,
+    bits: u32,
+) -> SysResult {
+    wait(task, addr, private, expected, until.as_ref().map(Until::ns), bits).map_err(|error| match error {
+        Errno::ERESTART_RESTARTBLOCK => Errno::ERESTARTNOHAND,
+        other => other,
+    })
+}
+
+pub(crate) fn wake(task: &Task, addr: usize, private: bool, most: usize, bits: u32) -> SysResult {
+    if bits == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let (word, _key) = key(task, addr, private, false)?;
+    Ok(futex::wake(word, most, bits))
+}
+
+/// As [`wake`], for a private word.
+fn wake_private(task: &Task, addr: usize, most: usize) -> SysResult {
+    Ok(futex::wake(private_word(task, addr)?, most, u32::MAX))
+}
+
+/// Wakes some and moves others to another word. `expected`: only if the word is this.
+fn requeue(task: &Task, (from, to): (usize, usize), private: bool, counts: (usize, usize), expected: Option<u32>) -> SysResult {
+    requeue_between(task, (from, private), (to, private), counts, expected)
+}
+
+/// The same for words of which only one may be private.
+pub(crate) fn requeue_between(
+    task: &Task,
+    (from, from_private): (usize, bool),
+    (to, to_private): (usize, bool),
+    counts: (usize, usize),
+    expected: Option<u32>,
+) -> SysResult {
+    let ((from_word, _from_key), (to_word, to_key)) = (key(task, from, from_private, false)?, key(task, to, to_private, false)?);
+    let check = || match expected {
+        Some(expected) if user::load_u32(from).map_err(fault)? != expected => Err(Errno::EAGAIN),
+        _ => Ok(()),
+    };
+    futex::requeue(from_word, &Target { word: to_word, addr: to, key: to_key }, counts, check)
+}
+
+/// Changes a word atomically by `change` and returns what it was.
+pub(crate) fn modify(addr: usize, change: impl Fn(u32) -> u32) -> Result<u32, Errno> {
+    let mut old = user::load_u32(addr).map_err(fault)?;
+    loop {
+        let found = user::cmpxchg_u32(addr, old, change(old)).map_err(fault)?;
+        if found == old {
+            return Ok(old);
+        }
+        old = found;
+    }
+}
+
+/// A number of 12 bits with sign.
+const fn signed12(value: u32) -> i32 {
+    (value << 20).cast_signed() >> 20
+}
+
+/// `FUTEX_WAKE_OP`: changes the second word, wakes waiters of the first, and of the second if what it was says so.
+fn wake_op(
+    task: &Task,
+    (first, second): (usize, usize),
+    private: bool,
+    (most, most2): (usize, usize),
+    operation: u32,
+) -> SysResult {
+    let ((first_word, _first_key), (second_word, _second_key)) =
+        (key(task, first, private, false)?, key(task, second, private, true)?);
+    let (mut argument, compared) = (signed12(operation >> 12 & 0xfff).cast_unsigned(), signed12(operation & 0xfff));
+    if operation >> 28 & sys::FUTEX_OP_OPARG_SHIFT != 0 {
+        argument = 1 << (argument & 31);
+    }
+    let change: fn(u32, u32) -> u32 = match operation >> 28 & 7 {
+        sys::FUTEX_OP_SET => |_, argument| argument,
+        sys::FUTEX_OP_ADD => u32::wrapping_add,
+        sys::FUTEX_OP_OR => |old, argument| old | argument,
+        sys::FUTEX_OP_ANDN => |old, argument| old & !argument,
+        sys::FUTEX_OP_XOR => |old, argument| old ^ argument,
+        _ => return Err(Errno::ENOSYS),
+    };
+    let change = || {
+        let old = modify(second, |old| change(old, argument))?.cast_signed();
+        Ok(match operation >> 24 & 0xf {
+            sys::FUTEX_OP_CMP_EQ => old == compared,
+            sys::FUTEX_OP_CMP_NE => old != compared,
+            sys::FUTEX_OP_CMP_LT => old < compared,
+            sys::FUTEX_OP_CMP_LE => old <= compared,
+            sys::FUTEX_OP_CMP_GT => old > compared,
+            sys::FUTEX_OP_CMP_GE => old >= compared,
+            _ => return Err(Errno::ENOSYS),
+        })
+    };
+    futex::wake_two((first_word, most), (second_word, most2), change)
+}
+
+/// `futex(2)`; the operations with priority inheritance are in `pi`.
+#[inline(always)]
+pub fn sys_futex(task: &Task, addr: usize, operation: u32, value: u32, timeout: usize, addr2: usize, value3: u32) -> SysResult {
+    // The two that programs use most.
+    if operation == sys::FUTEX_WAKE | sys::FUTEX_PRIVATE_FLAG {
+        if addr.is_multiple_of(4) && addr < user::USER_END && nobody_at(addr) {
+            return Ok(0);
+        }
+        return wake_private(task, addr, count(value));
+    }
+    if operation == sys::FUTEX_WAIT | sys::FUTEX_PRIVATE_FLAG && timeout == 0 {
+        return wait_private(task, addr, value);
+    }
+    operate(task, addr, operation, value, timeout, addr2, value3)
+}
+
+/// How many waiters are to be woken: as on Linux, who asks for none or fewer gets one.
+fn count(value: u32) -> usize {
+    usize::try_from(value.cast_signed()).unwrap_or(0).max(1)
+}
+
+/// How many waiters are to be woken and moved to another word.
+fn exact_counts(wakes: u32, moves: u32) -> Result<(usize, usize), Errno> {
+    let exact = |value: u32| usize::try_from(value.cast_signed()).map_err(|_| Errno::EINVAL);
+    Ok((exact(wakes)?, exact(moves)?))
+}
+
+#[inline(never)]
+fn operate(task: &Task, addr: usize, operation: u32, value: u32, timeout: usize, addr2: usize, value3: u32) -> SysResult {
+    let private = operation & sys::FUTEX_PRIVATE_FLAG != 0;
+    let realtime = operation & sys::FUTEX_CLOCK_REALTIME != 0;
+    let counts = || (count(value), count(timeout as u32));
+    let exact = || exact_counts(value, timeout as u32);
+    let time = || UserPtr::<TimeSpec>::new(timeout).read_optional();
+    let until = |realtime: bool| time()?.map(|time| Until::new(task, time, realtime)).transpose();
+    let ns = |until: &Option<Until<'_>>| until.as_ref().map(Until::ns);
+    let relative = || time()?.map(deadline_after).transpose();
+    let command = operation & sys::FUTEX_CMD_MASK.cast_unsigned();
+    if realtime && !matches!(command, sys::FUTEX_WAIT_BITSET | sys::FUTEX_WAIT_REQUEUE_PI | sys::FUTEX_LOCK_PI2) {
+        return Err(Errno::ENOSYS);
+    }
+    match command {
+        sys::FUTEX_WAIT => wait(task, addr, private, value, relative()?, u32::MAX),
+        sys::FUTEX_WAIT_BITSET => wait_until(task, addr, private, value, until(realtime)?, value3),
+        sys::FUTEX_WAKE => wake(task, addr, private, count(value), u32::MAX),
+        sys::FUTEX_WAKE_BITSET => wake(task, addr, private, count(value), value3),
+        sys::FUTEX_REQUEUE => requeue(task, (addr, addr2), private, exact()?, None),
+        sys::FUTEX_CMP_REQUEUE => requeue(task, (addr, addr2), private, exact()?, Some(value3)),
+        sys::FUTEX_LOCK_PI => pi::lock(task, addr, private, ns(&until(true)?), true),
+        sys::FUTEX_LOCK_PI2 => pi::lock(task, addr, private, ns(&until(realtime)?), true),
+        sys::FUTEX_TRYLOCK_PI => pi::lock(task, addr, private, None, false),
+        sys::FUTEX_UNLOCK_PI => pi::unlock(task, addr, private),
+        sys::FUTEX_WAIT_REQUEUE_PI => pi::wait_requeue(task, (addr, addr2), private, value, ns(&until(realtime)?)),
+        sys::FUTEX_CMP_REQUEUE_PI if value == 1 => pi::requeue(task, (addr, addr2), private, exact()?.1, value3),
+        sys::FUTEX_CMP_REQUEUE_PI => Err(Errno::EINVAL),
+        sys::FUTEX_WAKE_OP => wake_op(task, (addr, addr2), private, counts(), value3),
+        _ => Err(Errno::ENOSYS),
+    }
+}
+
+/// `set_robust_list(2)`
+pub fn sys_set_robust_list(task: &Task, head: usize, len: usize) -> SysResult {
+    if len != ROBUST_HEAD {
+        return Err(Errno::EINVAL);
+    }
+    task.robust.store(head, Ordering::Relaxed);
+    Ok(0)
+}
+
+/// `get_robust_list(2)`
+pub fn sys_get_robust_list(task: &Task, tid: i32, head: UserPtr<u64>, len: UserPtr<u64>) -> SysResult {
+    let list = if tid == 0 {
+        task.robust.load(Ordering::Relaxed)
+    } else {
+        let other = crate::process::process_table::find_task(tid).ok_or(Errno::ESRCH)?;
+        crate::process::access::check_trace_access(task, other.process())?;
+        other.robust.load(Ordering::Relaxed)
+    };
+    len.write(&(ROBUST_HEAD as u64))?;
+    head.write(&(list as u64))?;
+    Ok(0)
+}
+
+/// Bytes of `struct robust_list_head`.
+const ROBUST_HEAD: usize = 24;
+/// The most entries of a robust list that are followed.
+const ROBUST_LIMIT: usize = 2048;
+
+/// Passes a robust futex on that the thread may hold.
+fn release_robust(task: &Task, addr: usize, pending: bool) -> Result<(), Errno> {
+    if !addr.is_multiple_of(4) {
+        return Ok(());
+    }
+    let tid = task.tid().cast_unsigned();
+    let old = user::load_u32(addr).map_err(fault)?;
+    if old & sys::FUTEX_TID_MASK == tid {
+        let died = |old: u32| {
+            let mine = old & sys::FUTEX_TID_MASK == tid;
+            if mine { old & sys::FUTEX_WAITERS | sys::FUTEX_OWNER_DIED } else { old }
+        };
+        if modify(addr, died)? & sys::FUTEX_WAITERS != 0 {
+            wake(task, addr, false, 1, u32::MAX)?;
+            wake(task, addr, true, 1, u32::MAX)?;
+        }
+    } else if pending && old & sys::FUTEX_TID_MASK == 0 {
+        // It was being unlocked: whoever should have been woken may not have been.
+        wake(task, addr, false, 1, u32::MAX)?;
+        wake(task, addr, true, 1, u32::MAX)?;
+    }
+    Ok(())
+}
+
+/// Follows the list of robust futexes. What is not there ends it: it is the program's own.
+fn walk_robust(task: &Task, head: usize) -> Result<(), Errno> {
+    let word = |addr: usize| user::load_u64(addr).map(|w| w as usize).map_err(fault);
+    let offset = word(head + 8)?;
+    let pending = word(head + 16)?;
+    // The lowest bit marks futexes with priority inheritance.
+    let lock = |entry: usize| (entry & !1).wrapping_add(offset);
+    let mut entry = word(head)?;
+    for _ in 0..ROBUST_LIMIT {
+        if entry & !1 == head {
+            break;
+        }
+        // Looked up first: once released, the memory may be somebody else's.
+        let next = word(entry & !1);
+        if entry != pending {
+            release_robust(task, lock(entry), false)?;
+        }
+        entry = next?;
+    }
+    if pending != 0 {
+        release_robust(task, lock(pending), true)?;
+    }
+    Ok(())
+}
+
+/// A thread is about to leave its memory, by ending or by `execve(2)`: futexes it holds are passed on.
+pub(crate) fn leaves_memory(task: &Task) {
+    let head = task.robust.swap(0, Ordering::Relaxed);
+    if head != 0 && head < user::USER_END {
+        // A bad list is the program's loss, not ours.
+        let _ = walk_robust(task, head);
+    }
+    pi::release(task);
+}
+
+/// A thread ends: futexes it holds are passed on, and whoever joins it is woken.
+pub(crate) fn thread_ends(task: &Task) {
+    leaves_memory(task);
+    let addr = task.clear_tid.swap(0, Ordering::Relaxed);
+    if addr != 0 && user::store_u32(addr, 0).is_ok() {
+        // The joining thread may be of this process, or (rarely) of another that shares the memory.
+        let _ = wake(task, addr, true, 1, u32::MAX);
+        let _ = wake(task, addr, false, 1, u32::MAX);
+    }
+}

@@ -1,0 +1,399 @@
+//! Futexes with priority inheritance: `FUTEX_LOCK_PI` and its relatives.
+//!
+//! The word holds its owner's number, so that a lock nobody waits for never comes here. One that somebody waits for is in the table
+//! below, with its owner, who runs with the highest priority of those that wait for him, and for those, and so on. Unlocking hands the
+//! lock over to the waiter that goes first: the word never says that it is free while somebody waits.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use ::task::{Mutex, Policy, Thread};
+use abi::errno::Errno;
+use guard::user;
+use linux_raw_sys::general::{FUTEX_OWNER_DIED, FUTEX_TID_MASK, FUTEX_WAITERS};
+use vm::FutexKey;
+
+use crate::futex::{Word, fault, key, modify};
+use crate::process::process_table;
+use crate::uaccess::UserPtr;
+use crate::{SysResult, Task, current_task};
+
+/// How many locks may wait for each other in a row.
+const LONGEST_CHAIN: usize = 64;
+
+/// What became of a waiter.
+const WAITING: u32 = 0;
+/// The lock is his, and the word says so.
+const GRANTED: u32 = 1;
+/// The lock is his, because its owner ended; the word does not say so yet.
+const INHERITED: u32 = 2;
+
+/// What identifies a lock's word, and what keeps that from changing its meaning.
+type Key = (Word, Option<FutexKey>);
+
+/// A thread that waits.
+struct Waiter {
+    task: Arc<Task>,
+    thread: Arc<Thread>,
+    state: AtomicU32,
+}
+
+impl Waiter {
+    fn new(task: &Task) -> Result<Arc<Self>, Errno> {
+        let task_ = current_task().ok_or(Errno::ESRCH)?;
+        Ok(Arc::new(Self { task: task_, thread: task.thread().clone(), state: AtomicU32::new(WAITING) }))
+    }
+
+    fn tid(&self) -> u32 {
+        self.task.tid().cast_unsigned()
+    }
+
+    fn tell(&self, state: u32) {
+        self.state.store(state, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+/// A lock that somebody waits for.
+struct Lock {
+    key: Key,
+    owner: Arc<Task>,
+    waiters: Vec<Arc<Waiter>>,
+    /// The owner has not written his number into the word yet ([`INHERITED`]).
+    unwritten: bool,
+}
+
+/// A thread that waits for a word until it is moved to a lock (`FUTEX_WAIT_REQUEUE_PI`).
+struct Moving {
+    from: Key,
+    to: Key,
+    waiter: Arc<Waiter>,
+}
+
+#[derive(Default)]
+struct Table {
+    locks: Vec<Lock>,
+    moving: Vec<Moving>,
+}
+
+/// Held while the words of its locks are read and written.
+static TABLE: Mutex<Table> = Mutex::new(Table { locks: Vec::new(), moving: Vec::new() });
+/// How many locks are in it, for threads that end.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// How many locks somebody waits for, and how many threads wait to be moved to one.
+pub(crate) fn counts() -> [u64; 2] {
+    let table = TABLE.lock();
+    [table.locks.len() as u64, table.moving.len() as u64]
+}
+
+/// Who goes first: the greater.
+fn rank(policy: Policy) -> i32 {
+    match policy {
+        Policy::Fifo(priority) | Policy::Rr(priority) => 1000 + i32::from(priority),
+        Policy::Other(nice) | Policy::Batch(nice) => 100 - i32::from(nice),
+        Policy::Idle => 0,
+    }
+}
+
+fn load(addr: usize) -> Result<u32, Errno> {
+    user::load_u32(addr).map_err(fault)
+}
+
+/// Whether the word was `old`, and is `new` now.
+fn exchange(addr: usize, old: u32, new: u32) -> Result<bool, Errno> {
+    Ok(user::cmpxchg_u32(addr, old, new).map_err(fault)? == old)
+}
+
+impl Table {
+    fn find(&self, key: &Key) -> Option<usize> {
+        self.locks.iter().position(|lock| lock.key.0 == key.0)
+    }
+
+    fn count(&self) {
+        COUNT.store(self.locks.len(), Ordering::SeqCst);
+    }
+
+    /// The lock that a thread waits for.
+    fn waited_for_by(&self, task: &Arc<Task>) -> Option<&Lock> {
+        self.locks.iter().find(|lock| lock.waiters.iter().any(|waiter| Arc::ptr_eq(&waiter.task, task)))
+    }
+
+    /// Whether `owner`, or somebody he waits for, waits for `task`.
+    fn leads_to(&self, owner: &Arc<Task>, task: &Arc<Task>) -> bool {
+        let mut owner = owner;
+        for _ in 0..LONGEST_CHAIN {
+            if Arc::ptr_eq(owner, task) {
+                return true;
+            }
+            match self.waited_for_by(owner) {
+                Some(lock) => owner = &lock.owner,
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Gives an owner the priority of those that wait for him, and the owner of what he waits for his, and so on.
+    fn lend(&self, owner: &Arc<Task>) {
+        let mut owner = owner;
+        for _ in 0..LONGEST_CHAIN {
+            let own = |lock: &&Lock| Arc::ptr_eq(&lock.owner, owner);
+            let waiters = self.locks.iter().filter(own).flat_map(|lock| &lock.waiters);
+            owner.lend(waiters.map(|waiter| waiter.task.effective_policy()).max_by_key(|&policy| rank(policy)), rank);
+            match self.waited_for_by(owner) {
+                Some(lock) => owner = &lock.owner,
+                None => return,
+            }
+        }
+    }
+
+    /// Takes the lock for `waiter` (true), or lets him wait for it. `addr` is the word's address for the caller.
+    fn enter(&mut self, key: &Key, addr: usize, waiter: &Arc<Waiter>, may_wait: bool) -> Result<bool, Errno> {
+        loop {
+            let word = load(addr)?;
+            let tid = word & FUTEX_TID_MASK;
+            if tid == waiter.tid() {
+                return Err(Errno::EDEADLK);
+            }
+            let found = self.find(key);
+            if found.is_none() && tid == 0 {
+                if exchange(addr, word, word & FUTEX_OWNER_DIED | waiter.tid())? {
+                    return Ok(true);
+                }
+                continue;
+            }
+            if word & FUTEX_WAITERS == 0 && !exchange(addr, word, word | FUTEX_WAITERS)? {
+                continue;
+            }
+            let owner = match found {
+                Some(at) => self.locks[at].owner.clone(),
+                None => match process_table::find_task(tid.cast_signed()) {
+                    Some(task) => task,
+                    None if load(addr)? == word | FUTEX_WAITERS => return Err(Errno::ESRCH),
+                    // He has ended since the word was read, and given the lock back by his robust list.
+                    None => continue,
+                },
+            };
+            if !may_wait {
+                let is_gone = found.is_none() && owner.locks_released.load(Ordering::SeqCst);
+                return Err(if is_gone && load(addr)? == word | FUTEX_WAITERS { Errno::ESRCH } else { Errno::EAGAIN });
+            }
+            if self.leads_to(&owner, &waiter.task) {
+                return Err(Errno::EDEADLK);
+            }
+            match found {
+                Some(at) => self.locks[at].waiters.push(waiter.clone()),
+                None => {
+                    let waiters = alloc::vec![waiter.clone()];
+                    self.locks.push(Lock { key: key.clone(), owner: owner.clone(), waiters, unwritten: false });
+                    self.count();
+                    // Either the owner, who ends, sees the lock, or this sees that he has ended.
+                    if owner.locks_released.load(Ordering::SeqCst) {
+                        self.locks.pop();
+                        self.count();
+                        if load(addr)? & FUTEX_TID_MASK == tid {
+                            return Err(Errno::ESRCH);
+                        }
+                        continue;
+                    }
+                }
+            }
+            self.lend(&owner);
+            return Ok(false);
+        }
+    }
+
+    /// Makes the waiter that goes first the owner; returns him. There is one.
+    fn hand_over(&mut self, at: usize) -> Option<Arc<Waiter>> {
+        let lock = &mut self.locks[at];
+        let best = lock.waiters.iter().map(|waiter| rank(waiter.task.effective_policy())).max()?;
+        let first = lock.waiters.iter().position(|waiter| rank(waiter.task.effective_policy()) == best)?;
+        let waiter = lock.waiters.remove(first);
+        lock.owner = waiter.task.clone();
+        Some(waiter)
+    }
+
+    fn remove_if_idle(&mut self, at: usize) {
+        if self.locks[at].waiters.is_empty() && !self.locks[at].unwritten {
+            self.locks.swap_remove(at);
+            self.count();
+        }
+    }
+
+    /// Takes a waiter out. `None`: he has the lock, or is about to. Otherwise whether he had been moved to a lock.
+    fn withdraw(&mut self, waiter: &Arc<Waiter>) -> Option<bool> {
+        if let Some(at) = self.moving.iter().position(|moving| Arc::ptr_eq(&moving.waiter, waiter)) {
+            self.moving.swap_remove(at);
+            return Some(false);
+        }
+        for at in 0..self.locks.len() {
+            let lock = &mut self.locks[at];
+            if let Some(place) = lock.waiters.iter().position(|other| Arc::ptr_eq(other, waiter)) {
+                lock.waiters.remove(place);
+                let owner = lock.owner.clone();
+                self.remove_if_idle(at);
+                self.lend(&owner);
+                return Some(true);
+            }
+        }
+        None
+    }
+}
+
+/// Waits until the lock is the waiter's. `moved`: it was, or will be, moved to the lock's word from another.
+fn sleep(waiter: &Arc<Waiter>, key: &Key, addr: usize, deadline: Option<u64>, moved: bool) -> SysResult {
+    loop {
+        match waiter.state.load(Ordering::Acquire) {
+            WAITING => {}
+            GRANTED => return Ok(0),
+            _ => return write_number(waiter, key, addr),
+        }
+        let error = if waiter.thread.interrupted() {
+            Errno::ERESTARTNOINTR
+        } else if deadline.is_some_and(|deadline| ::task::now_ns() >= deadline) {
+            Errno::ETIMEDOUT
+        } else {
+            match deadline {
+                Some(deadline) => {
+                    ::task::park_until(deadline);
+                }
+                None => ::task::park(),
+            }
+            continue;
+        };
+        let withdrawn = TABLE.lock().withdraw(waiter);
+        match withdrawn {
+            // The call cannot be begun again: the first word has changed.
+            Some(true) if moved && error == Errno::ERESTARTNOINTR => return Err(Errno::EAGAIN),
+            Some(_) => return Err(error),
+            None => {}
+        }
+    }
+}
+
+/// The heir of an owner that ended tells so by the word.
+fn write_number(waiter: &Waiter, key: &Key, addr: usize) -> SysResult {
+    let mut table = TABLE.lock();
+    let Some(at) = table.find(key) else { return Ok(0) };
+    let waiters = if table.locks[at].waiters.is_empty() { 0 } else { FUTEX_WAITERS };
+    let written = modify(addr, |_| waiter.tid() | FUTEX_OWNER_DIED | waiters);
+    table.locks[at].unwritten = false;
+    table.remove_if_idle(at);
+    written.map(|_| 0)
+}
+
+/// `FUTEX_LOCK_PI`, `FUTEX_LOCK_PI2`, and without waiting `FUTEX_TRYLOCK_PI`.
+pub(crate) fn lock(task: &Task, addr: usize, private: bool, deadline: Option<u64>, may_wait: bool) -> SysResult {
+    let key = key(task, addr, private, true)?;
+    let waiter = Waiter::new(task)?;
+    let mine = TABLE.lock().enter(&key, addr, &waiter, may_wait)?;
+    if mine { Ok(0) } else { sleep(&waiter, &key, addr, deadline, false) }
+}
+
+/// `FUTEX_UNLOCK_PI`
+pub(crate) fn unlock(task: &Task, addr: usize, private: bool) -> SysResult {
+    // Whose it is comes before whether it can be a lock at all.
+    let is_own = |word: u32| if word & FUTEX_TID_MASK == task.tid().cast_unsigned() { Ok(word) } else { Err(Errno::EPERM) };
+    UserPtr::<u32>::new(addr).read().and_then(is_own)?;
+    let key = key(task, addr, private, true)?;
+    let mut table = TABLE.lock();
+    loop {
+        let word = load(addr).and_then(is_own)?;
+        let Some(at) = table.find(&key).filter(|&at| !table.locks[at].waiters.is_empty()) else {
+            if exchange(addr, word, 0)? {
+                return Ok(0);
+            }
+            continue;
+        };
+        // Nobody else changes the word now: it has waiters.
+        let old_owner = table.locks[at].owner.clone();
+        let Some(waiter) = table.hand_over(at) else { return Err(Errno::EINVAL) };
+        let waiters = if table.locks[at].waiters.is_empty() { 0 } else { FUTEX_WAITERS };
+        let written = modify(addr, |_| waiter.tid() | waiters);
+        table.remove_if_idle(at);
+        waiter.tell(GRANTED);
+        table.lend(&old_owner);
+        table.lend(&waiter.task);
+        return written.map(|_| 0);
+    }
+}
+
+/// `FUTEX_WAIT_REQUEUE_PI`: waits for one word, and then for the lock at another.
+pub(crate) fn wait_requeue(
+    task: &Task,
+    (from, to): (usize, usize),
+    private: bool,
+    expected: u32,
+    deadline: Option<u64>,
+) -> SysResult {
+    if from == to {
+        return Err(Errno::EINVAL);
+    }
+    let to_key = key(task, to, private, true)?;
+    let from_key = key(task, from, private, false)?;
+    let waiter = Waiter::new(task)?;
+    {
+        let mut table = TABLE.lock();
+        if load(from)? != expected {
+            return Err(Errno::EAGAIN);
+        }
+        if from_key.0 == to_key.0 {
+            return Err(Errno::EINVAL);
+        }
+        table.moving.push(Moving { from: from_key, to: to_key.clone(), waiter: waiter.clone() });
+    }
+    sleep(&waiter, &to_key, to, deadline, true)
+}
+
+/// `FUTEX_CMP_REQUEUE_PI`: moves waiters of one word to the lock at another, where the first may get it at once.
+pub(crate) fn requeue(task: &Task, (from, to): (usize, usize), private: bool, moves: usize, expected: u32) -> SysResult {
+    let (from_key, to_key) = (key(task, from, private, false)?, key(task, to, private, true)?);
+    if from_key.0 == to_key.0 {
+        return Err(Errno::EINVAL);
+    }
+    let mut table = TABLE.lock();
+    if load(from)? != expected {
+        return Err(Errno::EAGAIN);
+    }
+    // It has to be there, even if nobody waits.
+    load(to)?;
+    let mut moved = 0;
+    while moved <= moves {
+        let Some(at) = table.moving.iter().position(|moving| moving.from.0 == from_key.0) else { break };
+        if table.moving[at].to.0 != to_key.0 {
+            return Err(Errno::EINVAL);
+        }
+        let waiter = table.moving[at].waiter.clone();
+        match table.enter(&to_key, to, &waiter, true) {
+            Ok(true) => waiter.tell(GRANTED),
+            Ok(false) => {}
+            Err(error) if moved == 0 => return Err(error),
+            Err(_) => break,
+        }
+        table.moving.remove(at);
+        moved += 1;
+    }
+    Ok(moved)
+}
+
+/// A thread ends, or leaves its memory: the locks it holds go to those who wait for them.
+pub(crate) fn release(task: &Task) {
+    task.locks_released.store(true, Ordering::SeqCst);
+    if COUNT.load(Ordering::SeqCst) == 0 {
+        return;
+    }
+    let mut table = TABLE.lock();
+    for at in 0..table.locks.len() {
+        if !core::ptr::eq(&*table.locks[at].owner, task) {
+            continue;
+        }
+        if let Some(waiter) = table.hand_over(at) {
+            table.locks[at].unwritten = true;
+            waiter.tell(INHERITED);
+            let heir = waiter.task.clone();
+            table.lend(&heir);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The newer calls for futexes: `futex_waitv(2)`, `futex_wait(2)`, `futex_wake(2)`, `futex_requeue(2)`.
+
+use alloc::vec::Vec;
+
+use abi::errno::Errno;
+use linux_raw_sys::general as sys;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::time::wall_clock::Until;
+use crate::uaccess::UserPtr;
+use crate::uapi::time::TimeSpec;
+use crate::{SysResult, Task, futex};
+
+/// The size of a futex in its flags: 32 bits, the only one.
+const SIZE_MASK: u32 = 3;
+const PRIVATE: u32 = sys::FUTEX_PRIVATE_FLAG;
+
+/// `struct futex_waitv`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct WaitV {
+    value: u64,
+    addr: u64,
+    flags: u32,
+    reserved: u32,
+}
+
+/// Whether the flags of a futex say that it is private.
+fn is_private(flags: u32) -> Result<bool, Errno> {
+    if flags & !(SIZE_MASK | PRIVATE) != 0 || flags & SIZE_MASK != sys::FUTEX_32 {
+        Err(Errno::EINVAL)
+    } else {
+        Ok(flags & PRIVATE != 0)
+    }
+}
+
+/// A value that 32 bits hold.
+fn word(value: u64) -> Result<u32, Errno> {
+    u32::try_from(value).map_err(|_| Errno::EINVAL)
+}
+
+/// An absolute time of one of two clocks.
+fn until(task: &Task, timeout: UserPtr<TimeSpec>, clock: i32) -> Result<Option<Until<'_>>, Errno> {
+    if timeout.is_null() {
+        return Ok(None);
+    }
+    let realtime = match clock.cast_unsigned() {
+        sys::CLOCK_MONOTONIC => false,
+        sys::CLOCK_REALTIME => true,
+        _ => return Err(Errno::EINVAL),
+    };
+    Until::new(task, timeout.read()?, realtime).map(Some)
+}
+
+/// One futex of a vector: its address, whether it is private, and the value it is expected to have.
+fn read_entry(entry: UserPtr<WaitV>) -> Result<(usize, bool, u64), Errno> {
+    let entry = entry.read()?;
+    if entry.reserved != 0 {
+        return Err(Errno::EINVAL);
+    }
+    Ok((entry.addr as usize, is_private(entry.flags)?, entry.value))
+}
+
+/// `futex_waitv(2)`: waits for any of several words; the result is the index of one that was woken.
+pub fn sys_futex_waitv(
+    task: &Task,
+    entries: UserPtr<WaitV>,
+    count: u32,
+    flags: u32,
+    timeout: UserPtr<TimeSpec>,
+    clock: i32,
+) -> SysResult {
+    if flags != 0 || count == 0 || count > sys::FUTEX_WAITV_MAX || entries.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    let until = until(task, timeout, clock)?;
+    let deadline = until.as_ref().map(Until::ns);
+    let words = (0..count as usize).map(|i| read_entry(entries.add(i))).collect::<Result<Vec<_>, _>>()?;
+    let mut waiters = Vec::new();
+    let result = words.into_iter().try_for_each(|(addr, private, value)| {
+        // As on Linux, no more of the value counts than a word holds.
+        waiters.push(futex::enter_new(task, addr, private, value as u32)?);
+        Ok(())
+    });
+    if let Err(error) = result {
+        // One that was woken in the meantime counts.
+        let woken = waiters.iter().rposition(|(waiter, _)| !waiter.withdraw());
+        return woken.ok_or(error);
+    }
+    let error = loop {
+        if waiters.iter().any(|(waiter, _)| waiter.is_woken()) {
+            break Errno::EAGAIN;
+        }
+        if task.thread().interrupted() {
+            break Errno::ERESTARTSYS;
+        }
+        if deadline.is_some_and(|deadline| ::task::now_ns() >= deadline) {
+            break Errno::ETIMEDOUT;
+        }
+        futex::park(deadline);
+    };
+    let mut woken = None;
+    for (i, (waiter, _)) in waiters.iter().enumerate() {
+        if !waiter.withdraw() {
+            woken.get_or_insert(i);
+        }
+    }
+    woken.ok_or(error)
+}
+
+/// `futex_wait(2)`
+pub fn sys_futex_wait(
+    task: &Task,
+    addr: usize,
+    value: u64,
+    mask: u64,
+    flags: u32,
+    timeout: UserPtr<TimeSpec>,
+    clock: i32,
+) -> SysResult {
+    let private = is_private(flags)?;
+    futex::wait_until(task, addr, private, word(value)?, until(task, timeout, clock)?, word(mask)?)
+}
+
+/// `futex_wake(2)`
+pub fn sys_futex_wake(task: &Task, addr: usize, mask: u64, count: i32, flags: u32) -> SysResult {
+    futex::wake(task, addr, is_private(flags)?, usize::try_from(count).map_err(|_| Errno::EINVAL)?, word(mask)?)
+}
+
+/// `futex_requeue(2)`
+pub fn sys_futex_requeue(task: &Task, entries: UserPtr<WaitV>, flags: u32, wakes: i32, moves: i32) -> SysResult {
+    if flags != 0 || entries.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    let count = |count: i32| usize::try_from(count).map_err(|_| Errno::EINVAL);
+    let ((from, private, value), (to, other_private, _)) = (read_entry(entries)?, read_entry(entries.add(1))?);
+    let counts = (count(wakes)?, count(moves)?);
+    futex::requeue_between(task, (from, private), (to, other_private), counts, Some(word(value)?))
+}

@@ -1,0 +1,370 @@
+//! POSIX message queues: `mq_open(2)` and its relatives (`mq_overview(7)`). Their names are a space of their own, which can be mounted
+//! (`mqueuefs`).
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use ::task::{Mutex, WaitError, WaitQueue};
+use abi::errno::Errno;
+use fs::poll::{Events, PollQueue, PollTable};
+use fs::{Access, File, FileOps, FileType, OpenFlags, Path, Timestamp, Whence};
+use linux_raw_sys::general as sys;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::ipc::mqueuefs;
+use crate::process::{process_table, send_signal};
+use crate::state::ipc::mqueue::{Notice, Queue, charge};
+use crate::state::rlimit::MSGQUEUE;
+use crate::time::posix_timers::SigEvent;
+use crate::time::wall_clock::Until;
+use crate::uaccess::{self, UserPtr};
+use crate::uapi::siginfo::{COUNT, SigInfo};
+use crate::uapi::time::TimeSpec;
+use crate::{SysResult, Task};
+
+/// What a queue has if nothing is said, and the most that a caller without `CAP_SYS_RESOURCE` may ask for.
+const DEFAULT_MESSAGES: i64 = 10;
+const DEFAULT_SIZE: i64 = 8192;
+/// The most for anybody.
+const HARD_MESSAGES: i64 = 65_536;
+const HARD_SIZE: i64 = 16 << 20;
+/// The most queues (`/proc/sys/fs/mqueue/queues_max`).
+const MAX_QUEUES: usize = 256;
+/// What a message takes beside its bytes, as Linux counts it.
+const MESSAGE_OVERHEAD: u64 = 56;
+/// Priorities are below this.
+const PRIORITIES: u32 = 32_768;
+
+/// `struct mq_attr`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Attributes {
+    flags: i64,
+    most: i64,
+    size: i64,
+    now: i64,
+    reserved: [i64; 4],
+}
+
+/// A descriptor of a queue.
+pub(crate) struct Descriptor(pub(crate) Arc<Queue>);
+
+/// How long a queue is as a file.
+pub(crate) const FILE_SIZE: u64 = 80;
+
+impl Queue {
+    /// What reading it as a file gives: how many bytes are in it, and who is to be told of the next message.
+    fn status(&self) -> String {
+        let state = self.state.lock();
+        let bytes: usize = state.messages.values().flatten().map(Vec::len).sum();
+        let (kind, signal, pid) = match &state.notice {
+            None => (0, 0, 0),
+            Some(Notice { pid, signal: Some((signal, _)) }) => (sys::SIGEV_SIGNAL, *signal, *pid),
+            Some(Notice { pid, signal: None }) => (sys::SIGEV_NONE, 0, *pid),
+        };
+        format!("QSIZE:{bytes:<10} NOTIFY:{kind:<5} SIGNO:{signal:<5} NOTIFY_PID:{pid:<6}\n")
+    }
+}
+
+impl FileOps for Descriptor {
+    fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize, Errno> {
+        file.with_offset(|offset| {
+            let n = self.read_at(file, *offset, buf)?;
+            *offset += n as u64;
+            Ok(n)
+        })
+    }
+
+    fn has_offsets(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, _: &File, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+        let text = self.0.status();
+        let rest = usize::try_from(offset).ok().and_then(|at| text.as_bytes().get(at..)).unwrap_or_default();
+        let n = rest.len().min(buf.len());
+        buf[..n].copy_from_slice(&rest[..n]);
+        self.0.metadata.lock().atime = Timestamp::now();
+        Ok(n)
+    }
+
+    fn seek(&self, file: &File, whence: Whence, offset: i64) -> Result<u64, Errno> {
+        file.with_offset(|position| {
+            *position = fs::seek_position(*position, Some(FILE_SIZE), whence, offset)?;
+            Ok(*position)
+        })
+    }
+
+    fn closed(&self, _: &File) {
+        let own = crate::current_task().map(|task| task.pid());
+        let mut state = self.0.state.lock();
+        if state.notice.as_ref().is_some_and(|notice| Some(notice.pid) == own) {
+            state.notice = None;
+        }
+    }
+
+    fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
+        if let Some(table) = table {
+            table.watch(&self.0.source);
+        }
+        let count = self.0.state.lock().count;
+        let mut events = Events::empty();
+        events.set(Events::READABLE, count > 0);
+        events.set(Events::WRITABLE, count < self.0.most);
+        events
+    }
+}
+
+/// A name as the C library passes it, without the slash.
+fn read_name(addr: usize) -> Result<Vec<u8>, Errno> {
+    let name = uaccess::read_cstr(addr, fs::PATH_MAX)?;
+    if name.is_empty() {
+        return Err(Errno::ENOENT);
+    }
+    if name.contains(&b'/') || matches!(&name[..], b"." | b"..") {
+        return Err(Errno::EACCES);
+    }
+    if name.len() > fs::NAME_MAX { Err(Errno::ENAMETOOLONG) } else { Ok(name) }
+}
+
+/// Adds a queue with permissions `mode`, from which the mask is already taken away.
+pub(crate) fn add(
+    task: &Task,
+    queues: &mut BTreeMap<Vec<u8>, Arc<Queue>>,
+    name: Vec<u8>,
+    mode: u32,
+    attributes: Option<Attributes>,
+) -> Result<Arc<Queue>, Errno> {
+    if queues.len() >= MAX_QUEUES && !task.cred().capable(sys::CAP_SYS_RESOURCE) {
+        return Err(Errno::ENOSPC);
+    }
+    let queue = make(task, mode, attributes)?;
+    queues.insert(name, queue.clone());
+    Ok(queue)
+}
+
+fn make(task: &Task, mode: u32, attributes: Option<Attributes>) -> Result<Arc<Queue>, Errno> {
+    let (most, size) = attributes.map_or((DEFAULT_MESSAGES, DEFAULT_SIZE), |given| (given.most, given.size));
+    let cred = task.cred();
+    let allowed = match cred.capable(sys::CAP_SYS_RESOURCE) {
+        true => most <= HARD_MESSAGES && size <= HARD_SIZE,
+        false => most <= DEFAULT_MESSAGES && size <= DEFAULT_SIZE,
+    };
+    if most <= 0 || size <= 0 || !allowed {
+        return Err(Errno::EINVAL);
+    }
+    let mut metadata = mqueuefs::metadata(FileType::Regular, mode & 0o777);
+    (metadata.uid, metadata.gid, metadata.size) = (cred.user.fs, cred.group.fs, FILE_SIZE);
+    let bytes = most as u64 * (size as u64 + MESSAGE_OVERHEAD);
+    charge(cred.user.fs, bytes, task.process().limits.lock()[MSGQUEUE][0])?;
+    Ok(Arc::new(Queue {
+        _counted: census::Mqueue::default(),
+        most: most as usize,
+        size: size as usize,
+        metadata: Mutex::new(metadata),
+        charge: (cred.user.fs, bytes),
+        state: Mutex::default(),
+        filled: WaitQueue::new(),
+        drained: WaitQueue::new(),
+        source: PollQueue::new(),
+    }))
+}
+
+/// `mq_open(2)`
+pub fn sys_mq_open(task: &Task, name: usize, flags: u32, mode: u32, attributes: UserPtr<Attributes>) -> SysResult {
+    let attributes = attributes.read_optional()?;
+    let name = read_name(name)?;
+    task.check_room()?;
+    let flags = OpenFlags::from_bits_retain(flags);
+    let queue = {
+        let ipc = task.ipc();
+        let mut queues = ipc.queues.lock();
+        match queues.get(&name) {
+            Some(_) if flags.contains(OpenFlags::CREAT | OpenFlags::EXCL) => return Err(Errno::EEXIST),
+            Some(_) if flags.bits() & sys::O_ACCMODE == sys::O_ACCMODE => return Err(Errno::EINVAL),
+            Some(queue) => {
+                let mut wanted = if flags.readable() { Access::READ } else { Access::NONE };
+                if flags.writable() {
+                    wanted = wanted.and(Access::WRITE);
+                }
+                task.fs_cred().check(&queue.metadata.lock(), wanted)?;
+                queue.clone()
+            }
+            None if !flags.contains(OpenFlags::CREAT) => return Err(Errno::ENOENT),
+            None => add(task, &mut queues, name.clone(), mode & !task.fs().umask(), attributes)?,
+        }
+    };
+    let keep = flags - OpenFlags::from_bits_retain(sys::O_CREAT | sys::O_EXCL | sys::O_NOCTTY | sys::O_TRUNC);
+    let shown = format!("/{}", String::from_utf8_lossy(&name));
+    let file = File::new(Path::unnamed(queue.clone(), &shown), Arc::new(Descriptor(queue)), keep);
+    file.remember(keep & OpenFlags::CLOEXEC);
+    task.files().install(file, true)
+}
+
+/// `mq_unlink(2)`: who has it open keeps it.
+pub fn sys_mq_unlink(task: &Task, name: usize) -> SysResult {
+    let name = read_name(name)?;
+    let ipc = task.ipc();
+    let mut queues = ipc.queues.lock();
+    let queue = queues.get(&name).ok_or(Errno::ENOENT)?;
+    let cred = task.fs_cred();
+    if !cred.owns(&queue.metadata.lock()) {
+        // The directory of all queues is sticky.
+        return Err(Errno::EPERM);
+    }
+    let queue = queues.remove(&name);
+    drop(queues);
+    drop(queue);
+    Ok(0)
+}
+
+/// The queue of a descriptor that `may` be used so.
+fn open_queue(task: &Task, fd: i32, may: impl Fn(OpenFlags) -> bool) -> Result<(Arc<Queue>, bool), Errno> {
+    let file = task.file_io(fd)?;
+    let queue = file.ops_as::<Descriptor>().ok_or(Errno::EBADF)?.0.clone();
+    if may(file.flags()) { Ok((queue, file.nonblocking())) } else { Err(Errno::EBADF) }
+}
+
+/// An absolute time of the wall clock.
+fn until(task: &Task, timeout: UserPtr<TimeSpec>) -> Result<Option<Until<'_>>, Errno> {
+    timeout.read_optional()?.map(|time| Until::new(task, time, true)).transpose()
+}
+
+/// Does `attempt` until it gives a result.
+fn wait<R>(
+    queue: &WaitQueue,
+    nonblocking: bool,
+    until: Option<Until<'_>>,
+    mut attempt: impl FnMut() -> Option<R>,
+) -> Result<R, Errno> {
+    match attempt() {
+        Some(result) => Ok(result),
+        None if nonblocking => Err(Errno::EAGAIN),
+        None => queue.wait_interruptible(until.as_ref().map(Until::ns), attempt).map_err(|error| match error {
+            WaitError::Interrupted => Errno::ERESTARTSYS,
+            WaitError::TimedOut => Errno::ETIMEDOUT,
+        }),
+    }
+}
+
+/// `mq_timedsend(2)`
+pub fn sys_mq_timedsend(task: &Task, fd: i32, from: usize, len: usize, priority: u32, timeout: UserPtr<TimeSpec>) -> SysResult {
+    let until = until(task, timeout)?;
+    if priority >= PRIORITIES {
+        return Err(Errno::EINVAL);
+    }
+    let (queue, nonblocking) = open_queue(task, fd, OpenFlags::writable)?;
+    if len > queue.size {
+        return Err(Errno::EMSGSIZE);
+    }
+    let mut bytes = vec![0; len];
+    uaccess::read_bytes(from, &mut bytes)?;
+    let mut message = Some(bytes);
+    let attempt = || {
+        let mut state = queue.state.lock();
+        if state.count >= queue.most {
+            return None;
+        }
+        state.messages.entry(priority).or_default().extend(message.take());
+        state.count += 1;
+        let tells = state.count == 1 && state.receivers == 0;
+        Some(if tells { state.notice.take() } else { None })
+    };
+    let notice = wait(&queue.drained, nonblocking, until, attempt)?;
+    queue.filled.wake_one();
+    queue.source.notify();
+    if let Some(Notice { pid, signal: Some((signo, value)) }) = notice
+        && let Some(process) = process_table::find(pid)
+    {
+        send_signal::send(&process, SigInfo::message_queue(signo, task.pid(), task.cred().user.real, value));
+    }
+    Ok(0)
+}
+
+/// `mq_timedreceive(2)`
+pub fn sys_mq_timedreceive(
+    task: &Task,
+    fd: i32,
+    to: usize,
+    len: usize,
+    priority: UserPtr<u32>,
+    timeout: UserPtr<TimeSpec>,
+) -> SysResult {
+    let until = until(task, timeout)?;
+    let (queue, nonblocking) = open_queue(task, fd, OpenFlags::readable)?;
+    if len < queue.size {
+        return Err(Errno::EMSGSIZE);
+    }
+    let attempt = || {
+        let mut state = queue.state.lock();
+        let mut entry = state.messages.last_entry()?;
+        let found = (*entry.key(), entry.get_mut().pop_front()?);
+        if entry.get().is_empty() {
+            entry.remove();
+        }
+        state.count -= 1;
+        Some(found)
+    };
+    queue.state.lock().receivers += 1;
+    let received = wait(&queue.filled, nonblocking, until, attempt);
+    queue.state.lock().receivers -= 1;
+    let (found, bytes) = received?;
+    queue.drained.wake_one();
+    queue.source.notify();
+    uaccess::write_bytes(to, &bytes)?;
+    priority.write_optional(&found)?;
+    Ok(bytes.len())
+}
+
+/// `mq_notify(2)`; without `SIGEV_THREAD`, for which the C library needs a netlink socket.
+pub fn sys_mq_notify(task: &Task, fd: i32, event: UserPtr<SigEvent>) -> SysResult {
+    let event = event.read_optional()?;
+    let (queue, _) = open_queue(task, fd, |_| true)?;
+    let pid = task.pid();
+    let mut state = queue.state.lock();
+    let Some(event) = event else {
+        if state.notice.as_ref().is_some_and(|notice| notice.pid == pid) {
+            state.notice = None;
+        }
+        return Ok(0);
+    };
+    let signal = match event.kind() {
+        sys::SIGEV_NONE => None,
+        sys::SIGEV_SIGNAL if (1..=COUNT).contains(&event.signo()) => Some((event.signo(), event.value())),
+        _ => return Err(Errno::EINVAL),
+    };
+    if state.notice.as_ref().is_some_and(|notice| process_table::find(notice.pid).is_some()) {
+        return Err(Errno::EBUSY);
+    }
+    state.notice = Some(Notice { pid, signal });
+    Ok(0)
+}
+
+/// `mq_getsetattr(2)`: of the attributes only `O_NONBLOCK` can be set.
+pub fn sys_mq_getsetattr(task: &Task, fd: i32, new: UserPtr<Attributes>, old: UserPtr<Attributes>) -> SysResult {
+    let new = new.read_optional()?;
+    let nonblock = i64::from(sys::O_NONBLOCK);
+    if new.is_some_and(|new| new.flags & !nonblock != 0) {
+        return Err(Errno::EINVAL);
+    }
+    let (queue, nonblocking) = open_queue(task, fd, |_| true)?;
+    let before = Attributes {
+        flags: if nonblocking { nonblock } else { 0 },
+        most: queue.most as i64,
+        size: queue.size as i64,
+        now: queue.state.lock().count as i64,
+        reserved: [0; 4],
+    };
+    if let Some(new) = new {
+        let file = task.file_io(fd)?;
+        let mut flags = file.flags();
+        flags.set(OpenFlags::NONBLOCK, new.flags & nonblock != 0);
+        file.set_flags(flags);
+    }
+    old.write_optional(&before)?;
+    Ok(0)
+}

@@ -1,0 +1,269 @@
+//! System V message queues: `msgget(2)`, `msgsnd(2)`, `msgrcv(2)`, `msgctl(2)`.
+
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::vec;
+
+use core::fmt::Write;
+
+use ::task::{Mutex, WaitQueue};
+use abi::errno::Errno;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::process::namespaces;
+use crate::state::ipc::msg::{MAX_QUEUES, MSG_COPY, MSG_EXCEPT, Message, Queue, QueueInfo, State, choose};
+use crate::state::ipc::{IPC_64, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Owner, READ, WRITE, now};
+use crate::uaccess::{self, UserPtr};
+use crate::{SysResult, Task};
+
+/// What does not fit is cut off.
+const MSG_NOERROR: u32 = 0o10_000;
+
+const MSG_STAT: u32 = 11;
+const MSG_INFO: u32 = 12;
+const MSG_STAT_ANY: u32 = 13;
+
+pub(crate) const MAX_MESSAGE: usize = 8192;
+pub(crate) const MAX_BYTES: u64 = 16_384;
+/// Most bytes and messages in a queue, whatever limit a privileged caller has set: Linux has no such bound.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// `msgget(2)`
+pub fn sys_msgget(task: &Task, key: i32, flags: u32) -> SysResult {
+    let make = |owner| {
+        let info = QueueInfo {
+            owner,
+            sent: 0,
+            received: 0,
+            changed: now(),
+            bytes: 0,
+            count: 0,
+            limit: MAX_BYTES,
+            last_sender: 0,
+            last_receiver: 0,
+            unused: [0; 2],
+        };
+        let state = State { info, messages: VecDeque::new(), removed: false };
+        Ok(Queue {
+            _counted: census::Messages::default(),
+            state: Mutex::new(state),
+            filled: WaitQueue::new(),
+            drained: WaitQueue::new(),
+        })
+    };
+    task.ipc().messages.get(key, flags, &task.cred(), |_| Ok(()), make)
+}
+
+/// Does `attempt` until it gives a result, unless that is not wanted.
+fn wait(queue: &WaitQueue, flags: u32, would_wait: Errno, mut attempt: impl FnMut() -> Option<SysResult>) -> SysResult {
+    match attempt() {
+        Some(result) => result,
+        None if flags & IPC_NOWAIT != 0 => Err(would_wait),
+        None => queue.wait_interruptible(None, attempt).map_err(|_| Errno::ERESTARTNOHAND)?,
+    }
+}
+
+/// `msgsnd(2)`
+pub fn sys_msgsnd(task: &Task, id: i32, from: usize, size: usize, flags: u32) -> SysResult {
+    let kind = UserPtr::<i64>::new(from).read()?;
+    if id < 0 || kind < 1 || size > MAX_MESSAGE {
+        return Err(Errno::EINVAL);
+    }
+    let mut bytes = vec![0; size];
+    uaccess::read_bytes(from.wrapping_add(size_of::<i64>()), &mut bytes)?;
+    let queue = task.ipc().messages.find(id)?;
+    let mut message = Some(Message { kind, bytes });
+    let cred = task.cred();
+    let attempt = || {
+        let mut state = queue.state.lock();
+        if state.removed {
+            return Some(Err(Errno::EIDRM));
+        }
+        if let Err(error) = state.info.owner.check(&cred, WRITE) {
+            return Some(Err(error));
+        }
+        let info = &mut state.info;
+        let limit = info.limit.min(MOST_BYTES);
+        if info.bytes + size as u64 > limit || info.count + 1 > limit {
+            return None;
+        }
+        info.bytes += size as u64;
+        info.count += 1;
+        (info.sent, info.last_sender) = (now(), task.pid());
+        state.messages.extend(message.take());
+        Some(Ok(0))
+    };
+    wait(&queue.drained, flags, Errno::EAGAIN, attempt)?;
+    queue.filled.wake_all();
+    Ok(0)
+}
+
+/// `msgrcv(2)`
+pub fn sys_msgrcv(task: &Task, id: i32, to: usize, size: usize, kind: i64, flags: u32) -> SysResult {
+    if id < 0 || isize::try_from(size).is_err() || flags & MSG_COPY != 0 && flags & (MSG_EXCEPT | IPC_NOWAIT) != IPC_NOWAIT {
+        return Err(Errno::EINVAL);
+    }
+    if flags & MSG_COPY != 0 {
+        // As Linux, which makes the copy's room from what is there.
+        uaccess::read_bytes(to, &mut vec![0; size.min(MAX_MESSAGE)])?;
+    }
+    let queue = task.ipc().messages.find(id)?;
+    let cred = task.cred();
+    let mut received = None;
+    let attempt = || {
+        let mut state = queue.state.lock();
+        if state.removed {
+            return Some(Err(Errno::EIDRM));
+        }
+        if let Err(error) = state.info.owner.check(&cred, READ) {
+            return Some(Err(error));
+        }
+        let at = choose(&state.messages, kind, flags)?;
+        if state.messages[at].bytes.len() > size && flags & MSG_NOERROR == 0 {
+            return Some(Err(Errno::E2BIG));
+        }
+        if flags & MSG_COPY != 0 {
+            let message = &state.messages[at];
+            received = Some(Message { kind: message.kind, bytes: message.bytes.clone() });
+            return Some(Ok(0));
+        }
+        received = state.messages.remove(at);
+        let info = &mut state.info;
+        info.bytes -= received.as_ref().map_or(0, |message| message.bytes.len()) as u64;
+        info.count -= 1;
+        (info.received, info.last_receiver) = (now(), task.pid());
+        Some(Ok(0))
+    };
+    wait(&queue.filled, flags, Errno::ENOMSG, attempt)?;
+    queue.drained.wake_all();
+    let Some(message) = received else { return Err(Errno::ENOMSG) };
+    let len = message.bytes.len().min(size);
+    UserPtr::<i64>::new(to).write(&message.kind)?;
+    uaccess::write_bytes(to.wrapping_add(size_of::<i64>()), &message.bytes[..len])?;
+    Ok(len)
+}
+
+/// `struct msginfo`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Limits {
+    /// Kilobytes of all queues; with `MSG_INFO` how many queues there are.
+    pool: i32,
+    /// With `MSG_INFO` how many messages there are.
+    map: i32,
+    message: i32,
+    bytes: i32,
+    queues: i32,
+    segment: i32,
+    /// With `MSG_INFO` how many bytes there are.
+    headers: i32,
+    segments: u16,
+    padding: u16,
+}
+
+/// What limits there are, or with `MSG_INFO` what there is.
+fn limits(command: u32) -> Limits {
+    let bytes = MAX_BYTES as i32;
+    let mut limits = Limits {
+        pool: MAX_QUEUES as i32 * (bytes / 1024),
+        map: bytes,
+        message: MAX_MESSAGE as i32,
+        bytes,
+        queues: MAX_QUEUES as i32,
+        segment: 16,
+        headers: bytes,
+        segments: u16::MAX,
+        padding: 0,
+    };
+    if command == MSG_INFO {
+        let all = namespaces::current().ipc.messages.all();
+        (limits.pool, limits.map, limits.headers) = (all.len() as i32, 0, 0);
+        for (_, queue) in all {
+            let info = queue.state.lock().info;
+            limits.map += info.count as i32;
+            limits.headers += info.bytes as i32;
+        }
+    }
+    limits
+}
+
+/// `/proc/sysvipc/msg`
+pub(crate) fn listing() -> String {
+    let mut text = String::from(
+        "       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      stime      rtime      ctime\n",
+    );
+    for (id, queue) in namespaces::current().ipc.messages.all() {
+        let QueueInfo { owner, sent, received, changed, bytes, count, last_sender, last_receiver, .. } = queue.state.lock().info;
+        let Owner { key, uid, gid, creator_uid, creator_gid, mode, .. } = owner;
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "{key:10} {id:10}  {mode:4o}  {bytes:10} {count:10} {last_sender:5} {last_receiver:5} {uid:5} {gid:5} {creator_uid:5} \
+             {creator_gid:5} {sent:10} {received:10} {changed:10}"
+        );
+    }
+    text
+}
+
+/// The calls of `msgctl(2)` that name no queue by its number.
+fn survey(task: &Task, place: i32, command: u32, arg: UserPtr<QueueInfo>) -> SysResult {
+    if matches!(command, IPC_INFO | MSG_INFO) {
+        UserPtr::new(arg.addr()).write(&limits(command))?;
+        return Ok(task.ipc().messages.highest());
+    }
+    let (id, queue) = task.ipc().messages.at(place)?;
+    let mut info = queue.state.lock().info;
+    if command == MSG_STAT {
+        info.owner.check(&task.cred(), READ)?;
+    }
+    info.owner = info.owner.numbered(id);
+    arg.write(&info)?;
+    Ok(id as usize)
+}
+
+/// `msgctl(2)`; without the calls that list all queues.
+pub fn sys_msgctl(task: &Task, id: i32, command: u32, arg: UserPtr<QueueInfo>) -> SysResult {
+    let command = command & !IPC_64;
+    if matches!(command, IPC_INFO | MSG_INFO | MSG_STAT | MSG_STAT_ANY) {
+        return survey(task, id, command, arg);
+    }
+    if id < 0 {
+        return Err(Errno::EINVAL);
+    }
+    // As Linux: what is to be set is read before the queue is looked for.
+    let new = if command == IPC_SET { Some(arg.read()?) } else { None };
+    let queue = task.ipc().messages.find(id)?;
+    let cred = task.cred();
+    match command {
+        IPC_STAT => {
+            let mut info = queue.state.lock().info;
+            info.owner.check(&cred, READ)?;
+            info.owner = info.owner.numbered(id);
+            arg.write(&info)?;
+        }
+        IPC_SET => {
+            if let Some(new) = new {
+                let mut state = queue.state.lock();
+                state.info.owner.check_owner(&cred)?;
+                if new.limit > MAX_BYTES && !cred.capable(linux_raw_sys::general::CAP_SYS_RESOURCE) {
+                    return Err(Errno::EPERM);
+                }
+                state.info.owner.set(&new.owner)?;
+                (state.info.limit, state.info.changed) = (new.limit, now());
+            }
+            queue.drained.wake_all();
+        }
+        IPC_RMID => {
+            {
+                let mut state = queue.state.lock();
+                state.info.owner.check_owner(&cred)?;
+                state.removed = true;
+            }
+            task.ipc().messages.remove(id);
+            queue.filled.wake_all();
+            queue.drained.wake_all();
+        }
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(0)
+}

@@ -1,0 +1,321 @@
+//! System V semaphores: `semget(2)`, `semop(2)`, `semctl(2)`.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt::Write;
+use core::sync::atomic::Ordering;
+
+use ::task::{Mutex, WaitError, WaitQueue};
+use abi::errno::Errno;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::process::{Process, namespaces};
+use crate::state::ipc::sem::{Blocked, MAX_SETS, MAX_VALUE, Operation, SEM_UNDO, Semaphore, Set, SetInfo, State};
+use crate::state::ipc::{IPC_64, IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT, Owner, READ, WRITE, now};
+use crate::state::namespaces::Ipc;
+use crate::time::deadline_after;
+use crate::uaccess::UserPtr;
+use crate::uapi::time::TimeSpec;
+use crate::{SysResult, Task};
+
+const GETPID: u32 = 11;
+const GETVAL: u32 = 12;
+const GETALL: u32 = 13;
+const GETNCNT: u32 = 14;
+const GETZCNT: u32 = 15;
+const SETVAL: u32 = 16;
+const SETALL: u32 = 17;
+const SEM_STAT: u32 = 18;
+const SEM_INFO: u32 = 19;
+const SEM_STAT_ANY: u32 = 20;
+
+const MAX_OF_SET: usize = 32_000;
+const MAX_OPERATIONS: usize = 500;
+
+/// `semget(2)`
+pub fn sys_semget(task: &Task, key: i32, count: i32, flags: u32) -> SysResult {
+    let count = usize::try_from(count).ok().filter(|&count| count <= MAX_OF_SET).ok_or(Errno::EINVAL)?;
+    let fits = |set: &Set| if count <= set.state.lock().semaphores.len() { Ok(()) } else { Err(Errno::EINVAL) };
+    let make = |owner| {
+        if count == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let info =
+            SetInfo { owner, operated: 0, unused: 0, changed: now(), unused_too: 0, count: count as u64, unused_last: [0; 2] };
+        let state = State {
+            info,
+            semaphores: vec![Semaphore::default(); count],
+            undo: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            removed: false,
+        };
+        Ok(Set { _counted: census::Semaphores::default(), state: Mutex::new(state), changed: WaitQueue::new() })
+    };
+    task.ipc().semaphores.get(key, flags, &task.cred(), fits, make)
+}
+
+/// `semtimedop(2)`
+pub fn sys_semtimedop(
+    task: &Task,
+    id: i32,
+    operations: UserPtr<Operation>,
+    count: usize,
+    timeout: UserPtr<TimeSpec>,
+) -> SysResult {
+    let timeout = timeout.read_optional()?;
+    // As Linux, which takes the count for a number of 32 bits.
+    let count = count as u32 as usize;
+    if count > MAX_OPERATIONS {
+        return Err(Errno::E2BIG);
+    }
+    if count == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let operations = (0..count).map(|i| operations.add(i).read()).collect::<Result<Vec<_>, _>>()?;
+    if id < 0 {
+        return Err(Errno::EINVAL);
+    }
+    let deadline = timeout.map(deadline_after).transpose()?;
+    let set = task.ipc().semaphores.find(id)?;
+    {
+        let state = set.state.lock();
+        if operations.iter().any(|operation| usize::from(operation.number) >= state.semaphores.len()) {
+            return Err(Errno::EFBIG);
+        }
+        let changes = operations.iter().any(|operation| operation.change != 0);
+        state.info.owner.check(&task.cred(), if changes { WRITE } else { READ })?;
+    }
+    if operations.iter().any(|operation| operation.has(SEM_UNDO)) {
+        task.process().undoes_semaphores.store(true, Ordering::Relaxed);
+    }
+    let (pid, tid) = (task.pid(), task.tid());
+    let attempt = || {
+        let mut state = set.state.lock();
+        if state.removed {
+            return Some(Err(Errno::EIDRM));
+        }
+        match state.operate(&operations, pid) {
+            Ok(Some(Blocked(number, zero))) => {
+                state.waiting.insert(tid, (number, zero));
+                None
+            }
+            Ok(None) => Some(Ok(())),
+            Err(error) => Some(Err(error)),
+        }
+    };
+    let result = set.changed.wait_interruptible(deadline, attempt);
+    set.state.lock().waiting.remove(&tid);
+    match result {
+        Ok(done) => done?,
+        Err(WaitError::Interrupted) => return Err(Errno::EINTR),
+        Err(_) => return Err(Errno::EAGAIN),
+    }
+    if operations.iter().any(|operation| operation.change != 0) {
+        set.changed.wake_all();
+    }
+    Ok(0)
+}
+
+/// `semop(2)`
+pub fn sys_semop(task: &Task, id: i32, operations: UserPtr<Operation>, count: usize) -> SysResult {
+    sys_semtimedop(task, id, operations, count, UserPtr::new(0))
+}
+
+/// `struct seminfo`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Limits {
+    map: i32,
+    sets: i32,
+    semaphores: i32,
+    undos: i32,
+    of_set: i32,
+    operations: i32,
+    undos_of_process: i32,
+    /// Of an undo structure; with `SEM_INFO` how many sets there are.
+    size: i32,
+    value: i32,
+    /// What an undo can add up to; with `SEM_INFO` how many semaphores there are.
+    adjustment: i32,
+}
+
+/// What limits there are, or with `SEM_INFO` what there is.
+fn limits(command: u32) -> Limits {
+    let most = (MAX_SETS * MAX_OF_SET) as i32;
+    let mut limits = Limits {
+        map: most,
+        sets: MAX_SETS as i32,
+        semaphores: most,
+        undos: most,
+        of_set: MAX_OF_SET as i32,
+        operations: MAX_OPERATIONS as i32,
+        undos_of_process: MAX_OPERATIONS as i32,
+        size: 20,
+        value: MAX_VALUE,
+        adjustment: MAX_VALUE,
+    };
+    if command == SEM_INFO {
+        let all = namespaces::current().ipc.semaphores.all();
+        limits.size = all.len() as i32;
+        limits.adjustment = all.iter().map(|(_, set)| set.state.lock().semaphores.len() as i32).sum();
+    }
+    limits
+}
+
+/// `/proc/sys/kernel/sem`
+pub(crate) fn settings() -> String {
+    let limits = limits(IPC_INFO);
+    format!("{}\t{}\t{}\t{}\n", limits.of_set, limits.semaphores, limits.operations, limits.sets)
+}
+
+/// `/proc/sysvipc/sem`
+pub(crate) fn listing() -> String {
+    let mut text = String::from("       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n");
+    for (id, set) in namespaces::current().ipc.semaphores.all() {
+        let SetInfo { owner, operated, changed, count, .. } = set.state.lock().info;
+        let Owner { key, uid, gid, creator_uid, creator_gid, mode, .. } = owner;
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "{key:10} {id:10}  {mode:4o} {count:10} {uid:5} {gid:5} {creator_uid:5} {creator_gid:5} {operated:10} {changed:10}"
+        );
+    }
+    text
+}
+
+/// The calls of `semctl(2)` that name no set by its number.
+fn survey(task: &Task, place: i32, command: u32, arg: usize) -> SysResult {
+    if matches!(command, IPC_INFO | SEM_INFO) {
+        UserPtr::new(arg).write(&limits(command))?;
+        return Ok(task.ipc().semaphores.highest());
+    }
+    let (id, set) = task.ipc().semaphores.at(place)?;
+    let mut info = set.state.lock().info;
+    if command == SEM_STAT {
+        info.owner.check(&task.cred(), READ)?;
+    }
+    info.owner = info.owner.numbered(id);
+    UserPtr::<SetInfo>::new(arg).write(&info)?;
+    Ok(id as usize)
+}
+
+/// `semctl(2)`
+pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -> SysResult {
+    let command = command & !IPC_64;
+    if matches!(command, IPC_INFO | SEM_INFO | SEM_STAT | SEM_STAT_ANY) {
+        return survey(task, id, command, arg);
+    }
+    if id < 0 {
+        return Err(Errno::EINVAL);
+    }
+    // As Linux: what is to be set is looked at before the set is looked for.
+    let new = if command == IPC_SET { Some(UserPtr::<SetInfo>::new(arg).read()?) } else { None };
+    if command == SETVAL && !(0..=MAX_VALUE).contains(&(arg as i32)) {
+        return Err(Errno::ERANGE);
+    }
+    let set = task.ipc().semaphores.find(id)?;
+    let cred = task.cred();
+    match command {
+        IPC_STAT => {
+            let mut info = set.state.lock().info;
+            info.owner.check(&cred, READ)?;
+            info.owner = info.owner.numbered(id);
+            UserPtr::<SetInfo>::new(arg).write(&info)?;
+            return Ok(0);
+        }
+        IPC_SET => {
+            let mut state = set.state.lock();
+            state.info.owner.check_owner(&cred)?;
+            if let Some(new) = new {
+                state.info.owner.set(&new.owner)?;
+            }
+            state.info.changed = now();
+            return Ok(0);
+        }
+        IPC_RMID => {
+            {
+                let mut state = set.state.lock();
+                state.info.owner.check_owner(&cred)?;
+                state.removed = true;
+            }
+            task.ipc().semaphores.remove(id);
+            set.changed.wake_all();
+            return Ok(0);
+        }
+        GETALL | SETALL => return all_values(task, &set, command, UserPtr::new(arg)),
+        GETPID | GETVAL | GETNCNT | GETZCNT | SETVAL => {}
+        _ => return Err(Errno::EINVAL),
+    }
+    let mut state = set.state.lock();
+    state.info.owner.check(&cred, if command == SETVAL { WRITE } else { READ })?;
+    let number = usize::try_from(number).ok().filter(|&number| number < state.semaphores.len()).ok_or(Errno::EINVAL)?;
+    let semaphore = state.semaphores[number];
+    let waiting = |zero: bool| state.waiting.values().filter(|&&waits| waits == (number, zero)).count();
+    Ok(match command {
+        GETPID => semaphore.pid as usize,
+        GETVAL => semaphore.value as usize,
+        GETNCNT => waiting(false),
+        GETZCNT => waiting(true),
+        _ => {
+            state.semaphores[number] = Semaphore { value: arg as i32, pid: task.pid() };
+            state.undo.values_mut().for_each(|undo| undo[number] = 0);
+            state.info.changed = now();
+            drop(state);
+            set.changed.wake_all();
+            0
+        }
+    })
+}
+
+fn all_values(task: &Task, set: &Set, command: u32, values: UserPtr<u16>) -> SysResult {
+    let cred = task.cred();
+    let count = set.state.lock().semaphores.len();
+    if command == GETALL {
+        let now: Vec<u16> = {
+            let state = set.state.lock();
+            state.info.owner.check(&cred, READ)?;
+            state.semaphores.iter().map(|semaphore| semaphore.value as u16).collect()
+        };
+        for (i, value) in now.iter().enumerate() {
+            values.add(i).write(value)?;
+        }
+        return Ok(0);
+    }
+    let new = (0..count).map(|i| values.add(i).read()).collect::<Result<Vec<_>, _>>()?;
+    {
+        let mut state = set.state.lock();
+        state.info.owner.check(&cred, WRITE)?;
+        if new.iter().any(|&value| i32::from(value) > MAX_VALUE) {
+            return Err(Errno::ERANGE);
+        }
+        state.semaphores = new.iter().map(|&value| Semaphore { value: value.into(), pid: task.pid() }).collect();
+        state.undo.clear();
+        state.info.changed = now();
+    }
+    set.changed.wake_all();
+    Ok(0)
+}
+
+/// A process has ended, or leaves the namespace `of`: what it wanted undone is undone, as far as it goes.
+pub(crate) fn process_ends(process: &Process, of: &Ipc) {
+    if !process.undoes_semaphores.load(Ordering::Relaxed) {
+        return;
+    }
+    for (_, set) in of.semaphores.all() {
+        let changed = {
+            let mut state = set.state.lock();
+            let undo = state.undo.remove(&process.pid());
+            for (semaphore, change) in state.semaphores.iter_mut().zip(undo.iter().flatten()).filter(|(_, change)| **change != 0)
+            {
+                *semaphore = Semaphore { value: (semaphore.value + change).clamp(0, MAX_VALUE), pid: process.pid() };
+            }
+            undo.is_some()
+        };
+        if changed {
+            set.changed.wake_all();
+        }
+    }
+}

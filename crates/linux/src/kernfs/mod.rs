@@ -1,0 +1,4 @@
+//! Generated file systems beside `/proc`: `/sys` and the hierarchy of control groups.
+
+pub mod cgroup;
+pub mod sysfs;

@@ -1,0 +1,334 @@
+//! Mounting by descriptors: `fsopen(2)`, `fsconfig(2)`, `fsmount(2)`, `fspick(2)`, `open_tree(2)`, `move_mount(2)`, `mount_setattr(2)`.
+
+use alloc::string::String;
+use alloc::sync::Arc;
+
+use ::task::Mutex;
+use abi::errno::Errno;
+use fs::mount::{self, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_NOSYMFOLLOW, MS_RDONLY, Mount, Namespace, Super};
+use fs::{File, FileOps, OpenFlags, Path, ops};
+use linux_raw_sys::general as sys;
+
+use crate::files::filesystems::knows_type;
+use crate::files::namei::lookup_at;
+use crate::mount::{common_options, file_system, propagation, read_text};
+use crate::process_control::namespaces::may_mount;
+use crate::{SysResult, Task, uaccess};
+
+/// How far a context is.
+#[derive(Clone)]
+enum Phase {
+    /// Options come in for a new file system of this type.
+    Parameters(&'static str),
+    /// It is made, and mounted nowhere.
+    Made(Arc<Super>),
+    /// Options come in for one that there is.
+    Changes(Arc<Super>),
+    /// Something failed, or all is done.
+    Over,
+}
+
+struct State {
+    phase: Phase,
+    source: String,
+    /// With commas between them.
+    options: String,
+    /// What was wrong, for who reads the descriptor.
+    complaint: Option<String>,
+}
+
+/// A descriptor of `fsopen(2)` or `fspick(2)`.
+struct Context(Mutex<State>);
+
+impl FileOps for Context {
+    fn read(&self, _: &File, buf: &mut [u8]) -> Result<usize, Errno> {
+        let complaint = self.0.lock().complaint.take().ok_or(Errno::ENODATA)?;
+        let n = complaint.len().min(buf.len());
+        buf[..n].copy_from_slice(&complaint.as_bytes()[..n]);
+        Ok(n)
+    }
+
+    fn pollable(&self) -> bool {
+        false
+    }
+}
+
+fn install_context(task: &Task, phase: Phase, cloexec: bool) -> SysResult {
+    let state = State { phase, source: String::new(), options: String::new(), complaint: None };
+    let file = File::anonymous("anon_inode:[fscontext]", Arc::new(Context(Mutex::new(state))), OpenFlags::RDWR);
+    task.files().install(file, cloexec)
+}
+
+/// `fsopen(2)`
+pub fn sys_fsopen(task: &Task, kind: usize, flags: u32) -> SysResult {
+    may_mount(task)?;
+    if flags & !sys::FSOPEN_CLOEXEC != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let kind = knows_type(&read_text(kind)?).ok_or(Errno::ENODEV)?;
+    install_context(task, Phase::Parameters(kind), flags != 0)
+}
+
+/// `fspick(2)`
+pub fn sys_fspick(task: &Task, dirfd: i32, name: usize, flags: u32) -> SysResult {
+    may_mount(task)?;
+    if flags & !(sys::FSPICK_CLOEXEC | sys::FSPICK_SYMLINK_NOFOLLOW | sys::FSPICK_NO_AUTOMOUNT | sys::FSPICK_EMPTY_PATH) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let bit = |ours: u32, theirs: u32| if flags & ours != 0 { theirs } else { 0 };
+    let how = bit(sys::FSPICK_SYMLINK_NOFOLLOW, sys::AT_SYMLINK_NOFOLLOW) | bit(sys::FSPICK_EMPTY_PATH, sys::AT_EMPTY_PATH);
+    let path = lookup_at(task, dirfd, name, how)?;
+    require_top(&path)?;
+    install_context(task, Phase::Changes(path.mount().shown().clone()), flags & sys::FSPICK_CLOEXEC != 0)
+}
+
+fn require_top(path: &Path) -> Result<(), Errno> {
+    if Arc::ptr_eq(path.dentry(), path.mount().root()) { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+const SET_FLAG: u32 = 0;
+const SET_STRING: u32 = 1;
+const SET_BINARY: u32 = 2;
+const SET_FD: u32 = 5;
+const CREATE: u32 = 6;
+const RECONFIGURE: u32 = 7;
+/// The longest key and value.
+const TEXT_MAX: usize = 256;
+
+/// `fsconfig(2)`
+pub fn sys_fsconfig(task: &Task, fd: i32, command: u32, key: usize, value: usize, aux: i32) -> SysResult {
+    if fd < 0 {
+        return Err(Errno::EINVAL);
+    }
+    let sound = match command {
+        SET_FLAG => key != 0 && value == 0 && aux == 0,
+        SET_STRING => key != 0 && value != 0 && aux == 0,
+        SET_BINARY..=SET_FD => return Err(Errno::EOPNOTSUPP),
+        CREATE | RECONFIGURE => key == 0 && value == 0 && aux == 0,
+        _ => return Err(Errno::EOPNOTSUPP),
+    };
+    if !sound {
+        return Err(Errno::EINVAL);
+    }
+    let file = task.file_io(fd)?;
+    let context = file.ops_as::<Context>().ok_or(Errno::EINVAL)?;
+    let text = |addr| uaccess::read_cstr(addr, TEXT_MAX).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let key = if key == 0 { String::new() } else { text(key)? };
+    let value = if value == 0 { None } else { Some(text(value)?) };
+    let mut state = context.0.lock();
+    match command {
+        CREATE => create(task, &mut state),
+        RECONFIGURE => reconfigure(task, &mut state),
+        _ => state.set(&key, value),
+    }
+    .map(|()| 0)
+}
+
+fn create(task: &Task, state: &mut State) -> Result<(), Errno> {
+    let Phase::Parameters(kind) = state.phase else { return Err(Errno::EBUSY) };
+    may_mount(task)?;
+    let made = file_system(kind.as_bytes(), &core::mem::take(&mut state.options), 0);
+    state.phase = made.as_ref().map_or(Phase::Over, |shown| Phase::Made(shown.clone()));
+    made.map(drop)
+}
+
+fn reconfigure(task: &Task, state: &mut State) -> Result<(), Errno> {
+    let Phase::Changes(shown) = state.phase.clone() else { return Err(Errno::EBUSY) };
+    may_mount(task)?;
+    let (options, bits) = common_options(&core::mem::take(&mut state.options), shown.flags());
+    shown.reconfigure(bits, &options)
+}
+
+impl State {
+    /// One more option, which is looked at now.
+    fn set(&mut self, key: &str, value: Option<String>) -> Result<(), Errno> {
+        let known = match &self.phase {
+            Phase::Parameters(_) if key == "source" => {
+                let given = value.filter(|_| self.source.is_empty()).ok_or(Errno::EINVAL)?;
+                self.source = given;
+                return Ok(());
+            }
+            Phase::Parameters(kind) => mount_options(kind),
+            Phase::Changes(shown) => mount_options(shown.fs().name()),
+            _ => return Err(Errno::EBUSY),
+        };
+        // Of what all types know only the name counts.
+        let common = !key.is_empty() && common_options(key, 0).0.is_empty();
+        let option = value.filter(|_| !common).map_or_else(|| key.into(), |value| alloc::format!("{key}={value}"));
+        if option.contains(',') || known(&option).is_err() {
+            self.complaint = Some(alloc::format!("e Unknown parameter '{key}'"));
+            return Err(Errno::EINVAL);
+        }
+        if !self.options.is_empty() {
+            self.options.push(',');
+        }
+        self.options += &option;
+        Ok(())
+    }
+}
+
+/// What tells whether a type knows an option.
+fn mount_options(kind: &str) -> impl Fn(&str) -> Result<(), Errno> + '_ {
+    move |option| crate::mount::check_options(kind.as_bytes(), &common_options(option, 0).0)
+}
+
+/// What a mount gets of `MOUNT_ATTR_*`.
+const ATTRIBUTES: [(u32, u32); 6] = [
+    (sys::MOUNT_ATTR_RDONLY, MS_RDONLY),
+    (sys::MOUNT_ATTR_NOSUID, MS_NOSUID),
+    (sys::MOUNT_ATTR_NODEV, MS_NODEV),
+    (sys::MOUNT_ATTR_NOEXEC, MS_NOEXEC),
+    (sys::MOUNT_ATTR_NODIRATIME, sys::MS_NODIRATIME),
+    (sys::MOUNT_ATTR_NOSYMFOLLOW, MS_NOSYMFOLLOW),
+];
+const ATIME: u32 = sys::MOUNT_ATTR__ATIME;
+
+/// The bits of `mount(2)` for attributes, but those of access times.
+fn bits_of(attributes: u32) -> Result<u32, Errno> {
+    let known = ATTRIBUTES.iter().fold(ATIME, |all, (attribute, _)| all | attribute);
+    if attributes & !known != 0 {
+        return Err(Errno::EINVAL);
+    }
+    Ok(ATTRIBUTES.iter().filter(|(attribute, _)| attributes & attribute != 0).fold(0, |bits, (_, bit)| bits | bit))
+}
+
+/// Those of access times.
+fn times_of(attributes: u32) -> Result<u32, Errno> {
+    Ok(match attributes & ATIME {
+        sys::MOUNT_ATTR_RELATIME => sys::MS_RELATIME,
+        sys::MOUNT_ATTR_NOATIME => sys::MS_NOATIME,
+        sys::MOUNT_ATTR_STRICTATIME => 0,
+        _ => return Err(Errno::EINVAL),
+    })
+}
+
+/// `fsmount(2)`
+pub fn sys_fsmount(task: &Task, fd: i32, flags: u32, attributes: u32) -> SysResult {
+    may_mount(task)?;
+    if flags & !sys::FSMOUNT_CLOEXEC != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let bits = bits_of(attributes)? | times_of(attributes)?;
+    let file = task.file_io(fd)?;
+    let context = file.ops_as::<Context>().ok_or(Errno::EINVAL)?;
+    let space = {
+        let mut state = context.0.lock();
+        let shown = match &state.phase {
+            Phase::Made(shown) => shown.clone(),
+            Phase::Changes(_) | Phase::Over => return Err(Errno::EBUSY),
+            Phase::Parameters(_) => return Err(Errno::EINVAL),
+        };
+        let source = if state.source.is_empty() { "none" } else { &state.source };
+        let space = Namespace::apart(shown.clone(), source, bits);
+        state.phase = Phase::Changes(shown);
+        space
+    };
+    install_tree(task, space, flags != 0)
+}
+
+/// A descriptor of a tree that is in no namespace; when it is closed the tree goes, unless it was mounted.
+fn install_tree(task: &Task, space: Arc<Namespace>, cloexec: bool) -> SysResult {
+    task.files().install(ops::open_place(space.top(), Some(space)), cloexec)
+}
+
+/// `open_tree(2)`
+pub fn sys_open_tree(task: &Task, dirfd: i32, name: usize, flags: u32) -> SysResult {
+    const LOOKUP: u32 = sys::AT_EMPTY_PATH | sys::AT_SYMLINK_NOFOLLOW;
+    let copies = flags & sys::OPEN_TREE_CLONE != 0;
+    let recursive = flags & sys::AT_RECURSIVE != 0;
+    let known = LOOKUP | sys::AT_NO_AUTOMOUNT | sys::AT_RECURSIVE | sys::OPEN_TREE_CLONE | sys::OPEN_TREE_CLOEXEC;
+    if flags & !known != 0 || recursive && !copies {
+        return Err(Errno::EINVAL);
+    }
+    if copies {
+        may_mount(task)?;
+    }
+    let path = lookup_at(task, dirfd, name, flags & LOOKUP)?;
+    let cloexec = flags & sys::OPEN_TREE_CLOEXEC != 0;
+    if copies {
+        return install_tree(task, mount::copy_tree(&task.fs().namespace(), &path, recursive)?, cloexec);
+    }
+    task.files().install(ops::open_place(path, None), cloexec)
+}
+
+/// `move_mount(2)`
+pub fn sys_move_mount(task: &Task, from_fd: i32, from: usize, to_fd: i32, to: usize, flags: u32) -> SysResult {
+    may_mount(task)?;
+    if flags & !sys::MOVE_MOUNT__MASK != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let lookup = |fd, name, links: u32, empty: u32| {
+        let nofollow = if flags & links != 0 { 0 } else { sys::AT_SYMLINK_NOFOLLOW };
+        lookup_at(task, fd, name, nofollow | if flags & empty != 0 { sys::AT_EMPTY_PATH } else { 0 })
+    };
+    let source = lookup(from_fd, from, sys::MOVE_MOUNT_F_SYMLINKS, sys::MOVE_MOUNT_F_EMPTY_PATH)?;
+    let target = lookup(to_fd, to, sys::MOVE_MOUNT_T_SYMLINKS, sys::MOVE_MOUNT_T_EMPTY_PATH)?;
+    let space = task.fs().namespace();
+    if flags & sys::MOVE_MOUNT_SET_GROUP != 0 {
+        return mount::copy_sharing(&space, &source, &target).map(|()| 0);
+    }
+    mount::move_mount(&space, &source, &target).map(|()| 0)
+}
+
+/// `struct mount_attr`: what is set and cleared, how the mount shares, and a namespace of users, of which there is one.
+type Attributes = [u64; 4];
+
+/// `mount_setattr(2)`
+pub fn sys_mount_setattr(task: &Task, dirfd: i32, name: usize, flags: u32, from: usize, size: usize) -> SysResult {
+    const LOOKUP: u32 = sys::AT_EMPTY_PATH | sys::AT_SYMLINK_NOFOLLOW;
+    if flags & !(LOOKUP | sys::AT_RECURSIVE | sys::AT_NO_AUTOMOUNT) != 0 || size < size_of::<Attributes>() {
+        return Err(Errno::EINVAL);
+    }
+    if size > 4096 {
+        return Err(Errno::E2BIG);
+    }
+    may_mount(task)?;
+    let mut bytes = alloc::vec![0; size];
+    uaccess::read_bytes(from, &mut bytes)?;
+    if bytes[size_of::<Attributes>()..].iter().any(|byte| *byte != 0) {
+        return Err(Errno::E2BIG);
+    }
+    let word = |at: usize| bytes.as_chunks::<8>().0.get(at).map_or(0, |word| u64::from_le_bytes(*word));
+    let [set, clear, sharing] = [word(0), word(1), word(2)];
+    if set | clear | sharing == 0 {
+        return Ok(0);
+    }
+    let narrow = |word: u64| u32::try_from(word).map_err(|_| Errno::EINVAL);
+    let (set, clear) = (narrow(set)?, narrow(clear)?);
+    let sharing = if sharing == 0 { None } else { Some(propagation(narrow(sharing)?)?) };
+    let (set_bits, mut clear_bits) = (bits_of(set)?, bits_of(clear)?);
+    let mut times = 0;
+    if clear & ATIME != 0 {
+        if clear & ATIME != ATIME {
+            return Err(Errno::EINVAL);
+        }
+        clear_bits |= sys::MS_RELATIME | sys::MS_NOATIME;
+        times = times_of(set)?;
+    } else if set & ATIME != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let path = lookup_at(task, dirfd, name, flags & LOOKUP)?;
+    require_top(&path)?;
+    let recursive = flags & sys::AT_RECURSIVE != 0;
+    let mounts = if recursive { path.mount().subtree() } else { alloc::vec![path.mount().clone()] };
+    change_flags(&mounts, |old| old & !clear_bits | set_bits | times)?;
+    if let Some(how) = sharing {
+        mount::set_propagation(&path, how, recursive)?;
+    }
+    Ok(0)
+}
+
+/// Changes the bits of all, or of none.
+fn change_flags(mounts: &[Arc<Mount>], change: impl Fn(u32) -> u32) -> Result<(), Errno> {
+    let old: alloc::vec::Vec<u32> = mounts.iter().map(|mount| mount.flags()).collect();
+    for (done, mount) in mounts.iter().enumerate() {
+        if let Err(error) = mount.set_flags(change(mount.flags())) {
+            for (mount, old) in mounts.iter().zip(old).take(done) {
+                // What was writable may be so again.
+                let _ = mount.set_flags(old);
+            }
+            return Err(error);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,83 @@
+//! Clocks that show how much processor time a process or thread has used (`CLOCK_PROCESS_CPUTIME_ID`).
+
+use alloc::sync::{Arc, Weak};
+
+use abi::errno::Errno;
+use linux_raw_sys::general as sys;
+
+use crate::Task;
+use crate::process::{Process, process_table};
+
+/// A clock that shows how much processor time was used.
+#[derive(Clone)]
+pub(crate) struct CpuClock {
+    of: CpuClockOf,
+    /// In user mode only.
+    user_only: bool,
+}
+
+#[derive(Clone)]
+pub(crate) enum CpuClockOf {
+    Process(Weak<Process>),
+    Thread(Weak<Task>),
+}
+
+impl CpuClock {
+    /// That of a process.
+    pub(crate) fn of_process(process: &Arc<Process>, user_only: bool) -> Self {
+        Self { of: CpuClockOf::Process(Arc::downgrade(process)), user_only }
+    }
+
+    pub(crate) fn of_thread(task: &Arc<Task>, user_only: bool) -> Self {
+        Self { of: CpuClockOf::Thread(Arc::downgrade(task)), user_only }
+    }
+
+    /// The clock that a number names; `None` if it names one of another kind.
+    ///
+    /// # Errors
+    /// `EINVAL` if there is no such process or thread.
+    pub(crate) fn named(task: &Task, clock: i32) -> Result<Option<Self>, Errno> {
+        /// Low bits of a negative number; all of them set is no clock of this kind, 1 is that of user mode.
+        const KIND: i32 = 3;
+        const USER: i32 = 1;
+        const OF_THREAD: i32 = 4;
+        let own = || crate::current_task().ok_or(Errno::EINVAL);
+        match clock.cast_unsigned() {
+            sys::CLOCK_PROCESS_CPUTIME_ID => return Ok(Some(Self::of_process(task.process(), false))),
+            sys::CLOCK_THREAD_CPUTIME_ID => return Ok(Some(Self::of_thread(&own()?, false))),
+            _ if clock >= 0 => return Ok(None),
+            _ => {}
+        }
+        let user_only = clock & KIND == USER;
+        if clock & KIND == KIND {
+            return Err(Errno::EINVAL);
+        }
+        match (clock & OF_THREAD != 0, !(clock >> 3)) {
+            (true, 0) => own().map(|own| Some(Self::of_thread(&own, user_only))),
+            (false, 0) => Ok(Some(Self::of_process(task.process(), user_only))),
+            (true, tid) => {
+                let other = process_table::find_task(tid).filter(|t| t.pid() == task.pid()).ok_or(Errno::EINVAL)?;
+                Ok(Some(Self::of_thread(&other, user_only)))
+            }
+            (false, pid) => {
+                let process = process_table::find(pid).ok_or(Errno::EINVAL)?;
+                Ok(Some(Self::of_process(&process, user_only)))
+            }
+        }
+    }
+
+    /// Whether it is the clock of one thread, the one with this number.
+    pub(crate) fn is_of_thread(&self, tid: i32) -> bool {
+        matches!(&self.of, CpuClockOf::Thread(task) if task.upgrade().is_some_and(|task| task.tid() == tid))
+    }
+
+    /// What it shows: 0 if whom it belongs to is gone.
+    pub(crate) fn now(&self) -> u64 {
+        let usage = match &self.of {
+            CpuClockOf::Process(process) => process.upgrade().map(|process| process.usage()),
+            CpuClockOf::Thread(task) => task.upgrade().map(|task| task.usage()),
+        };
+        let usage = usage.unwrap_or_default();
+        if self.user_only { usage.user_ns } else { usage.total_ns() }
+    }
+}

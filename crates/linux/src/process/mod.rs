@@ -1,0 +1,497 @@
+//! Processes: what threads of a program share, how they end, groups and sessions.
+//!
+//! # Lock order
+//! From the outside in; whoever holds one may take those that come later:
+//!
+//! 1. the futex buckets (crate `futex`), or the table of locks with priority inheritance (`futex::pi`);
+//! 2. the process table (`process_table::TABLE`);
+//! 3. of a process: `tasks`, then `actions`, then `pending`;
+//! 4. of a task: `schedule`, `lent`; `signals`, then the small ones (`files`, `fs`, `cred`, `name`), which are held for a copy only;
+//! 5. the queue of timers (`state::timer_queue`).
+//!
+//! None of 2 to 5 is held while user memory is touched, while a file is closed, or while a thread sleeps for something else than a
+//! lock. A futex bucket, or that table, is held while words are read and changed, and so comes before the locks of address spaces and files. Interrupting and
+//! waking threads is allowed under all of them.
+
+pub(crate) mod access;
+pub(crate) mod accounting;
+pub(crate) mod cpu_clock;
+pub(crate) mod image;
+pub(crate) mod namespaces;
+pub(crate) mod personality;
+pub(crate) mod pidfd;
+pub mod process_table;
+pub(crate) mod ptrace_state;
+pub(crate) mod rlimit;
+pub(crate) mod schedule;
+pub(crate) mod send_signal;
+pub mod task;
+pub(crate) mod timer;
+pub(crate) mod upcalls;
+
+use alloc::string::String;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+use ::task::{Condvar, Mutex, WaitQueue};
+use abi::errno::Errno;
+use fs::poll::PollQueue;
+use fs::{FsStruct, Path};
+use guard::trace::Kind;
+use linux_raw_sys::general as sys;
+use vm::AddressSpace;
+
+use crate::Task;
+use crate::process::image::Image;
+use crate::state::credentials::Credentials;
+use crate::state::fdtable::FdTable;
+use crate::state::rlimit::{FSIZE, Limits};
+use crate::state::sighand::{Action, Actions, Pending};
+use crate::state::usage::Usage;
+use crate::uapi::siginfo::{self, SigInfo, SigSet};
+
+/// A process.
+pub struct Process {
+    _counted: census::Process,
+    pid: i32,
+    pub(crate) start_ns: u64,
+    /// The signal its parent gets at its end; none if there is no signal of this number.
+    exit_signal: AtomicI32,
+    /// `None` once it has ended.
+    pub(crate) space: Mutex<Option<Arc<AddressSpace>>>,
+    /// The number of that, for who needs no more.
+    space_id: AtomicU64,
+    pub(crate) tasks: Mutex<Vec<Arc<Task>>>,
+    actions: Mutex<Arc<Actions>>,
+    pub(crate) pending: Mutex<Pending>,
+    /// The status its end was announced with, by `exit_group(2)` or a signal.
+    pub(crate) status: Mutex<Option<i32>>,
+    /// There is a status: its threads end.
+    ending: AtomicBool,
+    /// The status of the thread that called `exit(2)` last.
+    pub(crate) last_status: AtomicI32,
+    /// The thread that ends all others to run another program; 0 for none.
+    exec_by: AtomicI32,
+    stopped: AtomicBool,
+    /// The last stop: how many there have been, and the signal in the lowest byte.
+    stops: AtomicU32,
+    /// Woken when it, or a thread of it that is traced, goes on after a stop, or ends.
+    pub(crate) resumed: WaitQueue,
+    /// The thread that made it.
+    pub(crate) maker: Weak<Task>,
+    /// The threads that its threads trace.
+    pub(crate) tracees: Mutex<Vec<Arc<Task>>>,
+    /// Its first thread, if that is traced.
+    pub(crate) traced_leader: Mutex<Weak<Task>>,
+    /// Woken when something happened to a child.
+    pub(crate) children_changed: WaitQueue,
+    /// One of `tasks` has ended.
+    pub(crate) tasks_changed: Condvar,
+    /// Told when a signal was sent.
+    pub(crate) signal_sent: PollQueue,
+    /// Told when it has ended and can be waited for.
+    pub(crate) has_ended: PollQueue,
+    pub(crate) limits: Mutex<Limits>,
+    owner: Mutex<Arc<Credentials>>,
+    pub(crate) image: Mutex<Image>,
+    /// `/proc/<pid>/oom_score_adj`.
+    pub(crate) oom_adjustment: AtomicI32,
+    /// `personality(2)`.
+    pub(crate) persona: AtomicU32,
+    pub(crate) name: Mutex<String>,
+    /// Its parent's number; changed under the lock of the table of processes.
+    pub(crate) parent: AtomicI32,
+    /// What threads that have ended, and children waited for, have used.
+    pub(crate) ended_usage: Mutex<Usage>,
+    pub(crate) children_usage: Mutex<Usage>,
+    /// The most memory that was seen to be present, bytes.
+    pub(crate) max_resident: AtomicU64,
+    /// `RLIMIT_FSIZE`, which each write asks for.
+    pub(crate) file_size_limit: AtomicU64,
+    /// The signal it gets when its parent ends.
+    pub(crate) parent_death_signal: AtomicI32,
+    /// `PR_SET_DUMPABLE`: whether others of the same user may look into it.
+    pub(crate) dumpable: AtomicI32,
+    /// It has operated semaphores with `SEM_UNDO`.
+    pub(crate) undoes_semaphores: AtomicBool,
+    pub(crate) timers: Mutex<timer::Timers>,
+    /// Whether its calls are written to the kernel log.
+    traced: AtomicBool,
+    /// Whether its calls are recorded.
+    recorded: AtomicBool,
+}
+
+/// What a new process takes over.
+pub(crate) struct NewProcess {
+    pub(crate) pid: i32,
+    pub(crate) maker: Weak<Task>,
+    pub(crate) exit_signal: i32,
+    pub(crate) space: Arc<AddressSpace>,
+    pub(crate) actions: Arc<Actions>,
+    pub(crate) limits: Limits,
+    pub(crate) owner: Arc<Credentials>,
+    pub(crate) image: Image,
+    pub(crate) oom_adjustment: i32,
+    pub(crate) persona: u32,
+    pub(crate) traced: bool,
+}
+
+impl Process {
+    pub(crate) fn new(new: NewProcess) -> Arc<Self> {
+        Arc::new(Self {
+            _counted: census::Process::default(),
+            pid: new.pid,
+            start_ns: ::task::now_ns(),
+            exit_signal: AtomicI32::new(new.exit_signal),
+            space_id: AtomicU64::new(new.space.id()),
+            space: Mutex::new(Some(new.space)),
+            tasks: Mutex::default(),
+            actions: Mutex::new(new.actions),
+            pending: Mutex::default(),
+            status: Mutex::new(None),
+            ending: AtomicBool::new(false),
+            last_status: AtomicI32::new(0),
+            exec_by: AtomicI32::new(0),
+            stopped: AtomicBool::new(false),
+            stops: AtomicU32::new(0),
+            maker: new.maker,
+            tracees: Mutex::default(),
+            traced_leader: Mutex::default(),
+            resumed: WaitQueue::new(),
+            children_changed: WaitQueue::new(),
+            tasks_changed: Condvar::new(),
+            signal_sent: PollQueue::new(),
+            has_ended: PollQueue::new(),
+            limits: Mutex::new(new.limits),
+            owner: Mutex::new(new.owner),
+            image: Mutex::new(new.image),
+            oom_adjustment: AtomicI32::new(new.oom_adjustment),
+            persona: AtomicU32::new(new.persona),
+            name: Mutex::default(),
+            parent: AtomicI32::new(0),
+            ended_usage: Mutex::default(),
+            children_usage: Mutex::default(),
+            max_resident: AtomicU64::new(0),
+            file_size_limit: AtomicU64::new(new.limits[FSIZE][0]),
+            parent_death_signal: AtomicI32::new(0),
+            dumpable: AtomicI32::new(1),
+            undoes_semaphores: AtomicBool::new(false),
+            timers: Mutex::default(),
+            traced: AtomicBool::new(new.traced),
+            recorded: AtomicBool::new(false),
+        })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Whether its system calls are written to the kernel log.
+    #[must_use]
+    pub fn is_traced(&self) -> bool {
+        self.traced.load(Ordering::Relaxed)
+    }
+
+    /// Whether its system calls go the long way, because somebody looks on.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.is_traced() || self.recorded.load(Ordering::Relaxed)
+    }
+
+    /// Takes over whether system calls are recorded at the moment.
+    pub(crate) fn follow_recording(&self) {
+        self.recorded.store(guard::trace::wants(Kind::CallBegin), Ordering::Relaxed);
+    }
+
+    /// Its memory; `None` once it has ended.
+    #[must_use]
+    pub fn space(&self) -> Option<Arc<AddressSpace>> {
+        self.space.lock().clone()
+    }
+
+    /// Its memory, for a call of one of its threads.
+    ///
+    /// # Errors
+    /// `ESRCH` if it has ended.
+    pub(crate) fn memory(&self) -> Result<Arc<AddressSpace>, Errno> {
+        self.space().ok_or(Errno::ESRCH)
+    }
+
+    /// The number of its address space ([`AddressSpace::id`]).
+    #[inline]
+    pub(crate) fn space_id(&self) -> u64 {
+        self.space_id.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn replace_space(&self, space: Arc<AddressSpace>) {
+        self.note_resident();
+        self.space_id.store(space.id(), Ordering::Relaxed);
+        let old = self.space.lock().replace(space);
+        drop(old);
+    }
+
+    /// What it does with signals.
+    pub(crate) fn actions(&self) -> Arc<Actions> {
+        self.actions.lock().clone()
+    }
+
+    /// What it does with one signal.
+    pub(crate) fn action(&self, signal: i32) -> Action {
+        self.actions.lock().get(signal)
+    }
+
+    /// Whether a signal has no effect on it.
+    pub(crate) fn ignores(&self, signal: i32) -> bool {
+        self.actions.lock().is_ignored(signal)
+    }
+
+    pub(crate) fn replace_actions(&self, actions: Arc<Actions>) {
+        *self.actions.lock() = actions;
+    }
+
+    /// Signals sent to it and not to one of its threads.
+    #[must_use]
+    pub fn pending_set(&self) -> SigSet {
+        self.pending.lock().set()
+    }
+
+    /// Its living threads.
+    pub(crate) fn tasks(&self) -> Vec<Arc<Task>> {
+        self.tasks.lock().clone()
+    }
+
+    /// Adds a thread; not if the process is about to end.
+    pub(crate) fn add_task(&self, task: Arc<Task>) -> Result<(), Errno> {
+        let mut tasks = self.tasks.lock();
+        if self.ending.load(Ordering::SeqCst) || self.exec_by.load(Ordering::SeqCst) != 0 {
+            return Err(Errno::EAGAIN);
+        }
+        tasks.push(task);
+        Ok(())
+    }
+
+    /// Takes a thread out again that could not be started.
+    pub(crate) fn remove_unstarted(&self, task: &Arc<Task>) {
+        let mut tasks = self.tasks.lock();
+        tasks.retain(|t| !Arc::ptr_eq(t, task));
+        self.tasks_changed.notify_all(&tasks);
+    }
+
+    /// Its first thread for which `which` holds.
+    pub(crate) fn find_task(&self, which: impl Fn(&Task) -> bool) -> Option<Arc<Task>> {
+        self.tasks.lock().iter().find(|task| which(task)).cloned()
+    }
+
+    fn first_task(&self) -> Option<Arc<Task>> {
+        self.tasks.lock().first().cloned()
+    }
+
+    /// Whether the thread `tid` has to end.
+    pub(crate) fn must_end(&self, tid: i32) -> bool {
+        let exec_by = self.exec_by.load(Ordering::SeqCst);
+        self.ending.load(Ordering::SeqCst) || (exec_by != 0 && exec_by != tid)
+    }
+
+    /// Whether its end has been announced.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::SeqCst)
+    }
+
+    fn interrupt_all(&self) {
+        for task in self.tasks() {
+            task.interrupt();
+        }
+    }
+
+    /// Ends the process: its threads leave as soon as they come by. The first status counts.
+    pub(crate) fn end(&self, status: i32) {
+        self.status.lock().get_or_insert(status);
+        self.ending.store(true, Ordering::SeqCst);
+        self.interrupt_all();
+        self.resumed.wake_all();
+    }
+
+    /// Ends it by a signal.
+    pub(crate) fn kill(&self, signal: i32) {
+        self.end(signal);
+    }
+
+    /// Leaves `task` as its only thread, under the process's number. `EAGAIN` if somebody else was first.
+    ///
+    /// `renamed` is called if it has got another number than it had.
+    pub(crate) fn become_single(&self, task: &Task, renamed: impl FnOnce()) -> Result<(), Errno> {
+        let (mine, zero) = (task.tid(), 0);
+        let won = self.exec_by.compare_exchange(zero, mine, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if !won || self.ending.load(Ordering::SeqCst) {
+            if won {
+                self.exec_by.store(0, Ordering::SeqCst);
+            }
+            return Err(Errno::EAGAIN);
+        }
+        for other in self.tasks() {
+            if other.tid() != mine {
+                other.interrupt();
+            }
+        }
+        // Those that are stopped must come by, too.
+        self.resumed.wake_all();
+        let mut tasks = self.tasks.lock();
+        while tasks.len() != 1 {
+            tasks = self.tasks_changed.wait(tasks);
+        }
+        drop(tasks);
+        if mine != self.pid {
+            process_table::rename_task(task, self.pid);
+            renamed();
+        }
+        self.exec_by.store(0, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Stops the process, as `signal` asked for.
+    pub(crate) fn stop(self: &Arc<Self>, signal: i32) {
+        if self.ending.load(Ordering::SeqCst) || self.is_stopped() {
+            return;
+        }
+        let count = (self.stops.load(Ordering::Relaxed) >> 8) + 1;
+        self.stops.store(count << 8 | signal.cast_unsigned(), Ordering::SeqCst);
+        if self.stopped.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        self.interrupt_all();
+        let parent = process_table::note_stop(self.pid, Some(signal));
+        notify_parent(parent, self, sys::CLD_STOPPED as i32, signal);
+    }
+
+    /// Lets it go on after a stop.
+    pub(crate) fn resume(self: &Arc<Self>) {
+        if self.stopped.swap(false, Ordering::SeqCst) {
+            let parent = process_table::note_stop(self.pid, None);
+            self.resumed.wake_all();
+            notify_parent(parent, self, sys::CLD_CONTINUED as i32, sys::SIGCONT as i32);
+        }
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::SeqCst)
+    }
+
+    /// Which stop of it is in force, a number that no other one has; `None` if it is not stopped.
+    pub(crate) fn stop_in_force(&self) -> Option<u32> {
+        self.is_stopped().then(|| self.stops.load(Ordering::SeqCst))
+    }
+
+    /// The signal of such a stop.
+    pub(crate) fn signal_of_stop(stop: u32) -> i32 {
+        (stop & 0xff) as i32
+    }
+
+    /// Keeps one of its threads while it is stopped, until somebody traces that.
+    pub(crate) fn wait_while_stopped(&self, task: &Task) {
+        if self.is_stopped() {
+            self.resumed.wait(|| (!self.is_stopped() || task.must_end() || task.is_ptraced()).then_some(()));
+        }
+    }
+
+    pub(crate) fn exit_signal(&self) -> i32 {
+        self.exit_signal.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_exit_signal(&self, signal: i32) {
+        self.exit_signal.store(signal, Ordering::Relaxed);
+    }
+
+    /// The user and group its files in `/proc` belong to.
+    #[must_use]
+    pub fn owner(&self) -> (u32, u32) {
+        if !self.is_dumpable() {
+            return (0, 0);
+        }
+        let owner = self.credentials();
+        (owner.user.effective, owner.group.effective)
+    }
+
+    /// Whether others of the same user may look into it.
+    pub(crate) fn is_dumpable(&self) -> bool {
+        self.dumpable.load(Ordering::Relaxed) == 1
+    }
+
+    /// Who it is.
+    #[must_use]
+    pub fn credentials(&self) -> Arc<Credentials> {
+        self.owner.lock().clone()
+    }
+
+    pub(crate) fn set_owner(&self, owner: Arc<Credentials>) {
+        *self.owner.lock() = owner;
+    }
+
+    /// The file it runs.
+    #[must_use]
+    pub fn executable(&self) -> Option<Path> {
+        self.image.lock().executable.as_ref().map(|running| running.path().clone())
+    }
+
+    /// Root, working directory and mask of its first thread.
+    #[must_use]
+    pub fn fs(&self) -> Option<Arc<FsStruct>> {
+        self.first_task().map(|task| task.fs())
+    }
+
+    /// Descriptors of its first thread.
+    #[must_use]
+    pub fn files(&self) -> Option<Arc<FdTable>> {
+        self.first_task().map(|task| task.files())
+    }
+
+    /// Its name (`comm`).
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.first_task().map_or_else(|| self.name.lock().clone(), |task| task.name())
+    }
+
+    /// Changes its name.
+    pub fn set_name(&self, name: &[u8]) {
+        if let Some(task) = self.first_task() {
+            task.set_name(name);
+        }
+    }
+}
+
+/// Tells a parent what happened to its child: `SIGCHLD` if it wants to know, and whoever waits looks again.
+pub(crate) fn notify_parent(parent: Option<Arc<Process>>, child: &Arc<Process>, code: i32, status: i32) {
+    let Some(parent) = parent else { return };
+    let ended = !matches!(code.cast_unsigned(), sys::CLD_STOPPED | sys::CLD_CONTINUED);
+    let signo = if ended { child.exit_signal() } else { sys::SIGCHLD as i32 };
+    let told = (1..=siginfo::COUNT).contains(&signo);
+    if told && !send_signal::is_spared(&parent, signo) && (ended || parent.actions().wants_child_stops()) {
+        let mut info = SigInfo::child(code, child.pid(), child.credentials().user.real, status, child.cpu_ns() / 10_000_000);
+        info.signo = signo;
+        send_signal::send(&parent, info);
+    }
+    parent.children_changed.wake_all();
+}
+
+/// `SIGPIPE` to a thread that wrote to something nobody reads.
+pub(crate) fn signal_broken_pipe(task: &Task) {
+    send_signal::send_task(
+        task,
+        SigInfo::from_process(sys::SIGPIPE as i32, sys::SI_USER as i32, task.pid(), task.cred().user.real),
+    );
+}
+
+/// For messages about a process that is ended by the kernel.
+pub(crate) fn log_end(process: &Process, signal: i32, why: core::fmt::Arguments<'_>) {
+    log::warn!("process {} ({}) ends by {}: {why}", process.pid(), process.name(), siginfo::name(signal));
+}
+
+/// How a wait status is told in `siginfo`: code and value.
+#[must_use]
+pub(crate) fn exit_code(status: i32) -> (i32, i32) {
+    match status & 0x7f {
+        0 => (sys::CLD_EXITED as i32, status >> 8 & 0xff),
+        signal => (sys::CLD_KILLED as i32, signal),
+    }
+}

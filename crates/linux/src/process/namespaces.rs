@@ -1,0 +1,27 @@
+//! Namespaces of a thread.
+
+use fs::Path;
+use fs::nsfs::{self, Held, Kind};
+
+use crate::Task;
+use crate::state::namespaces::{Namespaces, first};
+
+/// Those of the calling thread, or the first ones.
+pub(crate) fn current() -> Namespaces {
+    crate::current_task().map_or_else(|| first().clone(), |task| task.namespaces())
+}
+
+/// What a name in `/proc/<pid>/ns` leads to.
+pub(crate) fn file(task: &Task, kind: Kind) -> Path {
+    let own = task.namespaces();
+    let (number, held) = match kind {
+        Kind::Mount => {
+            let space = task.fs().namespace();
+            (space.number(), Held::Mounts(space))
+        }
+        Kind::Uts => (own.uts.number, Held::Other(own.uts)),
+        Kind::Ipc => (own.ipc.number, Held::Other(own.ipc)),
+        _ => (kind.first_number(), Held::Only),
+    };
+    nsfs::path(kind, number, held)
+}

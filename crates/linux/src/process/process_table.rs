@@ -1,0 +1,409 @@
+//! Which processes there are, and how they are related: parents, groups, sessions, and what parents have not been told yet.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use ::task::Mutex;
+use abi::errno::Errno;
+use fs::tty::{JobControl, Process as TtyProcess};
+
+use crate::Task;
+use crate::process::{Process, send_signal};
+use crate::uapi::siginfo::{SigInfo, bit};
+
+/// Numbers begin again after this one (`/proc/sys/kernel/pid_max`).
+const LAST_NUMBER: i32 = 32_767;
+/// Numbers below are used once only.
+const FIRST_RECYCLED: i32 = 300;
+
+/// A process and its relations.
+pub(crate) struct Node {
+    pub(crate) process: Arc<Process>,
+    pub(crate) children: Vec<i32>,
+    pub(crate) group: i32,
+    pub(crate) session: i32,
+    /// Its wait status, once it has ended.
+    pub(crate) ended: Option<i32>,
+    /// It has ended, and its tracer, who is not its parent, is told first.
+    pub(crate) held: bool,
+    /// The signal that stopped it, until the parent has been told.
+    pub(crate) stop_report: Option<i32>,
+    /// It went on after a stop, and the parent has not been told.
+    pub(crate) continue_report: bool,
+    pub(crate) has_run_exec: bool,
+    /// Descendants whose parents end become its children (`PR_SET_CHILD_SUBREAPER`).
+    pub(crate) subreaper: bool,
+}
+
+impl Node {
+    pub(crate) fn parent(&self) -> i32 {
+        self.process.parent.load(Ordering::Relaxed)
+    }
+}
+
+/// All processes and threads.
+#[derive(Default)]
+pub(crate) struct Table {
+    nodes: BTreeMap<i32, Node>,
+    tasks: BTreeMap<i32, Weak<Task>>,
+    last: i32,
+}
+
+/// The one table.
+pub(crate) static TABLE: Mutex<Table> = Mutex::new(Table { nodes: BTreeMap::new(), tasks: BTreeMap::new(), last: 0 });
+
+impl Table {
+    pub(crate) fn node(&self, pid: i32) -> Option<&Node> {
+        self.nodes.get(&pid)
+    }
+
+    /// The process that a number means, which may be any of its threads'.
+    pub(crate) fn node_of_any(&self, number: i32) -> Option<&Node> {
+        self.node(number).or_else(|| self.node(self.tasks.get(&number)?.upgrade()?.pid()))
+    }
+
+    pub(crate) fn node_mut(&mut self, pid: i32) -> Option<&mut Node> {
+        self.nodes.get_mut(&pid)
+    }
+
+    /// Whether a number is neither a process's, a thread's, a group's nor a session's.
+    fn is_free(&self, number: i32) -> bool {
+        !self.nodes.contains_key(&number)
+            && !self.tasks.contains_key(&number)
+            && !self.nodes.values().any(|n| n.group == number || n.session == number)
+    }
+
+    fn allocate(&mut self) -> Option<i32> {
+        for _ in 0..LAST_NUMBER {
+            self.last = if self.last == LAST_NUMBER { FIRST_RECYCLED } else { self.last + 1 };
+            // Before the numbers have come round once, none can be taken.
+            if self.is_free(self.last) {
+                return Some(self.last);
+            }
+        }
+        None
+    }
+
+    pub(crate) fn group_exists(&self, group: i32) -> bool {
+        self.nodes.values().any(|n| n.group == group)
+    }
+
+    pub(crate) fn session_of(&self, group: i32) -> Option<i32> {
+        self.nodes.values().find(|n| n.group == group).map(|n| n.session)
+    }
+
+    /// Whether no member of a group has a parent in another group of the same session.
+    fn is_orphaned(&self, group: i32) -> bool {
+        !self
+            .nodes
+            .values()
+            .filter(|n| n.group == group && n.ended.is_none())
+            .any(|n| self.nodes.get(&n.parent()).is_some_and(|parent| parent.group != group && parent.session == n.session))
+    }
+
+    fn has_stopped(&self, group: i32) -> bool {
+        self.nodes.values().any(|n| n.group == group && n.ended.is_none() && n.process.is_stopped())
+    }
+
+    /// Who gets the children of an ended process: the nearest living ancestor, `parent` or above, that asked for it, or process 1.
+    fn heir(&self, parent: i32) -> i32 {
+        let mut pid = parent;
+        while let Some(node) = self.nodes.get(&pid) {
+            if node.subreaper && node.ended.is_none() {
+                return pid;
+            }
+            pid = node.parent();
+        }
+        1
+    }
+
+    /// Takes a process that has ended out of the table.
+    pub(crate) fn reap(&mut self, pid: i32) -> Option<Node> {
+        let node = self.nodes.remove(&pid)?;
+        if let Some(parent) = self.nodes.get_mut(&node.parent()) {
+            parent.children.retain(|&child| child != pid);
+        }
+        Some(node)
+    }
+}
+
+/// A number for a new process or thread; `None` if all are taken.
+pub(crate) fn allocate() -> Option<i32> {
+    TABLE.lock().allocate()
+}
+
+/// Takes a number that was asked for.
+///
+/// # Errors
+/// `EEXIST` if somebody has it, `EINVAL` if it is none.
+pub(crate) fn claim(number: i32) -> Result<i32, Errno> {
+    if !(1..=LAST_NUMBER).contains(&number) {
+        return Err(Errno::EINVAL);
+    }
+    if TABLE.lock().is_free(number) { Ok(number) } else { Err(Errno::EEXIST) }
+}
+
+/// Enters a new process as a child of `parent`, in whose group and session it is. 0 for none.
+pub(crate) fn add_process(parent: i32, process: Arc<Process>) {
+    let pid = process.pid();
+    let mut table = TABLE.lock();
+    let (mut group, mut session) = (pid, pid);
+    if let Some(node) = table.nodes.get_mut(&parent) {
+        node.children.push(pid);
+        (group, session) = (node.group, node.session);
+    }
+    process.parent.store(parent, Ordering::Relaxed);
+    let node = Node {
+        process,
+        children: Vec::new(),
+        group,
+        session,
+        ended: None,
+        held: false,
+        stop_report: None,
+        continue_report: false,
+        has_run_exec: false,
+        subreaper: false,
+    };
+    table.nodes.insert(pid, node);
+}
+
+/// Takes a process out again that never ran.
+pub(crate) fn forget_process(pid: i32) {
+    let node = TABLE.lock().reap(pid);
+    drop(node);
+}
+
+/// Enters a thread.
+pub(crate) fn add_task(task: &Arc<Task>) {
+    TABLE.lock().tasks.insert(task.tid(), Arc::downgrade(task));
+}
+
+/// Takes a thread out.
+pub(crate) fn remove_task(tid: i32) {
+    TABLE.lock().tasks.remove(&tid);
+}
+
+/// Gives a thread its process's number.
+pub(crate) fn rename_task(task: &Task, pid: i32) {
+    let mut table = TABLE.lock();
+    if let Some(entry) = table.tasks.remove(&task.tid()) {
+        table.tasks.insert(pid, entry);
+    }
+    task.set_tid(pid);
+    task.thread().set_numbers(pid.cast_unsigned(), pid.cast_unsigned());
+}
+
+/// How many processes and how many threads there are, and how many children are listed with their parents.
+pub(crate) fn counts() -> [u64; 3] {
+    let table = TABLE.lock();
+    let children: usize = table.nodes.values().map(|node| node.children.len()).sum();
+    [table.nodes.len() as u64, table.tasks.len() as u64, children as u64]
+}
+
+/// The process with this number, living or not waited for yet.
+#[must_use]
+pub fn find(pid: i32) -> Option<Arc<Process>> {
+    TABLE.lock().nodes.get(&pid).map(|n| n.process.clone())
+}
+
+/// Whether a process has ended, waited for or not.
+pub(crate) fn has_ended(process: &Arc<Process>) -> bool {
+    let table = TABLE.lock();
+    table.nodes.get(&process.pid()).is_none_or(|node| node.ended.is_some() || !Arc::ptr_eq(&node.process, process))
+}
+
+/// The thread with this number.
+#[must_use]
+pub fn find_task(tid: i32) -> Option<Arc<Task>> {
+    TABLE.lock().tasks.get(&tid)?.upgrade()
+}
+
+/// The process that a number means which may be any of its threads'.
+///
+/// # Errors
+/// `ESRCH`.
+pub(crate) fn find_any(number: i32) -> Result<Arc<Process>, Errno> {
+    find(number).or_else(|| find_task(number).map(|task| task.process().clone())).ok_or(Errno::ESRCH)
+}
+
+/// The numbers of all processes, ascending.
+#[must_use]
+pub fn pids() -> Vec<i32> {
+    TABLE.lock().nodes.keys().copied().collect()
+}
+
+/// All processes for which `which` holds.
+pub(crate) fn select(which: impl Fn(i32, &Node) -> bool) -> Vec<Arc<Process>> {
+    TABLE.lock().nodes.iter().filter(|(pid, node)| which(**pid, node)).map(|(_, node)| node.process.clone()).collect()
+}
+
+/// The processes of a group, the youngest first: in this order Linux goes through them, and which error is told depends on it.
+pub(crate) fn of_group(group: i32) -> Vec<Arc<Process>> {
+    let mut members = select(|_, node| node.group == group);
+    members.reverse();
+    members
+}
+
+/// The number given out last.
+#[must_use]
+pub fn last_pid() -> i32 {
+    TABLE.lock().last
+}
+
+/// How many threads there are.
+#[must_use]
+pub fn thread_count() -> usize {
+    TABLE.lock().tasks.len()
+}
+
+/// A process's number, parent, group and session; zeros for what is not there.
+pub(crate) fn relations(pid: i32) -> [i32; 4] {
+    TABLE.lock().nodes.get(&pid).map_or([pid, 0, 0, 0], |n| [pid, n.parent(), n.group, n.session])
+}
+
+/// Remembers for the parent that a process was stopped by a signal, or (`None`) goes on. Returns the parent.
+pub(crate) fn note_stop(pid: i32, signal: Option<i32>) -> Option<Arc<Process>> {
+    let mut table = TABLE.lock();
+    let node = table.nodes.get_mut(&pid)?;
+    node.stop_report = signal;
+    node.continue_report = signal.is_none();
+    let parent = node.parent();
+    table.nodes.get(&parent).map(|n| n.process.clone())
+}
+
+/// Remembers that a process has run another program, after which its parent cannot move it to another group.
+pub(crate) fn note_exec(pid: i32) {
+    if let Some(node) = TABLE.lock().nodes.get_mut(&pid) {
+        node.has_run_exec = true;
+    }
+}
+
+/// Makes a process the one that orphans among its descendants go to, or not.
+pub(crate) fn set_subreaper(pid: i32, on: bool) {
+    if let Some(node) = TABLE.lock().nodes.get_mut(&pid) {
+        node.subreaper = on;
+    }
+}
+
+/// Whether orphans among its descendants go to it.
+pub(crate) fn is_subreaper(pid: i32) -> bool {
+    TABLE.lock().nodes.get(&pid).is_some_and(|node| node.subreaper)
+}
+
+/// Who has to be told about the end of a process.
+#[derive(Default)]
+pub(crate) struct Aftermath {
+    pub(crate) parent: Option<Arc<Process>>,
+    /// Its children.
+    pub(crate) bereaved: Vec<Arc<Process>>,
+    /// Groups with stopped members whom nobody can continue now.
+    pub(crate) orphaned_groups: Vec<i32>,
+    /// Who got its children, if some of them have ended already.
+    pub(crate) inherited_by: Option<Arc<Process>>,
+}
+
+/// A process has ended: its children become those of the nearest ancestor that wants them, or process 1's, and it waits to be waited for, unless its parent does not want to know.
+pub(crate) fn end(process: &Process, status: i32, held: bool) -> Aftermath {
+    let mut aftermath = Aftermath::default();
+    let pid = process.pid();
+    let mut reaped = Vec::new();
+    let mut table = TABLE.lock();
+    let table = &mut *table;
+    let Some(node) = table.nodes.get_mut(&pid) else { return aftermath };
+    node.ended = Some(status);
+    node.held = held;
+    let (parent, own_group, own_session) = (node.parent(), node.group, node.session);
+    let children = core::mem::take(&mut node.children);
+    // A group is orphaned by this end only if it loses a tie to another group of its session: one that had none before hears nothing.
+    let other = |pid: &i32| table.nodes.get(pid).filter(|n| n.group != own_group && n.session == own_session).map(|n| n.group);
+    let mut groups: Vec<i32> = children.iter().filter_map(other).collect();
+    groups.extend(other(&parent).map(|_| own_group));
+    groups.sort_unstable();
+    groups.dedup();
+    let heir = table.heir(parent);
+    let heirs_process = table.nodes.get(&heir).map(|n| n.process.clone());
+    let heir_waits = heirs_process.as_ref().is_some_and(|heir| !heir.actions().reaps_children());
+    for &child in &children {
+        let Some(node) = table.nodes.get_mut(&child) else { continue };
+        node.process.parent.store(heir, Ordering::Relaxed);
+        // Who gets it waits for ordinary children only, and would never hear of one whose end was to be told by another signal.
+        node.process.set_exit_signal(linux_raw_sys::general::SIGCHLD as i32);
+        aftermath.bereaved.push(node.process.clone());
+        if node.ended.is_some() && !node.held {
+            aftermath.inherited_by.clone_from(&heirs_process);
+            if !heir_waits {
+                reaped.extend(table.nodes.remove(&child));
+                continue;
+            }
+        }
+        if let Some(node) = table.nodes.get_mut(&heir) {
+            node.children.push(child);
+        }
+    }
+    aftermath.orphaned_groups = groups.into_iter().filter(|&g| table.has_stopped(g) && table.is_orphaned(g)).collect();
+    aftermath.parent = table.nodes.get(&parent).map(|n| n.process.clone());
+    let unwanted = aftermath.parent.as_ref().is_none_or(|parent| parent.actions().reaps_children());
+    if unwanted && !held {
+        reaped.extend(table.reap(pid));
+    }
+    aftermath
+}
+
+/// The tracer of a process that has ended was told: its parent, who is returned, may be now.
+pub(crate) fn release(pid: i32) -> Option<Arc<Process>> {
+    let mut table = TABLE.lock();
+    let node = table.nodes.get_mut(&pid).filter(|node| node.held)?;
+    node.held = false;
+    let parent = node.parent();
+    let parent = table.nodes.get(&parent).map(|n| n.process.clone());
+    // Dropped when the lock is open.
+    let _reaped = if parent.as_ref().is_none_or(|parent| parent.actions().reaps_children()) { table.reap(pid) } else { None };
+    drop(table);
+    parent
+}
+
+/// The personality's side of terminals' job control.
+pub(crate) struct Jobs;
+
+impl JobControl for Jobs {
+    fn caller(&self) -> Option<TtyProcess> {
+        let task = crate::current_task()?;
+        let [pid, _, group, session] = relations(task.pid());
+        Some(TtyProcess { pid: pid.cast_unsigned(), group: group.cast_unsigned(), session: session.cast_unsigned() })
+    }
+
+    fn is_ignored(&self, signal: u32) -> bool {
+        let Some(task) = crate::current_task() else { return false };
+        let signal = signal.cast_signed();
+        let blocked = task.signals.lock().blocked;
+        blocked & bit(signal) != 0 || task.process().actions().is_ignored(signal)
+    }
+
+    fn signal_group(&self, group: u32, signal: u32) {
+        send_signal::send_group(group.cast_signed(), SigInfo::kernel(signal.cast_signed()));
+    }
+
+    fn signal_process(&self, pid: u32, signal: u32) {
+        if let Some(process) = find(pid.cast_signed()) {
+            send_signal::send(&process, SigInfo::kernel(signal.cast_signed()));
+        }
+    }
+
+    fn is_orphaned(&self, group: u32) -> bool {
+        TABLE.lock().is_orphaned(group.cast_signed())
+    }
+
+    fn session_of(&self, group: u32) -> Option<u32> {
+        TABLE.lock().session_of(group.cast_signed()).map(i32::cast_unsigned)
+    }
+
+    fn owner(&self) -> (u32, u32) {
+        crate::current_task().map_or((0, 0), |task| {
+            let cred = task.fs_cred();
+            (cred.uid, cred.gid)
+        })
+    }
+}

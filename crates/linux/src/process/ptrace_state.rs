@@ -1,0 +1,141 @@
+//! What is known of a thread that is traced (`ptrace(2)`), and what signals do to it.
+
+use alloc::boxed::Box;
+use alloc::sync::Weak;
+use alloc::vec::Vec;
+
+use guard::user::UserRegs;
+use linux_raw_sys::ptrace as api;
+
+use crate::Task;
+use crate::process::Process;
+use crate::state::debug_registers::DebugRegisters;
+use crate::uapi::siginfo::SigInfo;
+
+/// What is told to its tracer, which it can ask for by an option with the same number as its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Event {
+    Fork = api::PTRACE_EVENT_FORK as isize,
+    Vfork = api::PTRACE_EVENT_VFORK as isize,
+    Clone = api::PTRACE_EVENT_CLONE as isize,
+    Exec = api::PTRACE_EVENT_EXEC as isize,
+    VforkDone = api::PTRACE_EVENT_VFORK_DONE as isize,
+    Exit = api::PTRACE_EVENT_EXIT as isize,
+    Seccomp = api::PTRACE_EVENT_SECCOMP as isize,
+}
+
+/// In which place of its life a thread has stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// Before a signal, or anywhere else.
+    Plain,
+    /// Before a system call.
+    Entry,
+    /// Behind one.
+    Exit,
+    /// Before one, because of a filter.
+    Filter,
+    /// Its end: not even `SIGKILL` lets it go on, unless it is a further one.
+    End,
+}
+
+/// A stop.
+pub(crate) struct Stop {
+    pub(crate) place: Place,
+    /// As `wait4` tells it, in bits 8 and above.
+    pub(crate) code: i32,
+    /// What is known of the signal.
+    pub(crate) info: Option<SigInfo>,
+    /// Its tracer has been told.
+    pub(crate) told: bool,
+    /// It stays, but tells when its process goes on (`PTRACE_LISTEN`).
+    pub(crate) listening: bool,
+    /// It goes on; its tracer has no say any more.
+    pub(crate) over: bool,
+    pub(crate) regs: UserRegs,
+    /// Floating-point registers as in a signal frame, and the bases of FS and GS.
+    pub(crate) frame: Vec<u8>,
+    pub(crate) bases: [u64; 2],
+    /// The tracer has changed these.
+    pub(crate) changed: bool,
+}
+
+/// How a thread goes on after a stop.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Course {
+    /// It stops before and behind system calls.
+    pub(crate) calls: bool,
+    /// It stops before them, and they are not done.
+    pub(crate) emulates: bool,
+    /// It stops after an instruction.
+    pub(crate) steps: bool,
+}
+
+/// What is known of a thread that is, or was, traced.
+#[derive(Default)]
+pub(crate) struct Trace {
+    /// `None` if nobody traces it any more.
+    pub(crate) tracer: Option<Weak<Task>>,
+    /// By `PTRACE_SEIZE`.
+    pub(crate) seized: bool,
+    /// `PTRACE_O_*`
+    pub(crate) options: u32,
+    pub(crate) course: Course,
+    /// It is to stop as soon as it comes by.
+    pub(crate) wanted: bool,
+    /// The stop of its process that its tracer knows of.
+    pub(crate) stop_told: u32,
+    /// The trap flag is the tracer's, not the program's.
+    pub(crate) trap_flag: bool,
+    /// What it has in its debug registers, also when nobody traces it any more, and whether the tracer has changed that in this stop.
+    pub(crate) debug: DebugRegisters,
+    pub(crate) debug_changed: bool,
+    /// What `PTRACE_GETEVENTMSG` tells.
+    pub(crate) message: u64,
+    /// The signal that its tracer lets it have after the stop.
+    pub(crate) signal: i32,
+    pub(crate) stop: Option<Box<Stop>>,
+    /// Its wait status, once it has ended and until its tracer has been told.
+    pub(crate) ended: Option<i32>,
+}
+
+impl Trace {
+    /// The stop in which its tracer finds it.
+    pub(crate) fn stopped(&mut self) -> Option<&mut Stop> {
+        self.stop.as_deref_mut().filter(|stop| !stop.over)
+    }
+
+    pub(crate) fn has(&self, event: Event) -> bool {
+        self.options & 1 << event as u32 != 0
+    }
+
+    /// Lets it go on, with a signal or without (0).
+    pub(crate) fn go_on(&mut self, course: Course, signal: i32) {
+        (self.course, self.signal) = (course, signal);
+        if let Some(stop) = &mut self.stop {
+            stop.over = true;
+        }
+    }
+}
+
+/// `SIGCONT` was sent to a process, or it goes on: tracers that wait for it are told.
+pub(crate) fn continues(process: &Process) {
+    for task in process.tasks().iter().filter(|task| task.is_ptraced()) {
+        let mut trace = task.trace.lock();
+        let Some(trace) = trace.as_mut().filter(|trace| trace.seized) else { continue };
+        trace.wanted = true;
+        if let Some(stop) = trace.stopped().filter(|stop| stop.listening) {
+            stop.over = true;
+        }
+        task.interrupt();
+    }
+}
+
+/// `SIGKILL` was sent to a process: whatever its threads stopped for is over.
+pub(crate) fn killed(process: &Process) {
+    for task in process.tasks().iter().filter(|task| task.is_ptraced()) {
+        if let Some(trace) = task.trace.lock().as_mut() {
+            trace.go_on(Course::default(), 0);
+        }
+    }
+}

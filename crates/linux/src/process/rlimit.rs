@@ -1,0 +1,76 @@
+//! Limits in force: on memory, on the size of files, on the number of threads.
+
+use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+use fs::{File, FileType, Inode, OpenFlags, Whence};
+use linux_raw_sys::general as sys;
+use vm::AddressSpace;
+
+use crate::Task;
+use crate::process::{process_table as processes, send_signal};
+use crate::state::rlimit::{DEFAULT_THREADS, Limits, NPROC, SPACE, STACK};
+use crate::uapi::siginfo::SigInfo;
+
+/// Tells an address space its limits.
+pub(crate) fn apply_memory_limits(limits: &Limits, space: &AddressSpace) {
+    let bytes = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
+    space.set_limits(bytes(limits[SPACE][0]), bytes(limits[STACK][0]));
+}
+
+/// How much of a transfer to a file `RLIMIT_FSIZE` allows, at `offset` or (`None`) at the opening's position.
+///
+/// # Errors
+/// `EFBIG` for nothing at all, which `SIGXFSZ` tells, too.
+#[inline(always)]
+pub(crate) fn allowed_of_write(task: &Task, file: &File, offset: Option<u64>, len: usize) -> Result<usize, Errno> {
+    let limit = task.process().file_size_limit.load(Ordering::Relaxed);
+    if limit == u64::MAX { Ok(len) } else { limited_write(task, file, offset, len, limit) }
+}
+
+#[cold]
+fn limited_write(task: &Task, file: &File, offset: Option<u64>, len: usize, limit: u64) -> Result<usize, Errno> {
+    if file.inode().kind() != FileType::Regular || len == 0 {
+        return Ok(len);
+    }
+    let at = match offset {
+        Some(offset) => offset,
+        None if file.flags().contains(OpenFlags::APPEND) => file.metadata().size,
+        None => file.seek(Whence::Current, 0)?,
+    };
+    if at >= limit {
+        return Err(too_large(task));
+    }
+    Ok(usize::try_from(limit - at).map_or(len, |room| room.min(len)))
+}
+
+fn too_large(task: &Task) -> Errno {
+    send_signal::send_task(task, SigInfo::kernel(sys::SIGXFSZ as i32));
+    Errno::EFBIG
+}
+
+/// Whether `RLIMIT_FSIZE` lets a file get this size; what is not made longer by it may be longer than the limit.
+///
+/// # Errors
+/// `EFBIG`, which `SIGXFSZ` tells, too.
+pub(crate) fn check_size(task: &Task, inode: &dyn Inode, size: u64) -> Result<(), Errno> {
+    let limit = task.process().file_size_limit.load(Ordering::Relaxed);
+    if size <= limit || size <= inode.metadata().size { Ok(()) } else { Err(too_large(task)) }
+}
+
+/// Whether a user may have one more thread.
+///
+/// # Errors
+/// `EAGAIN`.
+pub(crate) fn check_threads(task: &Task) -> Result<(), Errno> {
+    let limit = task.process().limits.lock()[NPROC][0];
+    let cred = task.cred();
+    let free = cred.user.real == 0 || cred.privileged() || cred.capable(sys::CAP_SYS_RESOURCE);
+    if limit >= DEFAULT_THREADS || free {
+        return Ok(());
+    }
+    let own = processes::select(|_, node| node.process.credentials().user.real == cred.user.real);
+    // Those that have ended count until they are waited for.
+    let threads: usize = own.iter().map(|process| process.tasks().len().max(1)).sum();
+    if (threads as u64) < limit { Ok(()) } else { Err(Errno::EAGAIN) }
+}

@@ -1,0 +1,48 @@
+//! The scheduling policy of a thread: its own, and one that is lent to it by a lock with priority inheritance.
+
+use ::task::Policy;
+use abi::errno::Errno;
+
+use crate::Task;
+use crate::state::sched_params::Schedule;
+
+impl Task {
+    /// How it is scheduled.
+    pub(crate) fn schedule(&self) -> Schedule {
+        *self.schedule.lock()
+    }
+
+    /// Changes how it is scheduled as `change` says, or not at all if that fails.
+    pub(crate) fn reschedule(&self, change: impl FnOnce(&mut Schedule) -> Result<(), Errno>) -> Result<(), Errno> {
+        // Held to the end, so that the thread gets what was set last.
+        let mut schedule = self.schedule.lock();
+        let mut new = *schedule;
+        change(&mut new)?;
+        *schedule = new;
+        self.apply(new, *self.lent.lock());
+        Ok(())
+    }
+
+    /// The policy it runs with: its own, or one that was lent to it.
+    pub(crate) fn effective_policy(&self) -> Policy {
+        let own = self.schedule.lock().class();
+        self.lent.lock().unwrap_or(own)
+    }
+
+    /// Lends it a policy, if that goes before its own by `rank`, or takes that back (`None`).
+    pub(crate) fn lend(&self, policy: Option<Policy>, rank: impl Fn(Policy) -> i32) {
+        let schedule = self.schedule.lock();
+        let mut lent = self.lent.lock();
+        let new = policy.filter(|&policy| rank(policy) > rank(schedule.class()));
+        if *lent != new {
+            *lent = new;
+            self.apply(*schedule, new);
+        }
+    }
+
+    fn apply(&self, schedule: Schedule, lent: Option<Policy>) {
+        if let Some(thread) = self.started() {
+            thread.set_policy(lent.unwrap_or_else(|| schedule.class()));
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Sending signals, from wherever in the kernel.
+
+use alloc::sync::Arc;
+
+use abi::errno::Errno;
+use linux_raw_sys::general as sys;
+
+use crate::Task;
+use crate::process::{Process, process_table, ptrace_state};
+use crate::state::rlimit::SIGPENDING;
+use crate::state::sighand::{Action, SIG_DFL, SIG_IGN};
+use crate::uapi::sigframe::LastFault;
+use crate::uapi::siginfo::{Default as DefaultAction, FIRST_REAL_TIME, STOPPING, SigInfo, SigSet, bit, default_action, dumps};
+
+const SIGKILL: i32 = sys::SIGKILL as i32;
+
+pub(crate) const SIGCONT: i32 = sys::SIGCONT as i32;
+
+/// Whom of a process a signal is for.
+#[derive(Clone, Copy)]
+pub(crate) enum To<'a> {
+    Thread(&'a Task),
+    /// Any thread: this one, by whose number the process was named, if it does not block it.
+    Process(Option<&'a Task>),
+}
+
+/// Puts a signal where its receiver finds it: with the thread, or with the process.
+pub(crate) fn post(process: &Arc<Process>, to: To<'_>, info: &SigInfo) -> Result<(), Errno> {
+    let signo = info.signo;
+    if signo == SIGKILL {
+        ptrace_state::killed(process);
+        process.kill(SIGKILL);
+        return Ok(());
+    }
+    let discard = |unwanted: SigSet| {
+        process.pending.lock().discard(unwanted);
+        for task in process.tasks() {
+            task.signals.lock().pending.discard(unwanted);
+        }
+    };
+    if signo == SIGCONT {
+        discard(STOPPING);
+        process.resume();
+        ptrace_state::continues(process);
+    } else if bit(signo) & STOPPING != 0 {
+        discard(bit(SIGCONT));
+    }
+    let blocked = |task: &Task| task.signals.lock().blocked & bit(signo) != 0;
+    // A tracer hears of all.
+    let ignored = process.ignores(signo) && process.find_task(Task::is_ptraced).is_none();
+    let most =
+        if signo < FIRST_REAL_TIME { 0 } else { usize::try_from(process.limits.lock()[SIGPENDING][0]).unwrap_or(usize::MAX) };
+    match to {
+        To::Thread(task) => {
+            let held = blocked(task);
+            if ignored && !held {
+                return Ok(());
+            }
+            task.signals.lock().pending.add(info, most)?;
+            if !held {
+                end_at_once(process, signo);
+                task.interrupt();
+            }
+        }
+        To::Process(named) => {
+            let takes = |task: &Task| !blocked(task);
+            let first = process.find_task(|task| named.is_some_and(|named| core::ptr::eq(named, task)) && takes(task));
+            let receiver = first.or_else(|| process.find_task(takes));
+            if ignored && receiver.is_some() {
+                return Ok(());
+            }
+            process.pending.lock().add(info, most)?;
+            if let Some(task) = receiver {
+                end_at_once(process, signo);
+                task.interrupt();
+            }
+        }
+    }
+    process.signal_sent.notify();
+    Ok(())
+}
+
+/// Ends a process by a signal of which that is all it would do, before whoever sends it goes on: a thread that ends its own process so
+/// never returns. Not where a tracer hears of it first, the process is stopped, or the place where it happened is told.
+fn end_at_once(process: &Arc<Process>, signo: i32) {
+    let ends = matches!(default_action(signo), DefaultAction::End) && !dumps(signo);
+    if ends && process.action(signo).handler == SIG_DFL && !process.is_stopped() && process.find_task(Task::is_ptraced).is_none()
+    {
+        process.kill(signo);
+    }
+}
+
+/// Sends a signal to a process, from the kernel.
+pub(crate) fn send(process: &Arc<Process>, info: SigInfo) {
+    // A full queue loses real-time signals only, and the kernel sends none.
+    let _ = post(process, To::Process(None), &info);
+}
+
+/// Sends a signal to a thread, from the kernel.
+pub(crate) fn send_task(task: &Task, info: SigInfo) {
+    let _ = post(task.process(), To::Thread(task), &info);
+}
+
+/// Sends a signal to all processes of a group, from the kernel.
+pub(crate) fn send_group(group: i32, info: SigInfo) {
+    for process in process_table::select(|_, node| node.group == group && node.ended.is_none()) {
+        send(&process, info);
+    }
+}
+
+/// Nobody can continue the stopped members of a group any more: `SIGHUP` and `SIGCONT`.
+pub(crate) fn send_orphans(group: i32) {
+    for process in process_table::select(|_, node| node.group == group && node.ended.is_none()) {
+        for signo in [sys::SIGHUP as i32, SIGCONT].into_iter().filter(|&signo| !is_spared(&process, signo)) {
+            send(&process, SigInfo::kernel(signo));
+        }
+    }
+}
+
+/// A signal that an instruction of the thread caused: it cannot be blocked or ignored.
+pub(crate) fn force(task: &Task, info: SigInfo, fault: LastFault) {
+    let actions = task.process().actions();
+    let mask = bit(info.signo);
+    let ignored = actions.get(info.signo).handler == SIG_IGN;
+    let blocked = {
+        let mut signals = task.signals.lock();
+        signals.fault = fault;
+        let blocked = signals.blocked & mask != 0;
+        signals.blocked &= !mask;
+        blocked
+    };
+    if ignored || blocked {
+        actions.set(info.signo, Action::default());
+    }
+    send_task(task, info);
+}
+
+/// Process 1 is not ended or stopped by those it looks after; it gets what it handles, and what it has blocked to wait for it.
+pub(crate) fn is_spared(process: &Process, signal: i32) -> bool {
+    process.pid() == 1
+        && process.actions().get(signal).handler == SIG_DFL
+        && !process.tasks().iter().any(|task| task.signals.lock().blocked & bit(signal) != 0)
+}

@@ -1,0 +1,597 @@
+//! A thread of a program.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::any::Any;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use ::task::{Mutex, MutexGuard, Once, Policy, Thread, WaitQueue};
+use abi::errno::Errno;
+use fs::path::Walk;
+use fs::{Cred, File, FsStruct};
+
+use crate::SysResult;
+use crate::process::Process;
+use crate::process::ptrace_state::Trace;
+use crate::state::cred::Identity;
+use crate::state::credentials::Credentials;
+use crate::state::fdtable::{FdTable, Share};
+use crate::state::mempolicy::MemoryPolicy;
+use crate::state::namespaces::{Ipc, Namespaces};
+use crate::state::prctl::Settings;
+use crate::state::rseq::Registration;
+use crate::state::sched_params::Schedule;
+use crate::state::seccomp::Seccomp;
+use crate::state::sighand::Pending;
+use crate::state::syscall_user_dispatch::UserDispatch;
+use crate::state::usage::{Times, Transferred};
+use crate::uaccess::UserPtr;
+use crate::uapi::sigframe::{AltStack, LastFault};
+use crate::uapi::siginfo::{SigSet, UNBLOCKABLE};
+use ::futex::Waiter;
+
+/// What a thread has of its own about signals.
+pub(crate) struct TaskSignals {
+    /// Blocked ones.
+    pub(crate) blocked: SigSet,
+    /// What `blocked` goes back to once the signal that ended a wait was handled (`sigsuspend`, `ppoll`, …).
+    pub(crate) saved: Option<SigSet>,
+    /// Those sent to this thread.
+    pub(crate) pending: Pending,
+    /// The alternate stack.
+    pub(crate) stack: AltStack,
+    /// The last fault.
+    pub(crate) fault: LastFault,
+}
+
+/// A call that a signal interrupted and that goes on by `restart_syscall(2)`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Restart {
+    /// A sleep until a time, monotonic. `rest` is where the caller wants the rest to be stored; 0 for nowhere.
+    Sleep { deadline_ns: u64, rest: usize },
+    /// A wait for a word until a time, monotonic.
+    Futex { addr: usize, private: bool, expected: u32, deadline: u64, bits: u32 },
+    /// A `poll(2)` until a time, monotonic, or without a limit.
+    Poll { fds: usize, count: usize, deadline: Option<u64> },
+}
+
+/// Something that happens once, and whoever waits for it.
+#[derive(Default)]
+pub(crate) struct Completion {
+    done: AtomicBool,
+    waiters: WaitQueue,
+}
+
+impl Completion {
+    /// It has happened.
+    pub(crate) fn complete(&self) {
+        self.done.store(true, Ordering::Release);
+        self.waiters.wake_all();
+    }
+
+    /// Waits for it, whatever signals come, but not longer than `task` lives.
+    pub(crate) fn wait(&self, task: &Task) {
+        let ended = || (self.done.load(Ordering::Acquire) || task.must_end()).then_some(());
+        let mut postponed = false;
+        while self.waiters.wait_interruptible(None, ended).is_err() {
+            // An ordinary signal: it is looked at when the call is over.
+            task.thread().clear_interrupt();
+            postponed = true;
+        }
+        if postponed {
+            task.interrupt();
+        }
+    }
+}
+
+/// A thread of a program.
+pub struct Task {
+    _counted: census::Task,
+    tid: AtomicI32,
+    process: Arc<Process>,
+    thread: Once<Arc<Thread>>,
+    /// The descriptors it began with, and those that it has instead once it unshared or gave back the first ones. Most never do: looking one
+    /// up takes no lock.
+    files: Share,
+    other_files: Mutex<Option<Arc<Share>>>,
+    has_other_files: AtomicBool,
+    fs: Mutex<Arc<FsStruct>>,
+    cred: Mutex<Identity>,
+    name: Mutex<String>,
+    namespaces: Mutex<Namespaces>,
+    pub(crate) signals: Mutex<TaskSignals>,
+    /// `exit(2)` was called.
+    pub(crate) leaving: AtomicBool,
+    /// With this status.
+    pub(crate) exit_status: AtomicI32,
+    /// Somebody traces it, and what is known of that.
+    ptraced: AtomicBool,
+    pub(crate) trace: Mutex<Option<Box<Trace>>>,
+    /// The word that is cleared and woken when the thread ends.
+    pub(crate) clear_tid: AtomicUsize,
+    /// Head of the list of robust futexes.
+    pub(crate) robust: AtomicUsize,
+    /// Who waits for this thread to leave its parent's memory (`vfork(2)`).
+    pub(crate) vfork: Mutex<Option<Arc<Completion>>>,
+    pub(crate) restart: Mutex<Option<Restart>>,
+    /// It is in a call that ends at a time of the wall clock.
+    pub(crate) waits_for_wall_clock: AtomicBool,
+    /// `rseq(2)`.
+    pub(crate) rseq: Mutex<Registration>,
+    /// Page faults of its program.
+    pub(crate) faults: AtomicU64,
+    /// What it was told of its processor time.
+    pub(crate) told_times: Mutex<Times>,
+    /// What it has read and written.
+    pub(crate) transferred: Transferred,
+    /// When it began, nanoseconds since boot.
+    pub(crate) start_ns: u64,
+    /// `prctl(2)`.
+    pub(crate) settings: Mutex<Settings>,
+    /// What it may call, and what of that its program does itself.
+    pub(crate) seccomp: Mutex<Seccomp>,
+    pub(crate) user_dispatch: Mutex<Option<UserDispatch>>,
+    /// One of these two is there.
+    pub(crate) filtered: AtomicBool,
+    /// Where its memory should come from.
+    pub(crate) memory_policy: Mutex<MemoryPolicy>,
+    /// Class and level of its input and output; 0 if they were not set.
+    pub(crate) io_priority: AtomicU32,
+    /// CPUs it may run on, as words of 64; empty for all.
+    pub(crate) cpus: Mutex<Vec<u64>>,
+    /// How it is scheduled.
+    pub(crate) schedule: Mutex<Schedule>,
+    /// The policy of a thread that waits for a lock it holds, if that goes first.
+    pub(crate) lent: Mutex<Option<Policy>>,
+    /// Locks with priority inheritance that it held have been passed on: it has ended.
+    pub(crate) locks_released: AtomicBool,
+    /// What stands for it where futexes are waited for.
+    pub(crate) futex: Once<Arc<Waiter>>,
+}
+
+/// What a new thread takes over from the one that makes it.
+pub(crate) struct Inherited {
+    pub(crate) files: Arc<FdTable>,
+    pub(crate) fs: Arc<FsStruct>,
+    pub(crate) namespaces: Namespaces,
+    pub(crate) cred: Identity,
+    pub(crate) name: String,
+    pub(crate) blocked: SigSet,
+    pub(crate) stack: AltStack,
+    pub(crate) cpus: Vec<u64>,
+    pub(crate) schedule: Schedule,
+    pub(crate) seccomp: Seccomp,
+    pub(crate) memory_policy: MemoryPolicy,
+    pub(crate) io_priority: u32,
+    pub(crate) settings: Settings,
+}
+
+impl Task {
+    pub(crate) fn new(tid: i32, process: Arc<Process>, from: Inherited) -> Arc<Self> {
+        let signals = TaskSignals {
+            blocked: from.blocked,
+            saved: None,
+            pending: Pending::default(),
+            stack: from.stack,
+            fault: LastFault::default(),
+        };
+        Arc::new(Self {
+            _counted: census::Task::default(),
+            tid: AtomicI32::new(tid),
+            process,
+            thread: Once::new(),
+            files: Share::new(from.files),
+            other_files: Mutex::new(None),
+            has_other_files: AtomicBool::new(false),
+            fs: Mutex::new(from.fs),
+            namespaces: Mutex::new(from.namespaces),
+            cred: Mutex::new(from.cred),
+            name: Mutex::new(from.name),
+            signals: Mutex::new(signals),
+            leaving: AtomicBool::new(false),
+            exit_status: AtomicI32::new(0),
+            ptraced: AtomicBool::new(false),
+            trace: Mutex::new(None),
+            clear_tid: AtomicUsize::new(0),
+            robust: AtomicUsize::new(0),
+            vfork: Mutex::new(None),
+            restart: Mutex::new(None),
+            waits_for_wall_clock: AtomicBool::new(false),
+            rseq: Mutex::default(),
+            faults: AtomicU64::new(0),
+            told_times: Mutex::default(),
+            transferred: Transferred::default(),
+            start_ns: ::task::now_ns(),
+            settings: Mutex::new(from.settings),
+            user_dispatch: Mutex::default(),
+            filtered: AtomicBool::new(from.seccomp.mode() != 0),
+            seccomp: Mutex::new(from.seccomp),
+            memory_policy: Mutex::new(from.memory_policy),
+            io_priority: AtomicU32::new(from.io_priority),
+            cpus: Mutex::new(from.cpus),
+            schedule: Mutex::new(from.schedule),
+            lent: Mutex::new(None),
+            locks_released: AtomicBool::new(false),
+            futex: Once::new(),
+        })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn tid(&self) -> i32 {
+        self.tid.load(Ordering::Relaxed)
+    }
+
+    /// A thread that calls `execve(2)` gets its process's number.
+    pub(crate) fn set_tid(&self, tid: i32) {
+        self.tid.store(tid, Ordering::Relaxed);
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn process(&self) -> &Arc<Process> {
+        &self.process
+    }
+
+    /// Its process's number.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.process.pid()
+    }
+
+    /// The kernel thread it runs on.
+    ///
+    /// # Panics
+    /// Before it runs.
+    #[must_use]
+    pub fn thread(&self) -> &Arc<Thread> {
+        self.thread.get().expect("a task that runs has a thread")
+    }
+
+    /// Does something of which the time counts as the kernel's.
+    #[inline(always)]
+    pub(crate) fn measured<R>(&self, work: impl FnOnce() -> R) -> R {
+        let thread = self.thread();
+        thread.begin_kernel_work();
+        let result = work();
+        thread.end_kernel_work();
+        result
+    }
+
+    /// As [`Self::measured`], for one of `calls` calls most of which are not measured, or measure themselves.
+    pub(crate) fn sampled<R>(&self, calls: u64, work: impl FnOnce() -> R) -> R {
+        let thread = self.thread();
+        thread.begin_kernel_work();
+        let result = work();
+        thread.end_sampled_work(calls);
+        result
+    }
+
+    /// The kernel thread, if it runs already.
+    pub(crate) fn started(&self) -> Option<&Arc<Thread>> {
+        self.thread.get()
+    }
+
+    /// The calling kernel thread is this task's.
+    pub(crate) fn attach(self: &Arc<Self>) {
+        let thread = ::task::current();
+        // A weak reference: the task holds its thread.
+        let me: Arc<dyn Any + Send + Sync> = Arc::new(Current(Arc::downgrade(self)));
+        thread.set_ext(me);
+        thread.set_name(&self.name.lock());
+        thread.set_numbers(self.process.pid().cast_unsigned(), self.tid().cast_unsigned());
+        // Known to others first: what they change from now on reaches the thread, and what they changed before is done here.
+        self.thread.call_once(|| thread);
+        let cpus = self.cpus.lock().clone();
+        if !cpus.is_empty() {
+            self.thread().set_cpus(&cpus);
+        }
+        if self.schedule() != Schedule::default() {
+            // Nothing is changed, so nothing fails; the thread gets it.
+            let _ = self.reschedule(|_| Ok(()));
+        }
+    }
+
+    /// Makes the thread look at signals and at whether it must end, soon.
+    pub(crate) fn interrupt(&self) {
+        if let Some(thread) = self.started() {
+            thread.interrupt();
+        }
+    }
+
+    /// It has left its parent's memory: who waits for that in `vfork(2)` goes on.
+    pub(crate) fn end_vfork(&self) {
+        let waiter = self.vfork.lock().take();
+        if let Some(waiter) = waiter {
+            waiter.complete();
+        }
+    }
+
+    /// Whether the thread has to end, and may start nothing more.
+    pub(crate) fn must_end(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed) || self.process.must_end(self.tid())
+    }
+
+    /// Whether somebody traces it (`ptrace(2)`).
+    #[inline]
+    pub(crate) fn is_ptraced(&self) -> bool {
+        self.ptraced.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_ptraced(&self, on: bool) {
+        self.ptraced.store(on, Ordering::Relaxed);
+    }
+
+    /// The descriptors it began with, unless it has others by now.
+    #[inline(always)]
+    pub(crate) fn first_files(&self) -> Option<&Arc<FdTable>> {
+        (!self.has_other_files.load(Ordering::Acquire)).then(|| self.files.table())
+    }
+
+    #[inline(always)]
+    fn with_files<R>(&self, act: impl FnOnce(&Arc<FdTable>) -> R) -> R {
+        if let Some(files) = self.first_files() { act(files) } else { act(&self.later_files()) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn later_files(&self) -> Arc<FdTable> {
+        self.other_files.lock().as_ref().map_or_else(|| self.files.table(), |share| share.table()).clone()
+    }
+
+    /// Its descriptors.
+    #[must_use]
+    pub fn files(&self) -> Arc<FdTable> {
+        self.with_files(Arc::clone)
+    }
+
+    /// The open file behind a descriptor.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    #[inline(always)]
+    pub fn file(&self, fd: i32) -> Result<Arc<File>, Errno> {
+        self.find_file(fd).ok_or(Errno::EBADF)
+    }
+
+    #[inline(always)]
+    fn find_file(&self, fd: i32) -> Option<Arc<File>> {
+        if let Some(files) = self.first_files() { files.find(fd) } else { self.find_later(fd) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_later(&self, fd: i32) -> Option<Arc<File>> {
+        self.later_files().find(fd)
+    }
+
+    /// The open file behind a descriptor that was not opened with `O_PATH`.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    #[inline(always)]
+    pub fn file_io(&self, fd: i32) -> Result<Arc<File>, Errno> {
+        FdTable::for_io(self.file(fd)?)
+    }
+
+    /// Gives an open file the lowest free number.
+    ///
+    /// # Errors
+    /// `EMFILE`.
+    pub fn install(&self, file: Arc<File>, cloexec: bool) -> SysResult {
+        self.with_files(|files| files.install(file, cloexec))
+    }
+
+    /// Opens a file and gives it the number that is the lowest free one before: to open may mean to wait, while other threads open theirs.
+    ///
+    /// # Errors
+    /// `EMFILE`, and those of `open`.
+    #[inline(always)]
+    pub(crate) fn open_at_number(&self, cloexec: bool, open: impl FnOnce() -> Result<Arc<File>, Errno>) -> SysResult {
+        // Who is alone with its table sees no other number than the one at the end.
+        let files = self.shares_files().then(|| self.files());
+        let number = files.as_ref().map(|files| files.reserve(cloexec)).transpose()?;
+        let file = open()?;
+        match number {
+            None => self.install(file, cloexec),
+            Some(number) => Ok(number.fill(file)),
+        }
+    }
+
+    /// Whether there is a descriptor's number left for one more open file.
+    ///
+    /// # Errors
+    /// `EMFILE`.
+    #[inline]
+    pub(crate) fn check_room(&self) -> Result<(), Errno> {
+        self.with_files(|files| files.check_room())
+    }
+
+    /// Frees a descriptor's number.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    #[inline]
+    pub fn close(&self, fd: i32) -> Result<(), Errno> {
+        self.with_files(|files| files.close(fd))
+    }
+
+    fn replace_files(&self, share: Arc<Share>) {
+        let old = self.other_files.lock().replace(share);
+        self.has_other_files.store(true, Ordering::Release);
+        self.files.give_back();
+        drop(old);
+    }
+
+    /// Gives its descriptors back: what no other thread has is closed.
+    pub(crate) fn give_files_back(&self) {
+        self.replace_files(Share::in_nothing());
+    }
+
+    /// Whether other threads have its descriptors, too.
+    #[inline]
+    fn shares_files(&self) -> bool {
+        if self.first_files().is_some() {
+            return self.files.has_others();
+        }
+        self.other_files.lock().as_deref().unwrap_or(&self.files).has_others()
+    }
+
+    /// Gives the task descriptors of its own, copies of those it shares with others.
+    pub fn unshare_files(&self) {
+        if self.shares_files() {
+            self.replace_files(Arc::new(Share::new(self.files().fork())));
+        }
+    }
+
+    /// Its root, working directory and mask.
+    #[must_use]
+    pub fn fs(&self) -> Arc<FsStruct> {
+        self.fs.lock().clone()
+    }
+
+    /// A walk from its working directory.
+    #[inline]
+    #[must_use]
+    pub fn walk<'a>(&self, cred: &'a Cred) -> Walk<'a> {
+        self.fs.lock().walk(cred)
+    }
+
+    /// Gives the task a working directory of its own, a copy of one that it shares with others.
+    pub(crate) fn unshare_fs(&self) {
+        let copy = self.fs().fork();
+        *self.fs.lock() = copy;
+    }
+
+    /// The namespaces it is in.
+    pub(crate) fn namespaces(&self) -> Namespaces {
+        self.namespaces.lock().clone()
+    }
+
+    /// The System V objects and message queues it sees.
+    pub(crate) fn ipc(&self) -> Arc<Ipc> {
+        self.namespaces.lock().ipc.clone()
+    }
+
+    pub(crate) fn set_namespaces(&self, new: Namespaces) {
+        let old = core::mem::replace(&mut *self.namespaces.lock(), new);
+        drop(old);
+    }
+
+    /// Its users and groups.
+    #[must_use]
+    pub fn cred(&self) -> Arc<Credentials> {
+        self.cred.lock().all.clone()
+    }
+
+    /// The real user.
+    pub(crate) fn uid(&self) -> u32 {
+        self.cred.lock().all.user.real
+    }
+
+    /// Its users and groups, for a new thread.
+    pub(crate) fn identity(&self) -> Identity {
+        self.cred.lock().clone()
+    }
+
+    /// Changes who it is. Who gets other powers by that is not for his old likes to look into, nor to end with his parent.
+    pub(crate) fn set_cred(&self, cred: Credentials) {
+        let old = self.cred();
+        let acts_as = |cred: &Credentials| [cred.user.effective, cred.user.fs, cred.group.effective, cred.group.fs];
+        if acts_as(&old) != acts_as(&cred) || cred.caps.permitted & !old.caps.permitted != 0 {
+            self.process.dumpable.store(0, Ordering::Relaxed);
+            self.process.parent_death_signal.store(0, Ordering::Relaxed);
+        }
+        let cred = Arc::new(cred);
+        self.process.set_owner(cred.clone());
+        *self.cred.lock() = cred.into();
+    }
+
+    /// Who it is to the file system.
+    #[inline]
+    #[must_use]
+    pub fn fs_cred(&self) -> Arc<Cred> {
+        self.cred.lock().files.clone()
+    }
+
+    /// Who it is to `access(2)`, which asks for the real user.
+    #[must_use]
+    pub fn real_fs_cred(&self) -> Arc<Cred> {
+        Arc::new(self.cred().for_access())
+    }
+
+    /// Its name (`comm`).
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.name.lock().clone()
+    }
+
+    /// Changes its name; 15 bytes count.
+    pub fn set_name(&self, name: &[u8]) {
+        let name = String::from_utf8_lossy(&name[..name.len().min(15)]).into_owned();
+        if let Some(thread) = self.started() {
+            thread.set_name(&name);
+        }
+        *self.name.lock() = name;
+    }
+
+    /// Runs `wait` with another signal mask (null: the same), which a handler of the signal that ends the wait finds
+    /// replaced by the old one again (`ppoll(2)`, `pselect(2)`, `epoll_pwait(2)`).
+    ///
+    /// # Errors
+    /// Those of `wait`; `EINVAL` for a wrong size of the mask, `EFAULT`.
+    pub fn with_signal_mask(&self, mask: UserPtr<u64>, size: usize, wait: impl FnOnce() -> SysResult) -> SysResult {
+        if mask.is_null() {
+            return wait();
+        }
+        if size != size_of::<SigSet>() {
+            return Err(Errno::EINVAL);
+        }
+        let mask = mask.read()?;
+        self.with_mask(mask, wait)
+    }
+
+    pub(crate) fn with_mask(&self, mask: SigSet, wait: impl FnOnce() -> SysResult) -> SysResult {
+        let old = self.set_blocked(mask);
+        let result = wait();
+        match result {
+            // Delivery takes the mask back after it has chosen the signal.
+            Err(e) if e == Errno::EINTR || e.is_restart() => {
+                self.signals.lock().saved = Some(old);
+                self.interrupt();
+            }
+            _ => {
+                self.set_blocked(old);
+            }
+        }
+        result
+    }
+
+    /// Sets the blocked signals and returns those that were; what is deliverable now is looked at before the program goes on.
+    pub(crate) fn set_blocked(&self, mask: SigSet) -> SigSet {
+        self.block(self.signals.lock(), mask)
+    }
+
+    /// As [`Self::set_blocked`], with the signals locked already.
+    pub(crate) fn block(&self, mut signals: MutexGuard<'_, TaskSignals>, mask: SigSet) -> SigSet {
+        let old = core::mem::replace(&mut signals.blocked, mask & !UNBLOCKABLE);
+        let own = signals.pending.set();
+        drop(signals);
+        if (own | self.process.pending_set()) & !mask != 0 {
+            self.interrupt();
+        }
+        old
+    }
+}
+
+/// What a kernel thread knows about the task it runs.
+struct Current(Weak<Task>);
+
+/// The calling task; `None` in a kernel thread that is none.
+#[must_use]
+pub fn current_task() -> Option<Arc<Task>> {
+    let thread = ::task::current();
+    thread.ext()?.downcast_ref::<Current>()?.0.upgrade()
+}

@@ -1,0 +1,374 @@
+//! Making threads and processes: `clone(2)`, `clone3(2)`, `fork(2)`, `vfork(2)`.
+
+use alloc::sync::Arc;
+
+use abi::errno::Errno;
+use abi::layout::PAGE_SIZE;
+use core::sync::atomic::Ordering;
+use fs::FsStruct;
+use guard::fpu::UserFpu;
+use guard::user::UserRegs;
+use linux_raw_sys::general as sys;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::process::ptrace_state::Event;
+use crate::process::rlimit::check_threads;
+use crate::process::task::{Completion, Inherited};
+use crate::process::{NewProcess, Process, pidfd, process_table as processes, upcalls};
+use crate::process_control::namespaces;
+use crate::time::posix_timers;
+use crate::uaccess::UserPtr;
+use crate::uapi::sigframe::AltStack;
+use crate::{SysResult, Task, ptrace};
+
+/// What is asked for, whichever call it came by.
+#[derive(Clone, Copy, Default)]
+struct Request {
+    flags: u32,
+    /// The signal that the parent gets when the child ends; 0 for none.
+    exit_signal: i32,
+    /// The child's stack pointer; 0 for the parent's.
+    stack: u64,
+    parent_tid: usize,
+    /// Where a descriptor of the child is stored, if it is asked for.
+    pidfd: usize,
+    child_tid: usize,
+    tls: u64,
+    /// The number the child should have.
+    number: Option<i32>,
+    /// Signals that the parent handles have their default action in the child.
+    clear_handlers: bool,
+}
+
+impl Request {
+    fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn check(&self) -> Result<(), Errno> {
+        let needs = |flag, other| !self.has(flag) || self.has(other);
+        let sound = needs(sys::CLONE_THREAD, sys::CLONE_SIGHAND)
+            && needs(sys::CLONE_SIGHAND, sys::CLONE_VM)
+            && !(self.has(sys::CLONE_PIDFD) && (self.has(sys::CLONE_THREAD) || self.has(sys::CLONE_DETACHED)))
+            && !(self.clear_handlers && self.has(sys::CLONE_SIGHAND))
+            && !(self.has(sys::CLONE_NEWNS) && self.has(sys::CLONE_FS))
+            && !(self.has(sys::CLONE_NEWIPC) && self.has(sys::CLONE_SYSVSEM));
+        if sound { Ok(()) } else { Err(Errno::EINVAL) }
+    }
+}
+
+/// A copy of those of the calling thread's registers that stay in the CPU, with what the child's thread-local storage is.
+fn copy_fpu(task: &Task, request: &Request) -> Result<UserFpu, Errno> {
+    let mut copy = UserFpu::new().ok_or(Errno::ENOMEM)?;
+    task.thread().with_fpu(|fpu| copy.copy_from(fpu));
+    if request.has(sys::CLONE_SETTLS) {
+        let [_, gs] = copy.bases();
+        copy.set_bases([request.tls, gs]).map_err(|_| Errno::EPERM)?;
+    }
+    Ok(copy)
+}
+
+fn inherited(task: &Task, request: &Request) -> Inherited {
+    let (blocked, stack) = {
+        let signals = task.signals.lock();
+        (signals.saved.unwrap_or(signals.blocked), signals.stack)
+    };
+    // A thread in the same memory needs an alternate stack of its own; vfork's child borrows everything.
+    let keeps_stack = !request.has(sys::CLONE_VM) || request.has(sys::CLONE_VFORK);
+    Inherited {
+        files: if request.has(sys::CLONE_FILES) { task.files() } else { task.files().fork() },
+        fs: directories(task, request),
+        namespaces: task.namespaces().with_new(request.flags),
+        cred: task.identity(),
+        name: task.name(),
+        blocked,
+        stack: if keeps_stack { stack } else { AltStack::none() },
+        cpus: task.cpus.lock().clone(),
+        schedule: task.schedule().inherited(),
+        seccomp: task.seccomp.lock().clone(),
+        memory_policy: *task.memory_policy.lock(),
+        io_priority: task.io_priority.load(Ordering::Relaxed),
+        settings: task.settings.lock().inherited(),
+    }
+}
+
+fn directories(task: &Task, request: &Request) -> Arc<FsStruct> {
+    if request.has(sys::CLONE_FS) {
+        return task.fs();
+    }
+    let own = task.fs().fork();
+    if request.has(sys::CLONE_NEWNS) {
+        own.copy_namespace();
+    }
+    own
+}
+
+fn new_process(task: &Task, request: &Request, pid: i32) -> Result<Arc<Process>, Errno> {
+    let old = task.process();
+    let memory = old.memory()?;
+    let space = if request.has(sys::CLONE_VM) { memory } else { memory.fork()? };
+    let actions = old.actions();
+    let new = NewProcess {
+        pid,
+        maker: crate::current_task().as_ref().map(Arc::downgrade).unwrap_or_default(),
+        // A sibling ends as the caller does: the caller's parent has not asked for any other signal.
+        exit_signal: if request.has(sys::CLONE_PARENT) { old.exit_signal() } else { request.exit_signal },
+        space,
+        actions: if request.has(sys::CLONE_SIGHAND) {
+            actions
+        } else if request.clear_handlers {
+            actions.after_exec()
+        } else {
+            actions.fork()
+        },
+        limits: *old.limits.lock(),
+        owner: task.cred(),
+        image: old.image.lock().clone(),
+        oom_adjustment: old.oom_adjustment.load(Ordering::Relaxed),
+        persona: old.persona.load(Ordering::Relaxed),
+        traced: old.is_traced(),
+    };
+    let process = Process::new(new);
+    // What its parent has in memory and others may not see it has, too.
+    process.dumpable.store(old.dumpable.load(Ordering::Relaxed), Ordering::Relaxed);
+    posix_timers::watch_cpu_limit(&process);
+    Ok(process)
+}
+
+fn do_clone(task: &Task, regs: &mut UserRegs, request: &Request) -> SysResult {
+    request.check()?;
+    namespaces::check_new(task, request.flags)?;
+    if task.pid() == 1 && request.has(sys::CLONE_PARENT) {
+        return Err(Errno::EINVAL);
+    }
+    let is_thread = request.has(sys::CLONE_THREAD);
+    check_threads(task)?;
+    let fpu = copy_fpu(task, request)?;
+    let tid = match request.number {
+        Some(number) => processes::claim(number)?,
+        None => processes::allocate().ok_or(Errno::EAGAIN)?,
+    };
+    let process = if is_thread { task.process().clone() } else { new_process(task, request, tid)? };
+    let child = Task::new(tid, process.clone(), inherited(task, request));
+    let mut child_regs = UserRegs { rax: 0, orig_rax: u64::MAX, ..*regs };
+    if request.stack != 0 {
+        child_regs.rsp = request.stack;
+    }
+    if request.has(sys::CLONE_PARENT_SETTID) {
+        // Whoever gives no place for it has a child all the same.
+        let _ = UserPtr::<i32>::new(request.parent_tid).write(&tid);
+    }
+    let pidfd = match request.has(sys::CLONE_PIDFD) {
+        true => Some(give_descriptor(task, &process, request.pidfd)?),
+        false => None,
+    };
+    if request.has(sys::CLONE_CHILD_CLEARTID) {
+        child.clear_tid.store(request.child_tid, Ordering::Relaxed);
+    }
+    if !request.has(sys::CLONE_VM) {
+        *child.rseq.lock() = *task.rseq.lock();
+    }
+    let vfork = request.has(sys::CLONE_VFORK).then(Arc::<Completion>::default);
+    child.vfork.lock().clone_from(&vfork);
+
+    // From here on others see the child.
+    if !is_thread {
+        let parent = if request.has(sys::CLONE_PARENT) { processes::relations(task.pid())[1] } else { task.pid() };
+        processes::add_process(parent, process.clone());
+    }
+    let set_tid = request.has(sys::CLONE_CHILD_SETTID).then(|| UserPtr::<i32>::new(request.child_tid));
+    let event = event(task, request);
+    let started = enter(&process, &child).and_then(|()| {
+        if task.is_ptraced() && (event.is_some() || request.has(sys::CLONE_PTRACE)) {
+            ptrace::born(task, &child);
+        }
+        start(child.clone(), child_regs, fpu, set_tid)
+    });
+    if let Err(e) = started {
+        ptrace::forget(&child);
+        processes::remove_task(tid);
+        process.remove_unstarted(&child);
+        if !is_thread {
+            processes::forget_process(tid);
+        }
+        if let Some(fd) = pidfd {
+            task.files().close(fd)?;
+        }
+        return Err(e);
+    }
+    if let Some(event) = event {
+        ptrace::event(task, regs, event, tid as u64);
+    }
+    if let Some(vfork) = vfork {
+        vfork.wait(task);
+        ptrace::event(task, regs, Event::VforkDone, tid as u64);
+    }
+    Ok(tid as usize)
+}
+
+/// What of the new thread or process a tracer is told, if it wants to know.
+fn event(task: &Task, request: &Request) -> Option<Event> {
+    if !task.is_ptraced() || request.has(sys::CLONE_UNTRACED) {
+        return None;
+    }
+    let event = match request.exit_signal {
+        _ if request.has(sys::CLONE_VFORK) => Event::Vfork,
+        signal if signal == sys::SIGCHLD as i32 => Event::Fork,
+        _ => Event::Clone,
+    };
+    ptrace::is_told(task, event).then_some(event)
+}
+
+/// Gives the parent a descriptor of its child, and tells it the number.
+fn give_descriptor(task: &Task, child: &Arc<Process>, at: usize) -> Result<i32, Errno> {
+    let files = task.files();
+    let fd = files.install(pidfd::open(child.clone(), false), true)? as i32;
+    UserPtr::<i32>::new(at).write(&fd).or_else(|e| files.close(fd).and(Err(e)))?;
+    Ok(fd)
+}
+
+/// Makes a new task known.
+fn enter(process: &Process, child: &Arc<Task>) -> Result<(), Errno> {
+    process.add_task(child.clone())?;
+    processes::add_task(child);
+    Ok(())
+}
+
+/// Starts a task in a kernel thread of its own.
+pub(crate) fn start(task: Arc<Task>, regs: UserRegs, fpu: UserFpu, set_tid: Option<UserPtr<i32>>) -> Result<(), Errno> {
+    let name = task.name();
+    let body = move || {
+        task.attach();
+        let thread = task.thread();
+        if let Some(space) = task.process().space() {
+            thread.set_user(Some(space));
+        }
+        thread.set_fpu(Some(fpu));
+        if let Some(addr) = set_tid {
+            // As on Linux, a bad address is the program's own loss.
+            let _ = addr.write(&task.tid());
+        }
+        (upcalls::get().run_user)(&task, regs);
+    };
+    ::task::spawn(&name, None, body).map(drop).map_err(|_| Errno::EAGAIN)
+}
+
+/// `clone(2)`
+pub fn sys_clone(
+    task: &Task,
+    regs: &mut UserRegs,
+    flags: u64,
+    stack: u64,
+    parent_tid: usize,
+    child_tid: usize,
+    tls: u64,
+) -> SysResult {
+    if flags as u32 & (sys::CLONE_PIDFD | sys::CLONE_PARENT_SETTID) == sys::CLONE_PIDFD | sys::CLONE_PARENT_SETTID {
+        return Err(Errno::EINVAL);
+    }
+    let request = Request {
+        flags: flags as u32 & !sys::CSIGNAL,
+        exit_signal: (flags as u32 & sys::CSIGNAL).cast_signed(),
+        stack,
+        parent_tid,
+        // The old call has one place for both.
+        pidfd: parent_tid,
+        child_tid,
+        tls,
+        number: None,
+        clear_handlers: false,
+    };
+    do_clone(task, regs, &request)
+}
+
+/// `struct clone_args`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+/// The length of the structure's first version.
+const CLONE_ARGS_V0: usize = 64;
+
+/// `CLONE_CLEAR_SIGHAND`
+const CLEAR_SIGHAND: u64 = 1 << 32;
+
+/// The number that the child should have: there is one namespace of processes, so at most one.
+fn chosen_number(task: &Task, args: &CloneArgs) -> Result<Option<i32>, Errno> {
+    match (args.set_tid_size, args.set_tid) {
+        (0, 0) => Ok(None),
+        (1, addr @ 1..) => {
+            let cred = task.cred();
+            if !cred.privileged() && !cred.capable(sys::CAP_CHECKPOINT_RESTORE) {
+                return Err(Errno::EPERM);
+            }
+            UserPtr::<i32>::new(addr as usize).read().map(Some)
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// `clone3(2)`
+pub fn sys_clone3(task: &Task, regs: &mut UserRegs, args: usize, size: usize) -> SysResult {
+    if size < CLONE_ARGS_V0 {
+        return Err(Errno::EINVAL);
+    }
+    if size > PAGE_SIZE {
+        return Err(Errno::E2BIG);
+    }
+    let mut bytes = [0; size_of::<CloneArgs>()];
+    // What a later kernel would know must be zero.
+    for addr in args.saturating_add(bytes.len())..args.saturating_add(size) {
+        if UserPtr::<u8>::new(addr).read()? != 0 {
+            return Err(Errno::E2BIG);
+        }
+    }
+    let known = size.min(bytes.len());
+    crate::uaccess::read_bytes(args, &mut bytes[..known])?;
+    let args = CloneArgs::read_from_bytes(&bytes).map_err(|_| Errno::EINVAL)?;
+    let high = args.flags & !u64::from(u32::MAX);
+    if args.flags as u32 & (sys::CLONE_THREAD | sys::CLONE_PARENT) != 0 && args.exit_signal != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if high & !CLEAR_SIGHAND != 0
+        || args.flags & u64::from(sys::CSIGNAL & !sys::CLONE_NEWTIME) != 0
+        || (args.stack == 0) != (args.stack_size == 0)
+        || args.exit_signal > crate::uapi::siginfo::COUNT as u64
+    {
+        return Err(Errno::EINVAL);
+    }
+    let request = Request {
+        flags: args.flags as u32,
+        exit_signal: i32::try_from(args.exit_signal).map_err(|_| Errno::EINVAL)?,
+        stack: args.stack.wrapping_add(args.stack_size),
+        parent_tid: args.parent_tid as usize,
+        pidfd: args.pidfd as usize,
+        child_tid: args.child_tid as usize,
+        tls: args.tls,
+        number: chosen_number(task, &args)?,
+        clear_handlers: high & CLEAR_SIGHAND != 0,
+    };
+    do_clone(task, regs, &request)
+}
+
+/// `fork(2)`
+pub fn sys_fork(task: &Task, regs: &mut UserRegs) -> SysResult {
+    do_clone(task, regs, &Request { exit_signal: sys::SIGCHLD as i32, ..Request::default() })
+}
+
+/// `vfork(2)`
+pub fn sys_vfork(task: &Task, regs: &mut UserRegs) -> SysResult {
+    let flags = sys::CLONE_VM | sys::CLONE_VFORK;
+    do_clone(task, regs, &Request { flags, exit_signal: sys::SIGCHLD as i32, ..Request::default() })
+}

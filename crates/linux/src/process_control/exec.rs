@@ -1,0 +1,458 @@
+//! Running another program: `execve(2)`.
+//!
+//! Everything that can fail happens beside the old program, in a new address space; when that is complete the other threads end and
+//! the new one takes the process over.
+
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+use fs::{Access as FileAccess, DenyWriteAccess, File, FileType, Path};
+use guard::fpu::UserFpu;
+use guard::user::UserRegs;
+use linux_raw_sys::{auxvec, general as sys};
+use vm::{AddressSpace, MapRequest, Object, PAGE_SIZE, Placement, Prot, USER_END, VmaFlags, page_align_down};
+
+use crate::files::namei::{self, AT_FDCWD};
+use crate::process::image::Image;
+use crate::process::personality::{ADDR_COMPAT_LAYOUT, CLEARED_WITH_POWER, RANDOMIZE, READ_IMPLIES_EXEC, persona_has};
+use crate::process::process_table as processes;
+use crate::sched::rseq;
+use crate::state::credentials::Credentials;
+use crate::state::exec_credentials::{FileCapabilities, SetIds};
+use crate::state::rlimit::STACK;
+use crate::time::vdso;
+use crate::uaccess::{self, UserPtr};
+use crate::uapi::elf;
+use crate::uapi::initial_stack::{self, Strings};
+use crate::uapi::sigframe::AltStack;
+use crate::{SysResult, Task, ptrace};
+
+/// The longest single argument.
+const MAX_STRING: usize = 32 * PAGE_SIZE;
+/// The most bytes of all arguments and the environment.
+const MAX_STRINGS: usize = 2 << 20;
+/// How often an interpreter may be a script itself.
+const MAX_SCRIPTS: usize = 5;
+/// Where relocatable programs go, as on Linux: two thirds up.
+const PROGRAM_BASE: usize = USER_END / 3 * 2;
+/// The vDSO is above the stack, at one of so many places.
+const VDSO_BITS: u32 = 9;
+/// What that takes at most.
+const VDSO_ROOM: usize = ((1 << VDSO_BITS) + 1) * PAGE_SIZE + vdso::LEN;
+/// Room kept between the stack and what is mapped below it.
+const STACK_GAP: usize = 16 << 20;
+/// The most a stack takes of the address space.
+const MAX_STACK: usize = 1 << 30;
+/// What a stack has from the beginning.
+const FIRST_STACK: usize = 32 * PAGE_SIZE;
+
+/// A program that is ready to run.
+pub(crate) struct Loaded {
+    pub(crate) space: Arc<AddressSpace>,
+    pub(crate) image: Image,
+    /// Where it begins, and its stack pointer.
+    entry: usize,
+    sp: u64,
+    /// The name it shows.
+    name: Vec<u8>,
+    /// Whose powers its file gives it.
+    cred: Credentials,
+    /// Whether its user may look into it: it may do no more than before, and its file is no secret.
+    dumpable: bool,
+    /// It has got privileges.
+    secure: bool,
+}
+
+impl Loaded {
+    /// Registers at its beginning.
+    pub(crate) fn registers(&self) -> UserRegs {
+        UserRegs { rip: self.entry as u64, rsp: self.sp, rflags: 0x202, orig_rax: u64::MAX, ..UserRegs::default() }
+    }
+}
+
+/// What of a program is at random addresses.
+#[derive(Clone, Copy)]
+struct Layout {
+    random: bool,
+    heap: bool,
+}
+
+impl Layout {
+    fn of(task: &Task) -> Self {
+        let setting = RANDOMIZE.load(Ordering::Relaxed);
+        let random =
+            setting > 0 && task.process().persona.load(Ordering::Relaxed) & crate::process::personality::ADDR_NO_RANDOMIZE == 0;
+        Self { random, heap: random && setting > 1 }
+    }
+
+    /// Random pages, below `2^bits`, as bytes; none if nothing is to be random.
+    fn offset(self, bits: u32) -> usize {
+        if !self.random {
+            return 0;
+        }
+        let mut bytes = [0; 8];
+        guard::random::fill(&mut bytes);
+        (usize::from_ne_bytes(bytes) & ((1 << bits) - 1)) * PAGE_SIZE
+    }
+}
+
+/// The arguments that an array of pointers in user memory names.
+fn read_strings(array: usize, budget: &mut usize) -> Result<Vec<Vec<u8>>, Errno> {
+    let mut strings = Vec::new();
+    if array == 0 {
+        return Ok(strings);
+    }
+    let array = UserPtr::<u64>::new(array);
+    loop {
+        let addr = array.add(strings.len()).read()?;
+        if addr == 0 {
+            return Ok(strings);
+        }
+        let string =
+            uaccess::read_cstr(addr as usize, MAX_STRING).map_err(|e| if e == Errno::ENAMETOOLONG { Errno::E2BIG } else { e })?;
+        *budget = budget.checked_sub(string.len() + 1 + size_of::<u64>()).ok_or(Errno::E2BIG)?;
+        strings.push(string);
+    }
+}
+
+/// A file to be run, which nobody changes meanwhile.
+pub(crate) struct Program {
+    file: Arc<File>,
+    running: Arc<DenyWriteAccess>,
+}
+
+impl Program {
+    /// # Errors
+    /// `EACCES`; `ETXTBSY`.
+    pub(crate) fn new(task: &Task, file: Arc<File>) -> Result<Self, Errno> {
+        check_executable(task, file.path())?;
+        begin(file)
+    }
+
+    /// The file, as what a process runs.
+    pub(crate) fn into_running(self) -> Arc<DenyWriteAccess> {
+        self.running
+    }
+}
+
+/// Opens a file to run it. Nobody needs to be allowed to read it, and a descriptor may be one of `O_PATH`: the file is opened anew.
+fn open(task: &Task, dirfd: i32, name: &[u8], nofollow: bool) -> Result<Program, Errno> {
+    let path = match (name, dirfd) {
+        ([], AT_FDCWD) => task.fs().cwd(),
+        ([], _) => task.files().get(dirfd)?.path().clone(),
+        _ => namei::find_at(task, dirfd, name, nofollow)?,
+    };
+    if path.inode().kind() == FileType::Symlink {
+        return Err(Errno::ELOOP);
+    }
+    check_executable(task, &path)?;
+    begin(fs::ops::open_program(path)?)
+}
+
+fn begin(file: Arc<File>) -> Result<Program, Errno> {
+    let running = Arc::new(DenyWriteAccess::begin(file.path())?);
+    Ok(Program { file, running })
+}
+
+fn check_executable(task: &Task, path: &Path) -> Result<(), Errno> {
+    let meta = path.metadata();
+    if meta.kind != FileType::Regular || path.mount().flags() & fs::mount::MS_NOEXEC != 0 {
+        return Err(Errno::EACCES);
+    }
+    task.fs_cred().check(&meta, FileAccess::EXEC)
+}
+
+/// The first bytes of a file, up to `len`.
+fn head(file: &File, at: u64, len: usize) -> Result<Vec<u8>, Errno> {
+    let mut bytes = vec![0; len];
+    let mut done = 0;
+    while done < len {
+        match file.inode().read_at(at + done as u64, &mut bytes[done..])? {
+            0 => break,
+            n => done += n,
+        }
+    }
+    bytes.truncate(done);
+    Ok(bytes)
+}
+
+fn parse(file: &File) -> Result<elf::Program, Errno> {
+    let header = elf::header(&head(file, 0, elf::HEADER)?)?;
+    let (at, len) = header.table;
+    elf::program(&header, &head(file, at, len)?)
+}
+
+/// The mappable object of a file.
+fn object(file: &File) -> Result<Arc<Object>, Errno> {
+    let meta = file.metadata();
+    Ok(Object::file(file.backing()?, false, file.path().to_bytes(None), meta.dev, meta.ino))
+}
+
+/// Maps a program's segments at `base` beyond their addresses.
+fn map(space: &AddressSpace, file: &File, program: &elf::Program, base: usize) -> Result<(), Errno> {
+    let object = object(file)?;
+    for segment in &program.segments {
+        let pages = segment.pages();
+        let file_start = pages.start;
+        let file_end = segment.file.end.next_multiple_of(PAGE_SIZE);
+        let place = |at: usize| Placement::FixedIfFree(base + at);
+        let conflict = |e: Errno| if e == Errno::EEXIST { Errno::ENOMEM } else { e };
+        if segment.file.end > segment.file.start {
+            let first = page_align_down(segment.offset as usize) / PAGE_SIZE;
+            let request = MapRequest {
+                placement: place(file_start),
+                len: file_end - file_start,
+                prot: segment.prot,
+                flags: VmaFlags::empty(),
+                object: Some((object.clone(), first as u64)),
+            };
+            space.mmap(request).map_err(conflict)?;
+        }
+        let zero_start = if segment.file.end > segment.file.start { file_end } else { file_start };
+        if pages.end > zero_start {
+            let flags = VmaFlags::empty();
+            let request =
+                MapRequest { placement: place(zero_start), len: pages.end - zero_start, prot: segment.prot, flags, object: None };
+            space.mmap(request).map_err(conflict)?;
+        }
+        // What comes after the file's part is zero to the end of the page, also beyond the segment: the dynamic linker takes
+        // its first memory from there.
+        let zeros = segment.file.end..file_end;
+        if segment.prot.contains(Prot::WRITE) && segment.end > segment.file.end && !zeros.is_empty() {
+            space.write(base + zeros.start, &[0; PAGE_SIZE][..zeros.len()])?;
+        }
+    }
+    Ok(())
+}
+
+/// What running the file makes of the caller, and whether the program must not trust its environment.
+fn credentials(task: &Task, file: &File) -> Result<(Credentials, bool), Errno> {
+    const SET_UID: u32 = 0o4000;
+    const SET_GID: u32 = 0o2010;
+    let meta = file.metadata();
+    // Who is traced by somebody who may not trace everybody gets no powers from the file.
+    let watched = ptrace::tracer_of(task).is_some_and(|tracer| !tracer.cred().capable(sys::CAP_SYS_PTRACE));
+    let nosuid = watched || file.path().mount().flags() & fs::mount::MS_NOSUID != 0;
+    let set_ids = SetIds {
+        user: (!nosuid && meta.mode & SET_UID != 0).then_some(meta.uid),
+        group: (!nosuid && meta.mode & SET_GID == SET_GID).then_some(meta.gid),
+    };
+    let capabilities = match file.inode().xattr(fs::xattr::CAPABILITY) {
+        Ok(value) if !nosuid => FileCapabilities::parse(&value)?,
+        _ => None,
+    };
+    task.cred().after_exec(set_ids, capabilities)
+}
+
+/// Loads a program. `name` is what it was called by.
+pub(crate) fn load(task: &Task, program: Program, name: &[u8], mut args: Vec<Vec<u8>>, env: &[Vec<u8>]) -> Result<Loaded, Errno> {
+    // A script shows its own name, not its interpreter's.
+    let shown = name.rsplit(|&b| b == b'/').next().unwrap_or_default().to_vec();
+    let mut exec_name = name.to_vec();
+    let Program { mut file, mut running } = program;
+    let mut depth = 0;
+    loop {
+        let beginning = head(&file, 0, elf::SCRIPT_LINE)?;
+        if !beginning.starts_with(b"#!") {
+            break;
+        }
+        depth += 1;
+        if depth > MAX_SCRIPTS {
+            return Err(Errno::ELOOP);
+        }
+        let (interpreter, argument) = elf::script(&beginning)?;
+        let rest = args.split_off(args.len().min(1));
+        args = vec![interpreter.clone()];
+        args.extend(argument);
+        args.push(exec_name);
+        args.extend(rest);
+        Program { file, running } = open(task, AT_FDCWD, &interpreter, false)?;
+        exec_name = interpreter;
+    }
+    let (cred, secure) = credentials(task, &file)?;
+    let readable = task.fs_cred().check(&file.metadata(), FileAccess::READ).is_ok();
+    let program = parse(&file)?;
+    let interpreter = match program.interpreter {
+        None => None,
+        Some((at, len)) => {
+            let mut name = head(&file, at, len)?;
+            name.truncate(name.iter().position(|&b| b == 0).ok_or(Errno::ENOEXEC)?);
+            let interpreter = open(task, AT_FDCWD, &name, false)?;
+            let program = parse(&interpreter.file)?;
+            Some((interpreter, program))
+        }
+    };
+
+    let limits = *task.process().limits.lock();
+    let stack_limit = usize::try_from(limits[STACK][0]).unwrap_or(usize::MAX).min(MAX_STACK);
+    let layout = if secure { Layout { random: true, heap: true } } else { Layout::of(task) };
+    let stack_top = USER_END - VDSO_ROOM - layout.offset(22);
+    let top = page_align_down(stack_top - stack_limit.max(FIRST_STACK) - STACK_GAP - layout.offset(28));
+    let space = AddressSpace::new(top).ok_or(Errno::ENOMEM)?;
+    if !secure && persona_has(task, ADDR_COMPAT_LAYOUT) {
+        space.set_legacy_base(page_align_down(USER_END / 3) + layout.offset(28));
+    }
+    crate::process::rlimit::apply_memory_limits(&limits, &space);
+    space.forbid_large_pages(task.process().space().is_some_and(|old| !old.may_have_large_pages()));
+
+    let base = if program.relocatable {
+        let align = program.align.min(2 << 20);
+        ((PROGRAM_BASE + layout.offset(28)) & !(align - 1)) - (program.span().start & !(align - 1))
+    } else {
+        0
+    };
+    map(&space, &file, &program, base)?;
+    let heap_gap = if layout.heap { layout.offset(13) } else { 0 };
+    space.set_brk_start(base + program.span().end + heap_gap);
+    let program_entry = base + program.entry;
+    let (entry, interpreter_base) = match &interpreter {
+        None => (program_entry, 0),
+        Some((Program { file, .. }, interpreter)) => {
+            let span = interpreter.span();
+            let at = if interpreter.relocatable { top - span.len() - layout.offset(10) - span.start } else { 0 };
+            map(&space, file, interpreter, at)?;
+            (at + interpreter.entry, at)
+        }
+    };
+
+    let vdso = vdso::map(&space, stack_top + PAGE_SIZE + layout.offset(VDSO_BITS))?;
+
+    let mut random = [0; 16];
+    guard::random::fill(&mut random);
+    let cpu = guard::cpu::brand();
+    let headers = if program.headers == 0 { 0 } else { base + program.headers };
+    let aux = [
+        (auxvec::AT_RSEQ_FEATURE_SIZE, rseq::FEATURES),
+        (auxvec::AT_RSEQ_ALIGN, u64::from(rseq::SIZE)),
+        (auxvec::AT_SYSINFO_EHDR, vdso as u64),
+        (auxvec::AT_HWCAP, u64::from(cpu.hwcap())),
+        (auxvec::AT_PAGESZ, PAGE_SIZE as u64),
+        (auxvec::AT_CLKTCK, 100),
+        (auxvec::AT_PHDR, headers as u64),
+        (auxvec::AT_PHENT, 56),
+        (auxvec::AT_PHNUM, program.header_count as u64),
+        (auxvec::AT_BASE, interpreter_base as u64),
+        (auxvec::AT_FLAGS, 0),
+        (auxvec::AT_ENTRY, program_entry as u64),
+        (auxvec::AT_UID, u64::from(cred.user.real)),
+        (auxvec::AT_EUID, u64::from(cred.user.effective)),
+        (auxvec::AT_GID, u64::from(cred.group.real)),
+        (auxvec::AT_EGID, u64::from(cred.group.effective)),
+        (auxvec::AT_SECURE, u64::from(secure)),
+        (auxvec::AT_MINSIGSTKSZ, (size_of::<crate::uapi::sigframe::Frame>() + guard::fpu::signal_frame_size() + 64) as u64),
+    ];
+    let strings = Strings { args: &args, env, name: &exec_name, platform: b"x86_64", random };
+    let image = initial_stack::build(stack_top as u64, &strings, &aux);
+    let mut prot = Prot::READ | Prot::WRITE;
+    prot.set(Prot::EXEC, program.executable_stack);
+    let stack_start = page_align_down(stack_top - FIRST_STACK.max(image.bytes.len() + PAGE_SIZE));
+    let len = stack_top.next_multiple_of(PAGE_SIZE) - stack_start;
+    space.mmap(MapRequest {
+        placement: Placement::FixedIfFree(stack_start),
+        len,
+        prot,
+        flags: VmaFlags::GROWSDOWN,
+        object: None,
+    })?;
+    space.write(image.sp as usize, &image.bytes)?;
+
+    let more = cred.caps.permitted & !task.cred().caps.permitted != 0;
+    let dumpable = readable && !more && cred.user.effective == cred.user.real && cred.group.effective == cred.group.real;
+    let [code, data] = program.code_and_data().map(|part| base + part.start..base + part.end);
+    let (args, env, aux) = (image.args, image.env, image.aux.into());
+    let (image, sp) = (Image { executable: Some(running), args, env, aux, code, data, stack: image.sp as usize }, image.sp);
+    Ok(Loaded { space, image, entry, sp, name: shown, cred, dumpable, secure })
+}
+
+/// Makes the calling thread, the last of its process, run what was loaded.
+pub(crate) fn take_over(task: &Task, loaded: Loaded) {
+    let process = task.process();
+    // The old memory's last words.
+    crate::futex::leaves_memory(task);
+    task.locks_released.store(false, Ordering::SeqCst);
+    task.clear_tid.store(0, Ordering::Relaxed);
+    rseq::forget(task);
+    crate::seccomp::syscall_user_dispatch::forget(task);
+    task.thread().set_user(Some(loaded.space.clone()));
+    process.replace_space(loaded.space);
+    *process.image.lock() = loaded.image;
+    task.unshare_files();
+    task.files().close_on_exec();
+    process.replace_actions(process.actions().after_exec());
+    crate::time::posix_timers::exec(process);
+    {
+        let mut signals = task.signals.lock();
+        signals.stack = AltStack::none();
+        signals.saved = None;
+    }
+    if process.exit_signal() != 0 {
+        process.set_exit_signal(sys::SIGCHLD as i32);
+    }
+    task.set_name(&loaded.name);
+    task.set_cred(loaded.cred);
+    process.dumpable.store(i32::from(loaded.dumpable), Ordering::Relaxed);
+    process.persona.fetch_and(!(if loaded.secure { CLEARED_WITH_POWER } else { READ_IMPLIES_EXEC }), Ordering::Relaxed);
+    if loaded.secure {
+        process.parent_death_signal.store(0, Ordering::Relaxed);
+    }
+    processes::note_exec(process.pid());
+    task.end_vfork();
+}
+
+fn exec(task: &Task, regs: &mut UserRegs, dirfd: i32, name: &[u8], flags: u32, args: usize, env: usize) -> SysResult {
+    let mut budget = MAX_STRINGS;
+    let mut args = read_strings(args, &mut budget)?;
+    let env = read_strings(env, &mut budget)?;
+    if args.is_empty() {
+        // A program may rely on having a name (Linux since 5.18).
+        args.push(Vec::new());
+    }
+    // Only now, as on Linux, where the file is opened after the strings are copied.
+    if flags & !(sys::AT_EMPTY_PATH | sys::AT_SYMLINK_NOFOLLOW) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let file = open(task, dirfd, name, flags & sys::AT_SYMLINK_NOFOLLOW != 0)?;
+    let loaded = load(task, file, name, args, &env)?;
+    let former = task.tid();
+    task.process().become_single(task, || ptrace::superseded(task))?;
+    *regs = loaded.registers();
+    take_over(task, loaded);
+    if !fresh_fpu(task) {
+        log::warn!("process {}: no memory for registers: it keeps those of the program before", task.pid());
+    }
+    ptrace::runs_program(task, regs, former);
+    Ok(0)
+}
+
+/// `execve(2)`
+pub fn sys_execve(task: &Task, regs: &mut UserRegs, name: usize, args: usize, env: usize) -> SysResult {
+    let mut buffer = namei::Name::new();
+    let name = buffer.read(name)?;
+    if name.is_empty() {
+        return Err(Errno::ENOENT);
+    }
+    exec(task, regs, AT_FDCWD, name, 0, args, env)
+}
+
+/// `execveat(2)`
+pub fn sys_execveat(task: &Task, regs: &mut UserRegs, dirfd: i32, name: usize, args: usize, env: usize, flags: u32) -> SysResult {
+    let mut buffer = namei::Name::new();
+    let name = buffer.read(name)?;
+    if name.is_empty() && flags & sys::AT_EMPTY_PATH == 0 {
+        return Err(Errno::ENOENT);
+    }
+    exec(task, regs, dirfd, name, flags, args, env)
+}
+
+/// Gives the calling thread floating-point registers in their initial state, or false if memory is short.
+fn fresh_fpu(task: &Task) -> bool {
+    let fpu = UserFpu::new();
+    let there = fpu.is_some();
+    if there {
+        task.thread().set_fpu(fpu);
+    }
+    there
+}

@@ -1,0 +1,105 @@
+//! How threads and processes end: `exit(2)`, `exit_group(2)`, and what comes after the last instruction.
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+
+use linux_raw_sys::general as sys;
+
+use crate::process::{Process, exit_code, notify_parent, process_table as processes, send_signal, upcalls};
+use crate::time::posix_timers;
+use crate::uapi::siginfo::SigInfo;
+use crate::{SysResult, Task, futex, ptrace};
+
+/// A thread has left user mode for good: gives back what it has, and ends the process if it was the last.
+pub(crate) fn leave(task: &Arc<Task>) {
+    let process = task.process().clone();
+    ptrace::tracer_ends(task);
+    futex::thread_ends(task);
+    task.end_vfork();
+    task.give_files_back();
+    let thread = task.thread();
+    thread.set_user(None);
+    thread.end_kernel_work();
+    // Before a thread that calls `execve` sees that it is alone, and takes the number over.
+    processes::remove_task(task.tid());
+    let last = {
+        let mut tasks = process.tasks.lock();
+        *process.name.lock() = task.name();
+        process.ended_usage.lock().add(&task.usage());
+        tasks.retain(|t| !Arc::ptr_eq(t, task));
+        process.tasks_changed.notify_all(&tasks);
+        tasks.is_empty()
+    };
+    if task.is_ptraced() {
+        ptrace::thread_ended(task, status_of(task));
+    }
+    if last {
+        finish(&process);
+    }
+}
+
+/// The wait status of a thread that ends: its own, or that of its whole process.
+pub(crate) fn status_of(task: &Task) -> i32 {
+    let own = task.exit_status.load(Ordering::Relaxed);
+    let whole = *task.process().status.lock();
+    if task.leaving.load(Ordering::Relaxed) { own } else { whole.unwrap_or(own) }
+}
+
+/// The last thread is gone.
+fn finish(process: &Arc<Process>) {
+    process.note_resident();
+    let space = process.space.lock().take();
+    crate::process::accounting::note_end(process);
+    drop(space);
+    let image = core::mem::take(&mut *process.image.lock());
+    drop(image);
+    crate::mm::oom::given_back(process);
+    posix_timers::process_ends(process);
+    crate::ipc::sem::process_ends(process, &crate::process::namespaces::current().ipc);
+    let status = *process.status.lock().get_or_insert(process.last_status.load(Ordering::Relaxed));
+    if process.pid() == 1 {
+        (upcalls::get().init_ended)(status);
+    }
+    let [_, _, _, session] = processes::relations(process.pid());
+    if session == process.pid() {
+        fs::tty::leader_exits(session.cast_unsigned());
+    }
+    let tracer = ptrace::process_ends(process);
+    let aftermath = processes::end(process, status, tracer.is_some());
+    process.has_ended.notify();
+    for orphan in aftermath.bereaved {
+        let signo = orphan.parent_death_signal.load(Ordering::Relaxed);
+        if signo != 0 {
+            send_signal::send(&orphan, SigInfo::kernel(signo));
+        }
+    }
+    for group in aftermath.orphaned_groups {
+        send_signal::send_orphans(group);
+    }
+    if let Some(init) = aftermath.inherited_by {
+        init.children_changed.wake_all();
+        send_signal::send(&init, SigInfo::kernel(sys::SIGCHLD as i32));
+    }
+    match tracer {
+        // The parent is told when the tracer has been.
+        Some(tell) => tell(status),
+        None => {
+            let (code, value) = exit_code(status);
+            notify_parent(aftermath.parent, process, code, value);
+        }
+    }
+}
+/// `exit(2)`
+pub fn sys_exit(task: &Task, status: i32) -> SysResult {
+    task.process().last_status.store((status & 0xff) << 8, Ordering::Relaxed);
+    task.exit_status.store((status & 0xff) << 8, Ordering::Relaxed);
+    task.leaving.store(true, Ordering::Relaxed);
+    task.interrupt();
+    Ok(0)
+}
+
+/// `exit_group(2)`
+pub fn sys_exit_group(task: &Task, status: i32) -> SysResult {
+    task.process().end((status & 0xff) << 8);
+    Ok(0)
+}

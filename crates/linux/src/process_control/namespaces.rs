@@ -1,0 +1,130 @@
+//! Namespaces (`namespaces(7)`): of mounts, of the machine's names, of System V objects and message queues. Of the other kinds there is one each, as in a
+//! kernel that was built without them. `unshare(2)`, `setns(2)`, and what `/proc/<pid>/ns` leads to.
+
+use alloc::sync::Arc;
+
+use abi::errno::Errno;
+use fs::nsfs::{self, Held, Kind};
+use linux_raw_sys::general as sys;
+
+use crate::ipc::sem;
+use crate::process::{namespaces, pidfd};
+use crate::{SysResult, Task};
+
+/// All bits that mean a namespace.
+pub(crate) const ALL: u32 = sys::CLONE_NEWNS
+    | sys::CLONE_NEWCGROUP
+    | sys::CLONE_NEWUTS
+    | sys::CLONE_NEWIPC
+    | sys::CLONE_NEWUSER
+    | sys::CLONE_NEWPID
+    | sys::CLONE_NEWNET
+    | sys::CLONE_NEWTIME;
+/// Those of which there can be more than one.
+const MADE: u32 = sys::CLONE_NEWNS | sys::CLONE_NEWUTS | sys::CLONE_NEWIPC;
+
+/// Whether somebody may have the new namespaces that bits ask for.
+///
+/// # Errors
+/// `EINVAL` for kinds of which there is one, `EPERM`.
+pub(crate) fn check_new(task: &Task, bits: u32) -> Result<(), Errno> {
+    if bits & sys::CLONE_NEWUSER != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if bits & ALL != 0 {
+        may_mount(task)?;
+    }
+    if bits & ALL & !MADE != 0 { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+/// A thread's files and directories are nobody else's, or it cannot enter a namespace of mounts.
+fn enter(task: &Task, kind: Kind, held: &Held) -> Result<(), Errno> {
+    let cred = task.cred();
+    if kind == Kind::User {
+        // It is the caller's already.
+        return Err(Errno::EINVAL);
+    }
+    may_mount(task)?;
+    match held {
+        Held::Mounts(space) => {
+            if !cred.capable(sys::CAP_SYS_CHROOT) {
+                return Err(Errno::EPERM);
+            }
+            let context = task.fs();
+            // The thread, this variable, and nobody else.
+            if Arc::strong_count(&context) > 2 {
+                return Err(Errno::EINVAL);
+            }
+            context.enter(space.clone());
+        }
+        Held::Other(other) => {
+            let mut own = task.namespaces();
+            match (kind, other.clone()) {
+                (Kind::Uts, other) => own.uts = other.downcast().map_err(|_| Errno::EINVAL)?,
+                (_, other) => {
+                    sem::process_ends(task.process(), &own.ipc);
+                    own.ipc = other.downcast().map_err(|_| Errno::EINVAL)?;
+                }
+            }
+            task.set_namespaces(own);
+        }
+        Held::Only => {}
+    }
+    Ok(())
+}
+
+/// `setns(2)`: the namespace of a descriptor, or those of a process that bits name.
+pub fn sys_setns(task: &Task, fd: i32, bits: u32) -> SysResult {
+    const ORDER: [Kind; 8] = [Kind::User, Kind::Mount, Kind::Uts, Kind::Ipc, Kind::Pid, Kind::Cgroup, Kind::Net, Kind::Time];
+    let file = task.file_io(fd)?;
+    if let Some(namespace) = nsfs::of(file.inode()) {
+        if bits != 0 && bits != namespace.kind().flag() {
+            return Err(Errno::EINVAL);
+        }
+        return enter(task, namespace.kind(), namespace.held()).map(|()| 0);
+    }
+    let (process, _) = pidfd::process_of(task, fd).map_err(|_| Errno::EINVAL)?;
+    if bits == 0 || bits & !ALL != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let other = process.tasks().into_iter().next().ok_or(Errno::ESRCH)?;
+    crate::process::access::check_trace_access(task, &process)?;
+    for kind in ORDER.into_iter().filter(|kind| bits & kind.flag() != 0) {
+        let path = namespaces::file(&other, kind);
+        let namespace = nsfs::of(path.inode()).ok_or(Errno::EINVAL)?;
+        enter(task, kind, namespace.held())?;
+    }
+    Ok(0)
+}
+
+/// `unshare(2)`
+pub fn sys_unshare(task: &Task, bits: u64) -> SysResult {
+    const ALONE: u32 = sys::CLONE_THREAD | sys::CLONE_SIGHAND | sys::CLONE_VM;
+    let bits = u32::try_from(bits).map_err(|_| Errno::EINVAL)?;
+    if bits & !(ALL | ALONE | sys::CLONE_FILES | sys::CLONE_FS | sys::CLONE_SYSVSEM) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if bits & (ALONE | sys::CLONE_NEWUSER) != 0 && task.process().tasks().len() > 1 {
+        return Err(Errno::EINVAL);
+    }
+    check_new(task, bits)?;
+    if bits & sys::CLONE_FILES != 0 {
+        task.unshare_files();
+    }
+    if bits & (sys::CLONE_FS | sys::CLONE_NEWNS) != 0 {
+        task.unshare_fs();
+    }
+    if bits & sys::CLONE_NEWNS != 0 {
+        task.fs().copy_namespace();
+    }
+    if bits & (sys::CLONE_NEWIPC | sys::CLONE_SYSVSEM) != 0 {
+        sem::process_ends(task.process(), &task.ipc());
+    }
+    task.set_namespaces(task.namespaces().with_new(bits));
+    Ok(0)
+}
+
+/// Whether somebody may change the tree of mounts.
+pub(crate) fn may_mount(task: &Task) -> Result<(), Errno> {
+    if task.cred().capable(sys::CAP_SYS_ADMIN) { Ok(()) } else { Err(Errno::EPERM) }
+}

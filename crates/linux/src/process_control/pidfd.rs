@@ -1,0 +1,47 @@
+//! Descriptors of processes: `pidfd_open(2)`, `pidfd_send_signal(2)`, `pidfd_getfd(2)`.
+
+use abi::errno::Errno;
+use linux_raw_sys::general as sys;
+
+use crate::process::{pidfd, process_table};
+use crate::signal::kill;
+use crate::uaccess::UserPtr;
+use crate::uapi::siginfo::SigInfo;
+use crate::{SysResult, Task, procfs};
+
+/// `pidfd_open(2)`
+pub fn sys_pidfd_open(task: &Task, pid: i32, flags: u32) -> SysResult {
+    if flags & !sys::O_NONBLOCK != 0 || pid <= 0 {
+        return Err(Errno::EINVAL);
+    }
+    let Some(process) = process_table::find(pid) else {
+        // A thread that is not its process's first has no such descriptor.
+        return Err(if process_table::find_task(pid).is_some() { Errno::EINVAL } else { Errno::ESRCH });
+    };
+    task.files().install(pidfd::open(process, flags != 0), true)
+}
+
+/// `pidfd_send_signal(2)`; a descriptor of the directory `/proc/PID` means that process, too.
+pub fn sys_pidfd_send_signal(task: &Task, fd: i32, signo: i32, info: UserPtr<SigInfo>, flags: u32) -> SysResult {
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let file = task.file_io(fd)?;
+    let process = match file.ops_as::<pidfd::PidFd>() {
+        Some(pidfd) => pidfd.process.clone(),
+        None => procfs::of_directory(file.inode()).ok_or(Errno::EBADF)??,
+    };
+    kill::send_by_descriptor(task, &process, signo, info)
+}
+
+/// `pidfd_getfd(2)`
+pub fn sys_pidfd_getfd(task: &Task, fd: i32, theirs: i32, flags: u32) -> SysResult {
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let (process, _) = pidfd::process_of(task, fd)?;
+    crate::process::access::check_trace_access(task, &process)?;
+    let of = process.tasks().into_iter().next().ok_or(Errno::ESRCH)?;
+    let file = of.file(theirs)?;
+    task.files().install(file, true)
+}

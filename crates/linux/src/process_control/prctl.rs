@@ -1,0 +1,199 @@
+//! Settings of a process or thread: `prctl(2)`. Those of what there is not (other processors, groups of hyperthreads, counters of
+//! events) are `EINVAL`, as in a kernel that was built without them.
+
+use abi::errno::Errno;
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+use linux_raw_sys::general as sys;
+use linux_raw_sys::prctl as pr;
+
+use crate::cred::capability;
+use crate::process::process_table as processes;
+use crate::process_control::prctl_mm;
+use crate::seccomp::syscall_user_dispatch;
+use crate::state::credentials::{Credentials, KEEP_CAPS};
+use crate::uaccess::{self, UserPtr};
+use crate::{SysResult, Task};
+
+/// The length of a thread's name with its NUL.
+const COMM: usize = 16;
+/// The most bytes of a name of memory, with its NUL.
+const MEMORY_NAME: usize = 80;
+
+/// `prctl(2)`
+pub fn sys_prctl(task: &Task, option: u32, arg: usize, arg3: usize, arg4: usize, arg5: usize) -> SysResult {
+    let rest_is_zero = arg3 == 0 && arg4 == 0 && arg5 == 0;
+    match option {
+        pr::PR_SET_NAME | pr::PR_GET_NAME => name(task, option, arg),
+        pr::PR_CAPBSET_READ => capability::is_in_bounding(task, arg),
+        pr::PR_CAPBSET_DROP => capability::drop_from_bounding(task, arg),
+        pr::PR_CAP_AMBIENT if arg4 == 0 && arg5 == 0 => capability::ambient(task, arg, arg3),
+        pr::PR_GET_KEEPCAPS | pr::PR_SET_KEEPCAPS | pr::PR_GET_SECUREBITS | pr::PR_SET_SECUREBITS => secure(task, option, arg),
+        pr::PR_SET_NO_NEW_PRIVS if arg == 1 && rest_is_zero => {
+            task.set_cred(Credentials { no_new_privileges: true, ..(*task.cred()).clone() });
+            Ok(0)
+        }
+        pr::PR_GET_NO_NEW_PRIVS if arg == 0 && rest_is_zero => Ok(usize::from(task.cred().no_new_privileges)),
+        pr::PR_SET_PDEATHSIG
+        | pr::PR_GET_PDEATHSIG
+        | pr::PR_SET_DUMPABLE
+        | pr::PR_GET_DUMPABLE
+        | pr::PR_SET_CHILD_SUBREAPER
+        | pr::PR_GET_CHILD_SUBREAPER => process(task, option, arg),
+        pr::PR_GET_TIMERSLACK => Ok(task.settings.lock().timer_slack),
+        pr::PR_SET_TIMERSLACK => {
+            task.settings.lock().set_timer_slack(arg);
+            Ok(0)
+        }
+        // Times are measured, which is at least as good as what this is about.
+        pr::PR_GET_TIMING => Ok(pr::PR_TIMING_STATISTICAL as usize),
+        pr::PR_SET_TIMING if arg == pr::PR_TIMING_STATISTICAL as usize => Ok(0),
+        pr::PR_MCE_KILL if arg4 == 0 && arg5 == 0 => set_machine_checks(task, arg, arg3),
+        pr::PR_MCE_KILL_GET if arg == 0 && rest_is_zero => Ok(task.settings.lock().machine_checks as usize),
+        pr::PR_SET_IO_FLUSHER | pr::PR_GET_IO_FLUSHER => flushes(task, option, arg, rest_is_zero),
+        pr::PR_GET_SPECULATION_CTRL if rest_is_zero => speculation(arg),
+        pr::PR_SET_SPECULATION_CTRL if arg4 == 0 && arg5 == 0 => set_speculation(arg, arg3),
+        pr::PR_SET_MM => prctl_mm::set(task, arg as u32, arg3, arg4, arg5),
+        pr::PR_SET_VMA if arg == pr::PR_SET_VMA_ANON_NAME as usize => name_memory(task, arg3, arg4, arg5),
+        pr::PR_SET_SYSCALL_USER_DISPATCH => syscall_user_dispatch::set(task, arg, arg3, arg4, arg5),
+        pr::PR_GET_TID_ADDRESS => {
+            UserPtr::<u64>::new(arg).write(&(task.clear_tid.load(Ordering::Relaxed) as u64))?;
+            Ok(0)
+        }
+        pr::PR_GET_TSC => {
+            let readable = task.thread().with_fpu(|state| state.has_tsc()) != Some(false);
+            UserPtr::<u32>::new(arg).write(if readable { &pr::PR_TSC_ENABLE } else { &pr::PR_TSC_SIGSEGV })?;
+            Ok(0)
+        }
+        pr::PR_SET_TSC if [pr::PR_TSC_ENABLE, pr::PR_TSC_SIGSEGV].map(|choice| choice as usize).contains(&arg) => {
+            task.thread().with_fpu(|state| state.set_tsc(arg == pr::PR_TSC_ENABLE as usize));
+            Ok(0)
+        }
+        pr::PR_GET_SECCOMP => Ok(task.seccomp.lock().mode()),
+        pr::PR_SET_SECCOMP => crate::seccomp::set_by_prctl(task, arg, arg3),
+        pr::PR_SET_THP_DISABLE if rest_is_zero => {
+            task.process().memory()?.forbid_large_pages(arg != 0);
+            Ok(0)
+        }
+        pr::PR_GET_THP_DISABLE if arg == 0 && rest_is_zero => Ok(usize::from(!task.process().memory()?.may_have_large_pages())),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn name(task: &Task, option: u32, at: usize) -> SysResult {
+    if option == pr::PR_SET_NAME {
+        let mut name = [0; COMM - 1];
+        let len = guard::user::read_cstr(at, &mut name).map_err(|_| Errno::EFAULT)?;
+        task.set_name(&name[..len]);
+    } else {
+        let mut bytes = [0; COMM];
+        let name = task.name();
+        let len = name.len().min(COMM - 1);
+        bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
+        uaccess::write_bytes(at, &bytes)?;
+    }
+    Ok(0)
+}
+
+fn set_machine_checks(task: &Task, operation: usize, kind: usize) -> SysResult {
+    let (operation, kind) = (u32::try_from(operation), u32::try_from(kind));
+    let new = match (operation, kind) {
+        (Ok(pr::PR_MCE_KILL_CLEAR), Ok(0)) => pr::PR_MCE_KILL_DEFAULT,
+        (Ok(pr::PR_MCE_KILL_SET), Ok(kind @ (pr::PR_MCE_KILL_EARLY | pr::PR_MCE_KILL_LATE | pr::PR_MCE_KILL_DEFAULT))) => kind,
+        _ => return Err(Errno::EINVAL),
+    };
+    task.settings.lock().machine_checks = new;
+    Ok(0)
+}
+
+fn flushes(task: &Task, option: u32, arg: usize, rest_is_zero: bool) -> SysResult {
+    if !task.cred().capable(sys::CAP_SYS_RESOURCE) {
+        return Err(Errno::EPERM);
+    }
+    let mut settings = task.settings.lock();
+    match (option, arg) {
+        _ if !rest_is_zero => return Err(Errno::EINVAL),
+        (pr::PR_GET_IO_FLUSHER, 0) => return Ok(usize::from(settings.flushes)),
+        (pr::PR_SET_IO_FLUSHER, 0 | 1) => settings.flushes = arg == 1,
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(0)
+}
+
+const STORE_BYPASS: usize = pr::PR_SPEC_STORE_BYPASS as usize;
+const INDIRECT_BRANCH: usize = pr::PR_SPEC_INDIRECT_BRANCH as usize;
+const CACHE_FLUSH: usize = pr::PR_SPEC_L1D_FLUSH as usize;
+
+/// Nothing is done against what processors speculate, and no thread can ask for it: as with `mitigations=off`.
+fn speculation(what: usize) -> SysResult {
+    match what {
+        STORE_BYPASS | INDIRECT_BRANCH => Ok(pr::PR_SPEC_ENABLE as usize),
+        CACHE_FLUSH => Ok(pr::PR_SPEC_FORCE_DISABLE as usize),
+        _ => Err(Errno::ENODEV),
+    }
+}
+
+fn set_speculation(what: usize, how: usize) -> SysResult {
+    match (what, how as u32) {
+        (STORE_BYPASS, _) => Err(Errno::ENXIO),
+        (INDIRECT_BRANCH, pr::PR_SPEC_ENABLE) => Ok(0),
+        (INDIRECT_BRANCH, pr::PR_SPEC_DISABLE | pr::PR_SPEC_FORCE_DISABLE) | (CACHE_FLUSH, _) => Err(Errno::EPERM),
+        (INDIRECT_BRANCH, _) => Err(Errno::ERANGE),
+        _ => Err(Errno::ENODEV),
+    }
+}
+
+/// Gives anonymous memory a name for `/proc/<pid>/maps`.
+fn name_memory(task: &Task, addr: usize, len: usize, name: usize) -> SysResult {
+    let name: Option<Arc<[u8]>> = match name {
+        0 => None,
+        at => {
+            let name = uaccess::read_cstr(at, MEMORY_NAME);
+            let name = name.map_err(|e| if e == Errno::ENAMETOOLONG { Errno::EINVAL } else { e })?;
+            if !name.iter().all(|b| (0x20..0x7f).contains(b) && !br"\`$[]".contains(b)) {
+                return Err(Errno::EINVAL);
+            }
+            Some(name.into())
+        }
+    };
+    let space = task.process().memory()?;
+    if len == 0 && addr.is_multiple_of(vm::PAGE_SIZE) {
+        return Ok(0);
+    }
+    space.set_anon_name(addr, len, name.as_ref()).map(|()| 0)
+}
+
+/// Secure bits, one or all.
+fn secure(task: &Task, option: u32, arg: usize) -> SysResult {
+    let cred = task.cred();
+    let new = match option {
+        pr::PR_GET_KEEPCAPS => return Ok(usize::from(cred.secure_bits & KEEP_CAPS != 0)),
+        pr::PR_GET_SECUREBITS => return Ok(cred.secure_bits as usize),
+        pr::PR_SET_KEEPCAPS if arg <= 1 => cred.with_keep_caps(arg == 1)?,
+        pr::PR_SET_SECUREBITS => cred.with_secure_bits(u32::try_from(arg).map_err(|_| Errno::EPERM)?)?,
+        _ => return Err(Errno::EINVAL),
+    };
+    task.set_cred(new);
+    Ok(0)
+}
+
+/// What belongs to the whole process.
+fn process(task: &Task, option: u32, arg: usize) -> SysResult {
+    let process = task.process();
+    match option {
+        pr::PR_SET_PDEATHSIG => {
+            let signal =
+                i32::try_from(arg).ok().filter(|s| (0..=crate::uapi::siginfo::COUNT).contains(s)).ok_or(Errno::EINVAL)?;
+            process.parent_death_signal.store(signal, Ordering::Relaxed);
+        }
+        pr::PR_GET_PDEATHSIG => UserPtr::<i32>::new(arg).write(&process.parent_death_signal.load(Ordering::Relaxed))?,
+        pr::PR_GET_DUMPABLE => return Ok(process.dumpable.load(Ordering::Relaxed) as usize),
+        pr::PR_SET_DUMPABLE if arg <= 1 => process.dumpable.store(arg as i32, Ordering::Relaxed),
+        pr::PR_SET_CHILD_SUBREAPER => processes::set_subreaper(process.pid(), arg != 0),
+        pr::PR_GET_CHILD_SUBREAPER => {
+            UserPtr::<i32>::new(arg).write(&i32::from(processes::is_subreaper(process.pid())))?;
+        }
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(0)
+}

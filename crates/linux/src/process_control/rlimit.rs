@@ -1,0 +1,69 @@
+//! Limits of what a process may use: `getrlimit(2)`, `setrlimit(2)`, `prlimit64(2)`.
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+use linux_raw_sys::general as sys;
+
+use crate::process::process_table as processes;
+use crate::process::rlimit::apply_memory_limits;
+use crate::state::fdtable::MAX_LIMIT;
+use crate::state::rlimit::{CPU, FSIZE, NOFILE, RESOURCES};
+use crate::uaccess::UserPtr;
+use crate::{SysResult, Task};
+
+/// `prlimit64(2)`
+pub fn sys_prlimit64(task: &Task, pid: i32, resource: u32, new: UserPtr<[u64; 2]>, old: UserPtr<[u64; 2]>) -> SysResult {
+    let new = new.read_optional()?;
+    let process = if pid == 0 { task.process().clone() } else { processes::find_any(pid)? };
+    let cred = task.cred();
+    if !Arc::ptr_eq(&process, task.process()) && !cred.may_limit(&process.credentials()) {
+        return Err(Errno::EPERM);
+    }
+    let index = resource as usize;
+    if index >= RESOURCES {
+        return Err(Errno::EINVAL);
+    }
+    let mut limits = *process.limits.lock();
+    let before = limits[index];
+    if let Some([soft, hard]) = new {
+        if soft > hard || (index == NOFILE && hard > MAX_LIMIT as u64) {
+            return Err(if soft > hard { Errno::EINVAL } else { Errno::EPERM });
+        }
+        if hard > before[1] && !cred.capable(sys::CAP_SYS_RESOURCE) {
+            return Err(Errno::EPERM);
+        }
+        limits[index] = [soft, hard];
+        *process.limits.lock() = limits;
+        if index == NOFILE
+            && let Some(files) = process.files()
+        {
+            files.set_limit(usize::try_from(soft).unwrap_or(usize::MAX));
+        }
+        if index == FSIZE {
+            process.file_size_limit.store(soft, Ordering::Relaxed);
+        }
+        if index == CPU {
+            crate::time::posix_timers::watch_cpu_limit(&process);
+        }
+        if let Some(space) = process.space() {
+            apply_memory_limits(&limits, &space);
+        }
+    }
+    old.write_optional(&before)?;
+    Ok(0)
+}
+
+/// `getrlimit(2)`
+pub fn sys_getrlimit(task: &Task, resource: u32, to: UserPtr<[u64; 2]>) -> SysResult {
+    let limits = *task.process().limits.lock();
+    to.write(limits.get(resource as usize).ok_or(Errno::EINVAL)?)?;
+    Ok(0)
+}
+
+/// `setrlimit(2)`
+pub fn sys_setrlimit(task: &Task, resource: u32, new: UserPtr<[u64; 2]>) -> SysResult {
+    new.read()?;
+    sys_prlimit64(task, 0, resource, new, UserPtr::new(0))
+}

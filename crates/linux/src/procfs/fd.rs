@@ -1,0 +1,75 @@
+//! The descriptors of a process: `/proc/<pid>/fd`, `/proc/<pid>/fdinfo`.
+
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use abi::errno::Errno;
+use fs::pseudo::{self, Attr, DynamicDir, Listed};
+use fs::{FileType, Inode, Link, OpenFlags, Result};
+
+use super::number;
+use crate::process::process_table as processes;
+use crate::state::fdtable::FdTable;
+
+/// Where the numbers of descriptors' files begin.
+const FD_INO: u64 = 1 << 16;
+
+/// `/proc/<pid>/fd` and `/proc/<pid>/fdinfo`
+pub(super) struct FdDir {
+    pub(super) attr: Attr,
+    pub(super) pid: i32,
+    /// `fdinfo`.
+    pub(super) info: bool,
+}
+
+impl FdDir {
+    fn files(&self) -> Result<Arc<FdTable>> {
+        processes::find(self.pid).and_then(|p| p.files()).ok_or(Errno::ENOENT)
+    }
+}
+
+impl DynamicDir for FdDir {
+    fn attr(&self) -> Attr {
+        self.attr
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
+        let fd = number(name).ok_or(Errno::ENOENT)?;
+        let file = self.files()?.get(fd).map_err(|_| Errno::ENOENT)?;
+        let flags = file.flags();
+        let mode = if self.info { 0o400 } else { (u32::from(flags.readable()) * 0o500) | (u32::from(flags.writable()) * 0o300) };
+        let attr = Attr { ino: self.attr.ino + FD_INO + fd as u64, mode, ..self.attr };
+        let pid = self.pid;
+        let table = move || processes::find(pid).and_then(|p| p.files()).ok_or(Errno::ENOENT);
+        let open = move || table()?.get(fd).map_err(|_| Errno::ENOENT);
+        if !self.info {
+            return Ok(pseudo::link_with_text(
+                attr,
+                move || Ok(Link::Jump(open()?.path().clone())),
+                move || {
+                    let root = crate::current_task().map(|task| task.fs().root());
+                    Ok(open()?.path().to_bytes(root.as_ref()))
+                },
+            ));
+        }
+        Ok(pseudo::file(attr, move || {
+            let file = open()?;
+            let mut flags = file.flags();
+            flags.set(OpenFlags::CLOEXEC, table()?.cloexec(fd).map_err(|_| Errno::ENOENT)?);
+            let (mount, position) = (file.path().mount().id(), file.position());
+            Ok(format!("pos:\t{position}\nflags:\t0{:o}\nmnt_id:\t{mount}\n", flags.bits()).into_bytes())
+        }))
+    }
+
+    fn list(&self, after: u64) -> Result<Vec<Listed>> {
+        let kind = if self.info { FileType::Regular } else { FileType::Symlink };
+        let listed = |(fd, _)| Listed {
+            name: format!("{fd}").into_bytes(),
+            ino: self.attr.ino + FD_INO + fd as u64,
+            kind,
+            key: fd as u64 + 1,
+        };
+        Ok(self.files()?.list().into_iter().map(listed).filter(|l| l.key > after).collect())
+    }
+}

@@ -1,0 +1,128 @@
+//! `/proc`: what programs read to learn about processes and the machine.
+//!
+//! The tree is made of the generated files of [`fs::pseudo`]: `system.rs` holds the texts about the machine, `pressure.rs` those about
+//! waiting, `net.rs` those about sockets, `sysctl.rs` those below `/proc/sys`, `pid.rs` the directory of one process, `status.rs` what it
+//! does, has used and may, `fd.rs` its descriptors, `maps.rs` and `pagemap.rs` its memory, `mounts.rs` its mounts. Texts are made when
+//! they are read and are not held against changes.
+
+mod fd;
+mod maps;
+mod mem;
+mod mounts;
+mod net;
+mod pagemap;
+mod pid;
+mod pressure;
+mod snapshot;
+mod status;
+mod sysctl;
+mod system;
+
+pub(crate) use pid::of_directory;
+pub(crate) use pressure::file as resource_pressure;
+pub(crate) use sysctl::place;
+
+use crate::process::process_table as processes;
+use abi::errno::Errno;
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use fs::pseudo::{self, Attr, DynamicDir, Listed, PseudoFs, StaticDir};
+use fs::{FileType, Inode, Link, Result};
+
+const MAGIC: u64 = 0x9fa0;
+
+/// File numbers of a process's files are its id shifted by this, plus the file's place in the directory.
+const PID_SHIFT: u32 = 20;
+
+/// Adds to the fixed part of a new procfs: gets the directory and the file system's device number.
+type Extension = fn(&Arc<StaticDir>, u64);
+
+static EXTENSION: ::task::Once<Extension> = ::task::Once::new();
+
+/// Makes every procfs from now on have what `more` adds to its top directory. The first call counts.
+pub fn extend(more: Extension) {
+    EXTENSION.call_once(|| more);
+}
+
+/// A new procfs.
+#[must_use]
+pub fn new() -> Arc<PseudoFs> {
+    PseudoFs::new("proc", MAGIC, |dev| {
+        let fixed = StaticDir::new(dev);
+        system::add(&fixed, dev);
+        pressure::add(&fixed.subdir("pressure"), dev);
+        sysctl::add(&fixed.subdir("sys"), dev);
+        net::add(&fixed.subdir("net"), dev);
+        let own = |suffix: &'static str| {
+            pseudo::link(Attr::new(dev, 0o777), move || {
+                let task = crate::current_task().ok_or(Errno::ENOENT)?;
+                let text = match suffix {
+                    "" => format!("{}", task.pid()),
+                    _ => format!("{}/task/{}", task.pid(), task.tid()),
+                };
+                Ok(Link::Text(text.into_bytes()))
+            })
+        };
+        fixed.add("self", own(""));
+        fixed.add("thread-self", own("task"));
+        let mounts = || Ok(Link::Text(b"self/mounts".to_vec()));
+        fixed.add("mounts", pseudo::link(Attr::new(dev, 0o777), mounts));
+        if let Some(more) = EXTENSION.get() {
+            more(&fixed, dev);
+        }
+        pseudo::dynamic_dir(Root { attr: Attr { ino: 1, ..Attr::new(dev, 0o555) }, fixed })
+    })
+}
+
+/// The top: the fixed files, then a directory for every process.
+struct Root {
+    attr: Attr,
+    fixed: Arc<StaticDir>,
+}
+
+/// Keys of processes in the listing begin behind those of the fixed files.
+const FIRST_PID_KEY: u64 = 1 << 16;
+
+impl DynamicDir for Root {
+    fn attr(&self) -> Attr {
+        self.attr
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
+        match number(name) {
+            Some(pid) => pid::directory(self.attr.dev, pid),
+            None => self.fixed.lookup(name),
+        }
+    }
+
+    fn list(&self, after: u64) -> Result<Vec<Listed>> {
+        let mut entries = Vec::new();
+        if after < FIRST_PID_KEY {
+            self.fixed.readdir(after, &mut |e| {
+                entries.push(Listed { name: e.name.to_vec(), ino: e.ino, kind: e.kind, key: e.next });
+                true
+            })?;
+        }
+        for pid in processes::pids() {
+            let key = FIRST_PID_KEY + pid as u64;
+            if key > after {
+                entries.push(Listed {
+                    name: format!("{pid}").into_bytes(),
+                    ino: (pid as u64) << PID_SHIFT,
+                    kind: FileType::Directory,
+                    key,
+                });
+            }
+        }
+        Ok(entries)
+    }
+}
+
+/// A name that is a number as the kernel writes it: digits, no leading zero.
+fn number(name: &[u8]) -> Option<i32> {
+    if name.first() == Some(&b'0') && name.len() > 1 || !name.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    core::str::from_utf8(name).ok()?.parse().ok()
+}

@@ -1,0 +1,179 @@
+//! The pages of a process, one by one or by mapping: `/proc/<pid>/{pagemap,clear_refs,numa_maps,map_files}`.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::fmt::Write;
+use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+use fs::pseudo::{self, Attr, DynamicDir, Listed};
+use fs::{File, FileOps, FileType, Inode, Link, Metadata, OpenFlags, Result, Whence};
+use vm::{AddressSpace, PAGE_SIZE, VmaInfo};
+
+use super::mem;
+use crate::current_task;
+use crate::process::{Process, process_table};
+
+fn find(pid: i32) -> Result<Arc<Process>> {
+    process_table::find(pid).ok_or(Errno::ESRCH)
+}
+
+/// The process, if the caller may look into it.
+fn visible(pid: i32) -> Result<Arc<Process>> {
+    let process = find(pid)?;
+    let caller = current_task().ok_or(Errno::ESRCH)?;
+    crate::process::access::check_trace_access(&caller, &process).map_err(|_| Errno::EACCES)?;
+    Ok(process)
+}
+
+/// `pagemap`: a word for each page. It does not tell where pages are: programs, even privileged ones, cannot name physical memory.
+pub(super) struct PageMap {
+    pub(super) attr: Attr,
+    pub(super) pid: i32,
+}
+
+const PRESENT: u64 = 1 << 63;
+/// Of a file, or shared.
+const FILE: u64 = 1 << 61;
+/// Nobody else shows it.
+const EXCLUSIVE: u64 = 1 << 56;
+const WORD: usize = size_of::<u64>();
+
+impl Inode for PageMap {
+    fn metadata(&self) -> Metadata {
+        self.attr.metadata(FileType::Regular)
+    }
+
+    fn kind(&self) -> FileType {
+        FileType::Regular
+    }
+
+    fn open(self: Arc<Self>, _: OpenFlags) -> Result<Option<Arc<dyn FileOps>>> {
+        let space = visible(self.pid)?.space().map(|space| Arc::downgrade(&space)).unwrap_or_default();
+        Ok(Some(Arc::new(PageMapOps { space })))
+    }
+}
+
+struct PageMapOps {
+    space: Weak<AddressSpace>,
+}
+
+impl FileOps for PageMapOps {
+    fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
+        file.with_offset(|offset| {
+            let n = self.read_at(file, *offset, buf)?;
+            *offset += n as u64;
+            Ok(n)
+        })
+    }
+
+    fn has_offsets(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, _: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let offset = usize::try_from(offset).map_err(|_| Errno::EINVAL)?;
+        if !offset.is_multiple_of(WORD) || !buf.len().is_multiple_of(WORD) {
+            return Err(Errno::EINVAL);
+        }
+        let Some(space) = self.space.upgrade() else { return Ok(0) };
+        let all = vm::USER_END / PAGE_SIZE;
+        let first = (offset / WORD).min(all);
+        let range = first..(first + buf.len() / WORD).min(all);
+        let words = &mut buf[..range.len() * WORD];
+        words.fill(0);
+        space.for_each_present_page(range.start * PAGE_SIZE..range.end * PAGE_SIZE, |va, own, exclusive| {
+            let word = PRESENT | if own { 0 } else { FILE } | if exclusive { EXCLUSIVE } else { 0 };
+            let at = (va / PAGE_SIZE - range.start) * WORD;
+            words[at..at + WORD].copy_from_slice(&word.to_ne_bytes());
+        });
+        Ok(words.len())
+    }
+
+    fn seek(&self, file: &File, whence: Whence, offset: i64) -> Result<u64> {
+        mem::seek(file, whence, offset)
+    }
+
+    fn pollable(&self) -> bool {
+        false
+    }
+}
+
+/// `clear_refs`: the most memory that was seen is forgotten. What pages were used is not.
+pub(super) fn clear(pid: i32, what: u32) -> Result<()> {
+    const PEAK: u32 = 5;
+    let process = find(pid)?;
+    if what != PEAK {
+        return Err(Errno::EINVAL);
+    }
+    let now = process.space().map_or(0, |space| space.resident() as u64);
+    process.max_resident.store(now, Ordering::Relaxed);
+    Ok(())
+}
+
+/// `numa_maps`: there is one node.
+pub(super) fn numa_maps(process: &Process) -> String {
+    let areas = process.space().map(|space| space.residency()).unwrap_or_default();
+    areas.iter().fold(String::new(), |mut text, (area, sum)| {
+        let _ = write!(text, "{:08x} {}", area.range.start, crate::state::mempolicy::shown(area.policy));
+        match &area.name[..] {
+            b"[heap]" => text += " heap",
+            b"[stack]" => text += " stack",
+            name if name.starts_with(b"/") => {
+                let _ = write!(text, " file={}", String::from_utf8_lossy(name));
+            }
+            _ => {}
+        }
+        let pages = |bytes: usize| bytes / PAGE_SIZE;
+        let rows = [
+            ("anon", pages(sum.anonymous)),
+            ("dirty", pages(sum.private_dirty + sum.shared_dirty)),
+            ("mapped", pages(sum.resident - sum.anonymous)),
+            ("N0", pages(sum.resident)),
+        ];
+        for (name, pages) in rows.into_iter().filter(|row| row.1 > 0) {
+            let _ = write!(text, " {name}={pages}");
+        }
+        text += if sum.resident > 0 { " kernelpagesize_kB=4\n" } else { "\n" };
+        text
+    })
+}
+
+/// `map_files`: a link for each part of a file that is mapped, by name. One to a file that was removed leads nowhere.
+pub(super) struct MapFiles {
+    pub(super) attr: Attr,
+    pub(super) pid: i32,
+}
+
+impl MapFiles {
+    fn areas(&self) -> Result<Vec<VmaInfo>> {
+        let space = visible(self.pid)?.space().ok_or(Errno::ENOENT)?;
+        Ok(space.vma_infos().into_iter().filter(|area| area.dev != 0).collect())
+    }
+}
+
+fn name_of(area: &VmaInfo) -> String {
+    format!("{:x}-{:x}", area.range.start, area.range.end)
+}
+
+impl DynamicDir for MapFiles {
+    fn attr(&self) -> Attr {
+        self.attr
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
+        let area = self.areas()?.into_iter().find(|area| name_of(area).as_bytes() == name).ok_or(Errno::ENOENT)?;
+        let attr = Attr { ino: self.attr.ino + (area.range.start / PAGE_SIZE) as u64, mode: 0o600, ..self.attr };
+        Ok(pseudo::link(attr, move || Ok(Link::Text(area.name.clone()))))
+    }
+
+    fn list(&self, after: u64) -> Result<Vec<Listed>> {
+        let listed = |area: VmaInfo| {
+            let page = (area.range.start / PAGE_SIZE) as u64;
+            Listed { name: name_of(&area).into_bytes(), ino: self.attr.ino + page, kind: FileType::Symlink, key: page + 1 }
+        };
+        Ok(self.areas()?.into_iter().map(listed).filter(|listed| listed.key > after).collect())
+    }
+}

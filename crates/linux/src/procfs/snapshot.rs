@@ -1,0 +1,141 @@
+//! What the files of a process are made of.
+
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use crate::process::{Process, process_table as processes};
+use crate::state::credentials::Capabilities;
+use crate::state::rlimit::LIMIT_NAMES;
+use crate::state::sched_params::Schedule;
+use crate::state::usage::Usage;
+use crate::{Task, ptrace};
+
+/// The most of its arguments or environment that is shown.
+const SHOWN_STRINGS: usize = 1 << 20;
+
+/// What of a process the texts are made of; the personality fills it in.
+pub(crate) struct Snapshot {
+    /// The process, its parent, group and session.
+    pub(crate) ids: [i32; 4],
+    /// Its name, at most 15 bytes.
+    pub(crate) name: String,
+    /// One letter for what the thread does: `R`, `S`, `T`, `t`, `Z`.
+    pub(crate) state: char,
+    /// Real, effective, saved and file system user ids, and group ids.
+    pub(crate) uids: [u32; 4],
+    /// The group ids.
+    pub(crate) gids: [u32; 4],
+    pub(crate) capabilities: Capabilities,
+    pub(crate) no_new_privileges: bool,
+    /// 0, 1 or 2: no limits of system calls, strict ones, filters; and how many of those.
+    pub(crate) seccomp: [usize; 2],
+    /// Supplementary groups.
+    pub(crate) groups: Vec<u32>,
+    /// Its threads.
+    pub(crate) threads: Vec<i32>,
+    /// What it has used, and the children it waited for.
+    pub(crate) usage: Usage,
+    pub(crate) children_usage: Usage,
+    /// When it started, nanoseconds since boot.
+    pub(crate) start_ns: u64,
+    /// Address space and resident part, bytes.
+    pub(crate) memory: [u64; 2],
+    /// Signals pending for the thread and for the process, blocked, ignored, caught.
+    pub(crate) signals: [u64; 5],
+    /// The CPU it last ran on.
+    pub(crate) cpu: u32,
+    /// Mask of CPUs it may run on, as words of 64.
+    pub(crate) allowed_cpus: Vec<u64>,
+    pub(crate) schedule: Schedule,
+}
+
+impl Process {
+    fn strings(&self, range: Range<usize>) -> Vec<u8> {
+        let Some(space) = self.space() else { return Vec::new() };
+        let mut bytes = vec![0; range.len().min(SHOWN_STRINGS)];
+        if space.read(range.start, &mut bytes).is_err() {
+            bytes.clear();
+        }
+        bytes
+    }
+
+    /// Its arguments as they are in its memory now, each with a NUL (`/proc/<pid>/cmdline`).
+    #[must_use]
+    pub fn arguments(&self) -> Vec<u8> {
+        let range = self.image.lock().args.clone();
+        self.strings(range)
+    }
+
+    /// Its environment, likewise.
+    #[must_use]
+    pub fn environment(&self) -> Vec<u8> {
+        let range = self.image.lock().env.clone();
+        self.strings(range)
+    }
+
+    /// Names, units, and soft and hard values of its limits.
+    pub fn limits(&self) -> impl Iterator<Item = (&'static str, &'static str, [u64; 2])> {
+        let limits = *self.limits.lock();
+        LIMIT_NAMES.iter().zip(limits).map(|(&(name, units), values)| (name, units, values))
+    }
+
+    /// One letter for what thread `tid` does: `R`, `S`, `D`, `T`, `t`, or `Z` if it has ended.
+    fn state(&self, tasks: &[Arc<Task>], tid: i32) -> char {
+        match tasks.iter().find(|task| task.tid() == tid) {
+            None => 'Z',
+            Some(task) if ptrace::has_stopped(task) => 't',
+            Some(_) if self.is_stopped() => 'T',
+            Some(task) if task.started().is_some_and(|thread| thread.waits_for_lock()) => 'D',
+            Some(task) if task.started().is_some_and(|thread| thread.is_sleeping()) => 'S',
+            Some(_) => 'R',
+        }
+    }
+
+    /// What `/proc` shows.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.snapshot_of(None)
+    }
+
+    /// What `/proc` shows of it, or of one of its threads.
+    pub(crate) fn snapshot_of(&self, tid: Option<i32>) -> Snapshot {
+        let tasks = self.tasks();
+        let shown = match tid {
+            Some(tid) => tasks.iter().find(|task| task.tid() == tid),
+            None => tasks.first(),
+        };
+        let cred = shown.map_or_else(|| self.credentials(), |task| task.cred());
+        let memory = self.space().map(|space| space.stats()).unwrap_or_default();
+        let (own, blocked) = shown.map_or((0, 0), |task| {
+            let signals = task.signals.lock();
+            (signals.pending.set(), signals.blocked)
+        });
+        let (ignored, caught) = self.actions().sets();
+        let allowed_cpus = shown.map(|t| t.cpus.lock().clone()).filter(|c| !c.is_empty());
+        Snapshot {
+            ids: processes::relations(self.pid()),
+            name: shown.map_or_else(|| self.name(), |task| task.name()),
+            state: self.state(&tasks, tid.unwrap_or(self.pid())),
+            uids: cred.user.list(),
+            gids: cred.group.list(),
+            capabilities: cred.caps,
+            no_new_privileges: cred.no_new_privileges,
+            seccomp: shown.map(|task| task.seccomp.lock().counts()).unwrap_or_default(),
+            groups: cred.groups.to_vec(),
+            threads: tasks.iter().map(|t| t.tid()).collect(),
+            usage: match (tid, shown) {
+                (Some(_), Some(task)) => task.usage(),
+                _ => self.usage(),
+            },
+            children_usage: *self.children_usage.lock(),
+            start_ns: if tid.is_some() { shown.map_or(0, |task| task.start_ns) } else { self.start_ns },
+            memory: [memory.size as u64, memory.resident as u64],
+            signals: [own, self.pending_set(), blocked, ignored, caught],
+            cpu: shown.and_then(|t| t.started()).map_or(0, |t| t.cpu().0),
+            allowed_cpus: allowed_cpus.unwrap_or_else(crate::sched::all_cpus),
+            schedule: shown.map(|t| t.schedule()).unwrap_or_default(),
+        }
+    }
+}

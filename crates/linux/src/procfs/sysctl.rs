@@ -1,0 +1,238 @@
+//! `/proc/sys`: settings.
+
+use super::system::Text;
+use crate::mm::mmap::OVERCOMMIT;
+use crate::process::personality::RANDOMIZE;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU8, Ordering};
+
+use ::task::RtLimits;
+use abi::errno::Errno;
+use fs::pseudo::{self, Attr, StaticDir};
+
+pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
+    let constants = [
+        ("kernel/pid_max", "32768\n"),
+        ("kernel/threads-max", "32768\n"),
+        ("kernel/ngroups_max", "65536\n"),
+        ("kernel/cap_last_cap", "40\n"),
+        ("kernel/core_pattern", "core\n"),
+        ("kernel/core_pipe_limit", "0\n"),
+        ("kernel/panic", "0\n"),
+        ("kernel/panic_on_oops", "1\n"),
+        ("kernel/panic_on_warn", "0\n"),
+        ("kernel/cad_pid", "1\n"),
+        ("kernel/ctrl-alt-del", "0\n"),
+        ("kernel/modules_disabled", "1\n"),
+        ("kernel/kexec_load_disabled", "1\n"),
+        ("kernel/unprivileged_bpf_disabled", "2\n"),
+        ("kernel/print-fatal-signals", "0\n"),
+        ("kernel/printk_delay", "0\n"),
+        ("kernel/printk_ratelimit", "5\n"),
+        ("kernel/printk_ratelimit_burst", "10\n"),
+        ("kernel/sched_autogroup_enabled", "0\n"),
+        ("kernel/sched_rr_timeslice_ms", "100\n"),
+        ("kernel/sched_schedstats", "0\n"),
+        ("kernel/seccomp/actions_avail", "kill_process kill_thread trap errno user_notif trace log allow\n"),
+        ("kernel/seccomp/actions_logged", "log\n"),
+        ("kernel/shm_rmid_forced", "0\n"),
+        ("kernel/msg_next_id", "-1\n"),
+        ("kernel/sem_next_id", "-1\n"),
+        ("kernel/shm_next_id", "-1\n"),
+        ("kernel/auto_msgmni", "0\n"),
+        ("kernel/pty/reserve", "1024\n"),
+        ("kernel/random/urandom_min_reseed_secs", "60\n"),
+        ("kernel/random/write_wakeup_threshold", "256\n"),
+        ("kernel/core_uses_pid", "0\n"),
+        ("kernel/tainted", "0\n"),
+        ("kernel/sysrq", "0\n"),
+        ("kernel/overflowuid", "65534\n"),
+        ("kernel/overflowgid", "65534\n"),
+        ("kernel/kptr_restrict", "0\n"),
+        ("kernel/dmesg_restrict", "0\n"),
+        ("kernel/perf_event_paranoid", "4\n"),
+        ("kernel/numa_balancing", "0\n"),
+        ("kernel/random/entropy_avail", "256\n"),
+        ("kernel/random/poolsize", "256\n"),
+        ("kernel/printk", "4 4 1 7\n"),
+        ("kernel/sched_child_runs_first", "0\n"),
+        ("vm/overcommit_ratio", "50\n"),
+        ("vm/max_map_count", "65530\n"),
+        ("vm/mmap_min_addr", "65536\n"),
+        ("vm/mmap_rnd_bits", "28\n"),
+        ("vm/legacy_va_layout", "0\n"),
+        ("vm/panic_on_oom", "0\n"),
+        ("vm/oom_kill_allocating_task", "0\n"),
+        ("vm/oom_dump_tasks", "0\n"),
+        ("vm/overcommit_kbytes", "0\n"),
+        ("vm/page-cluster", "0\n"),
+        ("vm/min_free_kbytes", "0\n"),
+        ("vm/zone_reclaim_mode", "0\n"),
+        ("vm/dirty_ratio", "20\n"),
+        ("vm/dirty_background_ratio", "10\n"),
+        ("vm/dirty_bytes", "0\n"),
+        ("vm/dirty_background_bytes", "0\n"),
+        ("vm/dirty_expire_centisecs", "3000\n"),
+        ("vm/dirty_writeback_centisecs", "500\n"),
+        ("vm/vfs_cache_pressure", "100\n"),
+        ("vm/swappiness", "0\n"),
+        ("fs/file-max", "1048576\n"),
+        ("fs/inode-nr", "0\t0\n"),
+        ("fs/dentry-state", "0\t0\t45\t0\t0\t0\n"),
+        ("fs/epoll/max_user_watches", "1048576\n"),
+        ("fs/inode-state", "0\t0\t0\t0\t0\t0\t0\n"),
+        ("fs/aio-nr", "0\n"),
+        ("fs/aio-max-nr", "65536\n"),
+        ("fs/suid_dumpable", "0\n"),
+        ("fs/protected_fifos", "0\n"),
+        ("fs/protected_regular", "0\n"),
+        ("fs/pipe-user-pages-hard", "0\n"),
+        ("fs/pipe-user-pages-soft", "16384\n"),
+        ("fs/overflowuid", "65534\n"),
+        ("fs/overflowgid", "65534\n"),
+        ("fs/protected_hardlinks", "1\n"),
+        ("fs/protected_symlinks", "0\n"),
+        ("kernel/pty/max", "4096\n"),
+        ("fs/lease-break-time", "45\n"),
+        ("fs/leases-enable", "1\n"),
+        ("fs/dir-notify-enable", "1\n"),
+        ("fs/nr_open", "1048576\n"),
+        ("fs/mqueue/msg_default", "10\n"),
+        ("fs/mqueue/msg_max", "10\n"),
+        ("fs/mqueue/msgsize_default", "8192\n"),
+        ("fs/mqueue/msgsize_max", "8192\n"),
+        ("fs/mqueue/queues_max", "256\n"),
+        ("kernel/msgmax", "8192\n"),
+        ("kernel/msgmnb", "16384\n"),
+        ("kernel/msgmni", "1024\n"),
+        ("kernel/shmall", "18446744073692774399\n"),
+        ("kernel/shmmax", "18446744073692774399\n"),
+        ("kernel/shmmni", "4096\n"),
+        ("fs/pipe-max-size", "1048576\n"),
+        ("fs/inotify/max_queued_events", "16384\n"),
+        ("fs/inotify/max_user_instances", "128\n"),
+        ("fs/inotify/max_user_watches", "65536\n"),
+        ("fs/file-nr", "0\t0\t1048576\n"),
+        ("net/ipv4/tcp_congestion_control", "cubic\n"),
+        ("net/ipv4/tcp_available_congestion_control", "reno cubic\n"),
+        ("net/ipv6/conf/all/disable_ipv6", "0\n"),
+        ("net/ipv6/conf/default/disable_ipv6", "0\n"),
+        ("net/ipv6/conf/lo/disable_ipv6", "0\n"),
+    ];
+    for (path, text) in constants {
+        place(dir, path, pseudo::constant(dev, text));
+    }
+    let texts: [(&str, Text); 5] = [
+        ("kernel/ns_last_pid", || format!("{}\n", crate::process::process_table::last_pid())),
+        ("kernel/sem", crate::ipc::sem::settings),
+        ("kernel/ostype", || format!("{}\n", crate::system::sysinfo::uname().sysname)),
+        ("kernel/osrelease", || format!("{}\n", crate::system::sysinfo::uname().release)),
+        ("kernel/version", || format!("{}\n", crate::system::sysinfo::uname().version)),
+    ];
+    for (path, text) in texts {
+        place(dir, path, pseudo::file(Attr::new(dev, 0o444), move || Ok(text().into_bytes())));
+    }
+    for setting in net::settings::all() {
+        let file = pseudo::writable_file(Attr::new(dev, 0o644), || Ok(setting.text().into_bytes()), |text| setting.set(text));
+        place(dir, &format!("net/{}", setting.path), file);
+    }
+    for (name, show, set) in [RT_PERIOD, RT_RUNTIME] {
+        let set = move |text: &[u8]| {
+            let number = core::str::from_utf8(text).ok().and_then(|text| text.trim().parse::<i32>().ok()).ok_or(Errno::EINVAL)?;
+            ::task::change_rt_limits(|limits| set(limits, number).filter(is_valid).ok_or(Errno::EINVAL))
+        };
+        let show = move || Ok(format!("{}\n", show(::task::rt_limits())).into_bytes());
+        place(dir, name, pseudo::writable_file(Attr::new(dev, 0o644), show, set));
+    }
+    let hostname = pseudo::writable_file(
+        Attr::new(dev, 0o644),
+        || Ok([&crate::system::sysinfo::uname().nodename[..], b"\n"].concat()),
+        |text| crate::system::sysinfo::set_hostname(text.trim_ascii_end()),
+    );
+    place(dir, "kernel/hostname", hostname);
+    let domainname = pseudo::writable_file(
+        Attr::new(dev, 0o644),
+        || Ok([&crate::system::sysinfo::domain_name()[..], b"\n"].concat()),
+        |text| crate::system::sysinfo::set_domain_name(text.trim_ascii_end()),
+    );
+    place(dir, "kernel/domainname", domainname);
+    // There is nothing that could be dropped: files are not copies of what is elsewhere.
+    let dropped = |text: &[u8]| match text.trim_ascii() {
+        [b'1'..=b'4'] => Ok(()),
+        _ => Err(Errno::EINVAL),
+    };
+    place(dir, "vm/drop_caches", pseudo::writable_file(Attr::new(dev, 0o200), || Err(Errno::EINVAL), dropped));
+    place(dir, "kernel/randomize_va_space", choice(dev, &RANDOMIZE, b'2'));
+    // As on a Linux that cannot set any aside: it takes the number, and has fewer.
+    for name in ["nr_hugepages", "nr_overcommit_hugepages"] {
+        let accept = |text: &[u8]| core::str::from_utf8(text).ok().and_then(|t| t.trim().parse::<u64>().ok()).map(drop);
+        let file =
+            pseudo::writable_file(Attr::new(dev, 0o644), || Ok(b"0\n".to_vec()), move |text| accept(text).ok_or(Errno::EINVAL));
+        place(dir, &format!("vm/{name}"), file);
+    }
+    // Nobody counts what was promised, so there is no strict mode.
+    place(dir, "vm/overcommit_memory", choice(dev, &OVERCOMMIT, b'1'));
+    let uuid = |random: [u8; 16]| {
+        let hex = |range: core::ops::Range<usize>| random[range].iter().map(|b| format!("{b:02x}")).collect::<String>();
+        format!("{}-{}-{}-{}-{}\n", hex(0..4), hex(4..6), hex(6..8), hex(8..10), hex(10..16))
+    };
+    let random_uuid = move || {
+        let mut random = [0; 16];
+        fs::devfs::fill_random(&mut random);
+        // Version 4, variant 1 (RFC 9562).
+        random[6] = random[6] & 0x0f | 0x40;
+        random[8] = random[8] & 0x3f | 0x80;
+        uuid(random)
+    };
+    place(dir, "kernel/random/boot_id", pseudo::constant(dev, random_uuid()));
+    place(dir, "kernel/random/uuid", pseudo::file(Attr::new(dev, 0o444), move || Ok(random_uuid().into_bytes())));
+}
+
+/// A file, the number it shows of the limits, and the limits after that number was written, unless it is invalid by itself.
+type RtLimitFile = (&'static str, fn(RtLimits) -> i64, fn(RtLimits, i32) -> Option<RtLimits>);
+
+/// Nanoseconds of a microsecond.
+const US: u64 = 1000;
+/// `runtime_ns` of real-time threads that may run without limit.
+const UNLIMITED: u64 = u64::MAX;
+
+const RT_PERIOD: RtLimitFile = (
+    "kernel/sched_rt_period_us",
+    |limits| (limits.period_ns / US).cast_signed(),
+    |limits, us| Some(RtLimits { period_ns: u64::try_from(us).ok().filter(|&us| us != 0)? * US, ..limits }),
+);
+const RT_RUNTIME: RtLimitFile = (
+    "kernel/sched_rt_runtime_us",
+    |limits| if limits.runtime_ns == UNLIMITED { -1 } else { (limits.runtime_ns / US).cast_signed() },
+    |limits, us| Some(RtLimits { runtime_ns: if us == -1 { UNLIMITED } else { u64::try_from(us).ok()? * US }, ..limits }),
+);
+
+/// Whether real-time threads have no more than the whole period, or no limit.
+fn is_valid(&RtLimits { runtime_ns, period_ns }: &RtLimits) -> bool {
+    runtime_ns <= period_ns || runtime_ns == UNLIMITED
+}
+
+/// A setting that is a digit, up to `most`.
+fn choice(dev: u64, setting: &'static AtomicU8, most: u8) -> Arc<dyn fs::Inode> {
+    pseudo::writable_file(
+        Attr::new(dev, 0o644),
+        || Ok(format!("{}\n", setting.load(Ordering::Relaxed)).into_bytes()),
+        move |text| match text.trim_ascii() {
+            [digit] if (b'0'..=most).contains(digit) => {
+                setting.store(digit - b'0', Ordering::Relaxed);
+                Ok(())
+            }
+            _ => Err(Errno::EINVAL),
+        },
+    )
+}
+
+/// Adds a file below directories that are made as needed.
+pub(crate) fn place(dir: &Arc<StaticDir>, path: &str, file: Arc<dyn fs::Inode>) {
+    match path.rsplit_once('/') {
+        Some((above, name)) => dir.subdir(above).add(name, file),
+        None => dir.add(path, file),
+    }
+}

@@ -1,0 +1,282 @@
+//! Texts about the machine: `/proc/cpuinfo`, `/proc/meminfo`, `/proc/stat` and their neighbours.
+
+use super::place;
+use ::task::Mutex;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt::Write;
+use fs::pseudo::{self, Attr, StaticDir};
+use guard::{cpu, irq, mem, role, timer};
+use task::{CpuId, stats};
+
+/// A clock tick as `/proc` counts time: 10 ms.
+pub(super) const NS_PER_TICK: u64 = 10_000_000;
+
+/// Makes a file's text.
+pub(super) type Text = fn() -> String;
+
+pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
+    let texts: [(&str, Text); 25] = [
+        ("cpuinfo", cpuinfo),
+        ("meminfo", meminfo),
+        ("stat", stat),
+        ("loadavg", loadavg),
+        ("uptime", uptime),
+        ("version", version),
+        ("filesystems", filesystems),
+        ("cmdline", || format!("{}\n", role::cmdline())),
+        ("interrupts", interrupts),
+        ("devices", devices),
+        ("partitions", || "major minor  #blocks  name\n\n".into()),
+        ("swaps", || "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n".into()),
+        ("vmstat", vmstat),
+        ("zoneinfo", zoneinfo),
+        ("softirqs", softirqs),
+        ("buddyinfo", buddyinfo),
+        // There are no block devices, modules or miscellaneous devices with fixed numbers.
+        ("diskstats", String::new),
+        ("modules", String::new),
+        ("misc", String::new),
+        ("locks", String::new),
+        ("tty/drivers", terminals),
+        ("sysvipc/msg", crate::ipc::msg::listing),
+        ("sysvipc/sem", crate::ipc::sem::listing),
+        ("sysvipc/shm", crate::ipc::shm::listing),
+        ("cgroups", || {
+            ["cpuset", "cpu", "memory", "pids"]
+                .iter()
+                .fold("#subsys_name\thierarchy\tnum_cgroups\tenabled\n".into(), |text, name| format!("{text}{name}\t0\t1\t1\n"))
+        }),
+    ];
+    for (name, text) in texts {
+        place(dir, name, pseudo::file(Attr::new(dev, 0o444), move || Ok(text().into_bytes())));
+    }
+}
+
+fn cpuinfo() -> String {
+    let brand = cpu::brand();
+    let flags = brand.flags().collect::<Vec<_>>().join(" ");
+    let mhz = timer::tsc_hz() / 1000;
+    let topology = task::topology();
+    topology.places().iter().enumerate().fold(String::new(), |mut text, (index, place)| {
+        let _ = write!(
+            text,
+            "processor\t: {index}\nvendor_id\t: {}\ncpu family\t: {}\nmodel\t\t: {}\nmodel name\t: {}\nstepping\t: {}\n\
+             cpu MHz\t\t: {}.{:03}\nphysical id\t: {}\nsiblings\t: {}\ncore id\t\t: {}\ncpu cores\t: {}\n\
+             apicid\t\t: {apic_id}\ninitial apicid\t: {apic_id}\nfpu\t\t: yes\nfpu_exception\t: yes\ncpuid level\t: 13\nwp\t\t: yes\nflags\t\t: {flags}\n\
+             bugs\t\t:\nbogomips\t: {}.{:02}\nclflush size\t: 64\ncache_alignment\t: 64\n\
+             address sizes\t: 40 bits physical, 48 bits virtual\n\n",
+            brand.vendor(),
+            brand.family,
+            brand.model,
+            brand.name(),
+            brand.stepping,
+            mhz / 1000,
+            mhz % 1000,
+            place.package,
+            topology.package(index).count(),
+            place.core,
+            topology.cores_in_package(index),
+            mhz / 500,
+            mhz / 5 % 100,
+            apic_id = place.apic_id,
+        );
+        text
+    })
+}
+
+fn meminfo() -> String {
+    let stats = mem::stats();
+    let kib = |frames: u64| frames * 4;
+    // What other instances were given is not this machine's memory any more.
+    let (total, free) = (kib(stats.total - stats.granted - stats.leaked), kib(stats.free));
+    // No swap, and no cache that could be given back beside the files themselves, which are shared memory in Linux' words.
+    let files = kib(fs::ramfs::pages_in_files().min(stats.user));
+    let anonymous = kib(stats.user) - files;
+    let rows = [
+        ("MemTotal", total),
+        ("MemFree", free),
+        ("MemAvailable", free),
+        ("Buffers", 0),
+        ("Cached", files),
+        ("SwapCached", 0),
+        ("Active", anonymous),
+        ("Inactive", files),
+        ("SwapTotal", 0),
+        ("SwapFree", 0),
+        ("Dirty", 0),
+        ("Writeback", 0),
+        ("AnonPages", anonymous),
+        ("Mapped", 0),
+        ("Shmem", files),
+        ("Slab", kib(stats.kernel)),
+        ("SReclaimable", 0),
+        ("CommitLimit", total),
+        ("Committed_AS", kib(stats.user)),
+        ("AnonHugePages", guard::paging::large_pages() * 2048),
+        ("ShmemHugePages", 0),
+        ("ShmemPmdMapped", 0),
+        ("FileHugePages", 0),
+        ("FilePmdMapped", 0),
+    ];
+    let mut text = rows.iter().fold(String::new(), |mut text, (name, value)| {
+        let _ = writeln!(text, "{:<16}{value:>8} kB", format!("{name}:"));
+        text
+    });
+    for name in ["Total", "Free", "Rsvd", "Surp"] {
+        let _ = writeln!(text, "HugePages_{name}: {:>7}", 0);
+    }
+    text.push_str("Hugepagesize:       2048 kB\nHugetlb:               0 kB\n");
+    text
+}
+
+/// Time of each CPU, in ticks: programs in user mode, the rest of what it did, idle.
+fn cpu_ticks() -> Vec<[u64; 3]> {
+    /// What was told last: no part ever becomes less.
+    static TOLD: Mutex<Vec<[u64; 3]>> = Mutex::new(Vec::new());
+    let user_ns = crate::process::accounting::user_of_all();
+    let mut told = TOLD.lock();
+    told.resize(cpu::count(), [0; 3]);
+    let now = timer::now_ns();
+    let idle: Vec<u64> = (0..cpu::count()).map(|n| stats::cpu(CpuId(n as u32)).idle_ns.min(now)).collect();
+    let busy_ns: u64 = idle.iter().map(|idle| now - idle).sum();
+    for (told, idle) in told.iter_mut().zip(idle) {
+        // How user and system time are shared out is known for all CPUs together only.
+        let busy = now - idle;
+        let user = (u128::from(busy) * u128::from(user_ns) / u128::from(busy_ns.max(1))) as u64;
+        let parts = crate::state::usage::split([told[0], told[1]], busy / NS_PER_TICK, user.min(busy) / NS_PER_TICK);
+        *told = [parts[0], parts[1], (idle / NS_PER_TICK).max(told[2])];
+    }
+    told.clone()
+}
+
+fn stat() -> String {
+    let cpus = cpu_ticks();
+    let [user, system, idle] = cpus.iter().fold([0; 3], |sum, cpu| [0, 1, 2].map(|n| sum[n] + cpu[n]));
+    let mut text = format!("cpu  {user} 0 {system} {idle} 0 0 0 0 0 0\n");
+    for (index, [user, system, idle]) in cpus.iter().enumerate() {
+        let _ = writeln!(text, "cpu{index} {user} 0 {system} {idle} 0 0 0 0 0 0");
+    }
+    let switches: u64 = (0..cpu::count()).map(|n| stats::cpu(CpuId(n as u32)).switches).sum();
+    let interrupts: u64 = irq::counts().iter().map(|c| c.count).sum();
+    let boot = (timer::wall_ns().saturating_sub(timer::now_ns())) / 1_000_000_000;
+    let _ = write!(
+        text,
+        "intr {interrupts}\nctxt {switches}\nbtime {boot}\nprocesses {}\nprocs_running {}\nprocs_blocked 0\nsoftirq 0 0 0 0 0 0 0 0 0 0 0\n",
+        crate::process::process_table::last_pid(),
+        stats::runnable().max(1),
+    );
+    text
+}
+
+fn loadavg() -> String {
+    let [one, five, fifteen] = crate::system::sysinfo::load_average();
+    let running = stats::runnable().max(1);
+    let threads = crate::process::process_table::thread_count();
+    format!("{one} {five} {fifteen} {running}/{threads} {}\n", crate::process::process_table::last_pid())
+}
+
+fn uptime() -> String {
+    let now = timer::now_ns();
+    let idle: u64 = (0..cpu::count()).map(|n| stats::cpu(CpuId(n as u32)).idle_ns).sum();
+    let seconds = |ns: u64| format!("{}.{:02}", ns / 1_000_000_000, ns / NS_PER_TICK % 100);
+    format!("{} {}\n", seconds(now), seconds(idle))
+}
+
+fn version() -> String {
+    let u = crate::system::sysinfo::uname();
+    format!("{} version {} ({}) {}\n", u.sysname, u.release, u.machine, u.version)
+}
+
+fn filesystems() -> String {
+    crate::files::filesystems::TYPES.iter().map(|name| format!("nodev\t{name}\n")).collect()
+}
+
+fn interrupts() -> String {
+    let counts = irq::counts();
+    let cpus = cpu::count();
+    let mut text = String::from("    ");
+    for n in 0..cpus {
+        let _ = write!(text, "       CPU{n:<4}");
+    }
+    text.push('\n');
+    let mut vectors: Vec<u8> = counts.iter().map(|c| c.vector).collect();
+    vectors.sort_unstable();
+    vectors.dedup();
+    for vector in vectors {
+        let _ = write!(text, "{vector:>3x}:");
+        for n in 0..cpus {
+            let count = counts.iter().find(|c| c.vector == vector && c.cpu.0 as usize == n).map_or(0, |c| c.count);
+            let _ = write!(text, " {count:>10}   ");
+        }
+        let name = match vector {
+            irq::TIMER_VECTOR => "local timer",
+            irq::RESCHEDULE_VECTOR => "reschedule",
+            irq::TLB_VECTOR => "TLB shootdown",
+            irq::DOORBELL_VECTOR => "doorbell",
+            irq::SPURIOUS_VECTOR => "spurious",
+            0x30..0x40 => "ISA line",
+            _ => "",
+        };
+        let _ = writeln!(text, " {name}");
+    }
+    text
+}
+
+fn devices() -> String {
+    "Character devices:\n  1 mem\n  4 ttyS\n  5 /dev/tty\n  5 /dev/console\n  5 /dev/ptmx\n 10 misc\n136 pts\n\nBlock devices:\n"
+        .into()
+}
+
+fn vmstat() -> String {
+    let stats = mem::stats();
+    let [faulted, fell_back, collapsed] = vm::large_page_counts();
+    let (mapped, splits) = (guard::paging::large_pages(), guard::paging::splits());
+    format!(
+        "nr_free_pages {}\nnr_anon_pages {}\nnr_anon_transparent_hugepages {mapped}\npgpgin 0\npgpgout 0\npswpin 0\npswpout 0\n\
+         thp_fault_alloc {faulted}\nthp_fault_fallback {fell_back}\nthp_collapse_alloc {collapsed}\nthp_split_pmd {splits}\n",
+        stats.free, stats.user
+    )
+}
+
+/// The drivers of terminals, by which `ps` names those of processes.
+fn terminals() -> String {
+    "/dev/tty             /dev/tty        5       0 system:/dev/tty\n\
+     /dev/console         /dev/console    5       1 system:console\n\
+     /dev/ptmx            /dev/ptmx       5       2 system\n\
+     serial               /dev/ttyS       4 64-95 serial\n\
+     pty_slave            /dev/pts      136 0-1048575 pty:slave\n"
+        .into()
+}
+
+/// All memory is one zone.
+fn zoneinfo() -> String {
+    let stats = mem::stats();
+    let (managed, free) = (stats.total - stats.granted - stats.leaked, stats.free);
+    format!(
+        "Node 0, zone   Normal\n  pages free     {free}\n        min      0\n        low      0\n        high     0\n\
+         \u{20}       spanned  {managed}\n        present  {managed}\n        managed  {managed}\n  start_pfn:           0\n"
+    )
+}
+
+/// Free memory by order; how it lies is the allocator's own.
+fn buddyinfo() -> String {
+    let mut text = format!("Node 0, zone   Normal {:>6}", mem::stats().free);
+    for _ in 1..11 {
+        text.push_str("      0");
+    }
+    text.push('\n');
+    text
+}
+
+/// There are none: interrupts only wake threads.
+fn softirqs() -> String {
+    let mut text = String::from("                    ");
+    for n in 0..cpu::count() {
+        let _ = write!(text, "CPU{n:<8}");
+    }
+    text.push('\n');
+    text
+}

@@ -1,0 +1,285 @@
+//! Who traces whom: from the beginning of that to its end, and what a tracer is told when it waits.
+//!
+//! A process has a list of the threads that its threads trace, and each of those knows its tracer. A list is locked before the table
+//! of processes, a thread's record after everything else; neither while a signal is sent.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+use linux_raw_sys::{general as sys, ptrace as api};
+
+use super::SIGKILL;
+use crate::Task;
+use crate::process::ptrace_state::{Course, Trace};
+use crate::process::{Process, exit_code, notify_parent, process_table as processes, send_signal};
+use crate::uapi::siginfo::SigInfo;
+
+const SIGSTOP: i32 = sys::SIGSTOP as i32;
+
+/// Tells a tracer that something happened to a thread.
+pub(super) fn tell(tracer: &Task, task: &Task, code: i32, status: i32) {
+    let process = tracer.process();
+    let actions = process.actions();
+    if actions.wants_child_stops() && !actions.is_set_to_ignore(sys::SIGCHLD as i32) {
+        let ticks = task.process().cpu_ns() / 10_000_000;
+        send_signal::send(process, SigInfo::child(code, task.tid(), task.uid(), status, ticks));
+    }
+    process.children_changed.wake_all();
+}
+
+/// The thread that traces `task`.
+pub(crate) fn tracer_of(task: &Task) -> Option<Arc<Task>> {
+    if !task.is_ptraced() {
+        return None;
+    }
+    task.trace.lock().as_ref()?.tracer.as_ref()?.upgrade()
+}
+
+/// Makes `tracer` trace `task`.
+///
+/// # Errors
+/// `EPERM` if somebody else does, or it has ended.
+pub(super) fn begin(tracer: &Arc<Task>, task: &Arc<Task>, seized: bool, options: u32) -> Result<(), Errno> {
+    let process = task.process();
+    {
+        let mut tracees = tracer.process().tracees.lock();
+        let mut trace = task.trace.lock();
+        // What is left of a stop that has just ended stays, until the thread has seen that; so do debug registers.
+        let (stop, debug, debug_changed) = match trace.take() {
+            Some(old) if old.tracer.is_some() => {
+                *trace = Some(old);
+                return Err(Errno::EPERM);
+            }
+            old => old.map(|old| (old.stop, old.debug, old.debug_changed)).unwrap_or_default(),
+        };
+        let tracer = Some(Arc::downgrade(tracer));
+        *trace = Some(Box::new(Trace { tracer, seized, options, stop, debug, debug_changed, ..Trace::default() }));
+        task.set_ptraced(true);
+        tracees.push(task.clone());
+    }
+    if task.tid() == process.pid() {
+        *process.traced_leader.lock() = Arc::downgrade(task);
+    }
+    // It may be in ring 3, on the short way of system calls, or in a stop with its process.
+    process.resumed.wake_all();
+    task.interrupt();
+    Ok(())
+}
+
+/// A new thread or process, not running yet, is traced as its maker is, if that asked for it. It begins with a stop.
+pub(crate) fn born(maker: &Task, child: &Arc<Task>) {
+    let inherited = maker.trace.lock().as_ref().and_then(|trace| {
+        let tracer = trace.tracer.as_ref()?.upgrade()?;
+        Some((tracer, trace.seized, trace.options))
+    });
+    let Some((tracer, seized, options)) = inherited else { return };
+    if begin(&tracer, child, seized, options).is_err() {
+        return;
+    }
+    match seized {
+        true => want(child),
+        false => {
+            // A thread that has not run has no signals yet.
+            let _ = child.signals.lock().pending.add(&SigInfo::kernel(SIGSTOP), usize::MAX);
+        }
+    }
+}
+
+/// Makes a thread stop as soon as it comes by.
+pub(super) fn want(task: &Task) {
+    if let Some(trace) = task.trace.lock().as_mut() {
+        trace.wanted = true;
+        if let Some(stop) = trace.stopped().filter(|stop| stop.listening) {
+            stop.over = true;
+        }
+    }
+    task.process().resumed.wake_all();
+    task.interrupt();
+}
+
+/// Ends the tracing of a thread, which goes on with a signal, or without (0).
+pub(super) fn detach(task: &Arc<Task>, signal: i32) {
+    let ended = {
+        let mut trace = task.trace.lock();
+        let Some(trace) = trace.as_mut() else { return };
+        trace.tracer = None;
+        trace.go_on(Course::default(), signal);
+        trace.ended.take()
+    };
+    task.set_ptraced(false);
+    let process = task.process();
+    process.resumed.wake_all();
+    task.interrupt();
+    if let Some(status) = ended {
+        tell_parent(task, status);
+    }
+}
+
+/// A process that has ended is now its parent's, who has heard nothing of it.
+fn tell_parent(task: &Task, status: i32) {
+    let process = task.process();
+    if task.tid() == process.pid()
+        && let Some(parent) = processes::release(process.pid())
+    {
+        let (code, value) = exit_code(status);
+        notify_parent(Some(parent), process, code, value);
+    }
+}
+
+/// Takes a thread out of its tracer's list.
+pub(super) fn unlink(task: &Arc<Task>) {
+    if let Some(tracer) = tracer_of(task) {
+        tracer.process().tracees.lock().retain(|other| !Arc::ptr_eq(other, task));
+    }
+}
+
+/// A thread that was to be traced could not be started.
+pub(crate) fn forget(task: &Arc<Task>) {
+    unlink(task);
+    detach(task, 0);
+}
+
+/// A thread ends: those that it traces are free.
+pub(crate) fn tracer_ends(tracer: &Arc<Task>) {
+    let mut mine = Vec::new();
+    tracer.process().tracees.lock().retain(|task| {
+        let traced_by_me = task.trace.lock().as_ref().is_some_and(|trace| traces(trace, tracer));
+        if traced_by_me {
+            mine.push(task.clone());
+        }
+        !traced_by_me
+    });
+    for task in mine {
+        if task.trace.lock().as_ref().is_some_and(|trace| trace.options & api::PTRACE_O_EXITKILL != 0) {
+            task.process().kill(SIGKILL);
+        }
+        detach(&task, 0);
+    }
+}
+
+pub(super) fn traces(trace: &Trace, tracer: &Task) -> bool {
+    trace.tracer.as_ref().is_some_and(|weak| core::ptr::eq(weak.as_ptr(), tracer))
+}
+
+/// A thread that is traced has ended. If it is its process's first, its tracer is told when the whole process has.
+pub(crate) fn thread_ended(task: &Arc<Task>, status: i32) {
+    if task.tid() != task.pid() {
+        tell_end(task, status);
+    }
+}
+
+/// Tells the tracer of an end; the parent, if the tracer has ended or let go since it was looked for.
+fn tell_end(task: &Arc<Task>, status: i32) {
+    let tracer = {
+        let mut trace = task.trace.lock();
+        let trace = trace.as_mut().and_then(|trace| trace.tracer.as_ref()?.upgrade().map(|tracer| (trace, tracer)));
+        // Whoever detaches from now on finds it here, and tells the parent.
+        trace.map(|(trace, tracer)| {
+            trace.ended = Some(status);
+            tracer
+        })
+    };
+    let Some(tracer) = tracer else { return tell_parent(task, status) };
+    let (code, value) = exit_code(status);
+    tell(&tracer, task, code, value);
+}
+
+/// A process has ended. True: its tracer, who is not its parent, is told first.
+pub(crate) fn process_ends(process: &Arc<Process>) -> Option<impl FnOnce(i32) + use<>> {
+    let leader = process.traced_leader.lock().upgrade()?;
+    let tracer = tracer_of(&leader)?;
+    if tracer.pid() == process.parent.load(Ordering::Relaxed) {
+        forget(&leader);
+        return None;
+    }
+    Some(move |status| tell_end(&leader, status))
+}
+
+/// A thread has taken its process's number over, because it runs another program: the one that had it is gone without a word.
+pub(crate) fn superseded(task: &Task) {
+    let process = task.process();
+    let leader = core::mem::take(&mut *process.traced_leader.lock());
+    if let Some(leader) = leader.upgrade().filter(|leader| !core::ptr::eq(&**leader, task)) {
+        forget(&leader);
+    }
+    if let Some(tracer) = tracer_of(task)
+        && let Some(me) = tracer.process().tracees.lock().iter().find(|other| core::ptr::eq(&***other, task))
+    {
+        *process.traced_leader.lock() = Arc::downgrade(me);
+    }
+}
+
+/// What a tracer is told of a thread.
+pub(crate) struct Told {
+    pub(crate) task: Arc<Task>,
+    pub(crate) status: i32,
+    pub(crate) code: i32,
+    pub(crate) value: i32,
+}
+
+impl Told {
+    /// Looks for news of those threads for which `which` holds that a process traces, or only `thread` of it. With `keep` the next
+    /// one who asks is told, too; with `ends` ends count. `Err`: there is no such thread.
+    pub(crate) fn find(
+        process: &Process,
+        thread: Option<&Task>,
+        which: impl Fn(&Task) -> bool,
+        keep: bool,
+        ends: bool,
+    ) -> Result<Option<Self>, Errno> {
+        let mut any = false;
+        let mut found = None;
+        {
+            let mut tracees = process.tracees.lock();
+            for at in 0..tracees.len() {
+                let task = tracees[at].clone();
+                if !which(&task) {
+                    continue;
+                }
+                let mut trace = task.trace.lock();
+                let Some(trace) = trace.as_mut() else { continue };
+                if thread.is_some_and(|thread| !traces(trace, thread)) {
+                    continue;
+                }
+                any = true;
+                if let Some(status) = trace.ended.filter(|_| ends) {
+                    let (code, value) = exit_code(status);
+                    found = Some(Self { task: task.clone(), status, code, value });
+                    if !keep {
+                        (trace.ended, trace.tracer) = (None, None);
+                        task.set_ptraced(false);
+                        tracees.remove(at);
+                    }
+                    break;
+                }
+                if let Some(stop) = trace.stopped().filter(|stop| !stop.told) {
+                    stop.told = !keep;
+                    let (status, code) = (stop.code << 8 | 0x7f, sys::CLD_TRAPPED as i32);
+                    found = Some(Self { task: task.clone(), status, code, value: stop.code });
+                    break;
+                }
+            }
+        }
+        match found {
+            Some(told) => {
+                if told.code != sys::CLD_TRAPPED as i32 && !keep {
+                    tell_parent(&told.task, told.status);
+                }
+                Ok(Some(told))
+            }
+            None if any => Ok(None),
+            None => Err(Errno::ECHILD),
+        }
+    }
+}
+
+/// The thread that traces a child that asks for it itself: the one that made it, or the first of its parent's.
+pub(super) fn parent_thread(task: &Task) -> Option<Arc<Task>> {
+    let process = task.process();
+    let parent = processes::find(process.parent.load(Ordering::Relaxed))?;
+    let maker = process.maker.upgrade().filter(|maker| Arc::ptr_eq(maker.process(), &parent) && !maker.must_end());
+    maker.or_else(|| parent.find_task(|_| true))
+}

@@ -1,0 +1,223 @@
+//! Looking into other processes: `process_vm_readv(2)`, `process_vm_writev(2)`, `process_madvise(2)`, `process_mrelease(2)`, `kcmp(2)`.
+
+use alloc::sync::Arc;
+use alloc::vec;
+
+use abi::errno::Errno;
+use fs::epoll::EpollFile;
+use linux_raw_sys::general as sys;
+use vm::{AddressSpace, PAGE_SIZE};
+
+use crate::process::access::check_trace_access;
+use crate::process::{Process, pidfd, process_table};
+use crate::uaccess::{self, UserPtr};
+use crate::uio::{self, Buffers, IoVec};
+use crate::{SysResult, Task};
+
+/// The process that a number, of it or of one of its threads, means, if the caller may look into it.
+fn peer(task: &Task, pid: i32) -> Result<(Arc<Process>, Arc<Task>), Errno> {
+    let target = process_table::find_task(pid).ok_or(Errno::ESRCH)?;
+    let process = target.process().clone();
+    check_trace_access(task, &process)?;
+    Ok((process, target))
+}
+
+/// Where a transfer is in a list of buffers.
+struct Cursor<'a> {
+    buffers: &'a [(usize, usize)],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    fn new(buffers: &'a Buffers) -> Self {
+        Self { buffers: buffers.as_slice(), at: 0 }
+    }
+
+    /// The address and length of what comes next.
+    fn piece(&mut self) -> Option<(usize, usize)> {
+        while let Some(&(addr, len)) = self.buffers.first() {
+            if self.at < len {
+                return Some((addr.wrapping_add(self.at), len - self.at));
+            }
+            (self.buffers, self.at) = (&self.buffers[1..], 0);
+        }
+        None
+    }
+}
+
+/// Copies between the caller's memory and another's, page by page: what was copied before a fault counts. Both have something.
+fn transfer(space: &AddressSpace, own: &Buffers, theirs: &Buffers, to_them: bool) -> SysResult {
+    let (mut own, mut theirs) = (Cursor::new(own), Cursor::new(theirs));
+    let mut bytes = vec![0; PAGE_SIZE];
+    let mut done = 0;
+    while let (Some((mine, my_len)), Some((other, their_len))) = (own.piece(), theirs.piece()) {
+        let len = my_len.min(their_len).min(PAGE_SIZE - other % PAGE_SIZE);
+        let bytes = &mut bytes[..len];
+        let moved = if to_them {
+            let have = uaccess::read_some(mine, bytes);
+            space.write(other, &bytes[..have]).map(|()| have)
+        } else {
+            space.read(other, bytes).map(|()| uaccess::write_some(mine, bytes))
+        };
+        let moved = moved.unwrap_or(0);
+        done += moved;
+        if moved < len {
+            break;
+        }
+        own.at += len;
+        theirs.at += len;
+    }
+    if done > 0 { Ok(done) } else { Err(Errno::EFAULT) }
+}
+
+fn process_vm(
+    task: &Task,
+    pid: i32,
+    own: (UserPtr<IoVec>, usize),
+    theirs: (UserPtr<IoVec>, usize),
+    flags: usize,
+    to_them: bool,
+) -> SysResult {
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    // Of the count of one's own Linux takes 32 bits, and all of the others'.
+    let own = Buffers::read(own.0, own.1 as u32 as usize)?;
+    // Who moves nothing asks for nobody, and whose own buffers are empty is not even asked for the others.
+    let is_nothing = |buffers: &Buffers| buffers.as_slice().iter().all(|&(_, len)| len == 0);
+    if is_nothing(&own) {
+        return Ok(0);
+    }
+    let theirs = Buffers::read_foreign(theirs.0, theirs.1)?;
+    if is_nothing(&theirs) {
+        return Ok(0);
+    }
+    let space = peer(task, pid)?.0.memory()?;
+    transfer(&space, &own, &theirs, to_them)
+}
+
+/// `process_vm_readv(2)`
+pub fn sys_process_vm_readv(
+    task: &Task,
+    pid: i32,
+    own: UserPtr<IoVec>,
+    own_count: usize,
+    theirs: UserPtr<IoVec>,
+    their_count: usize,
+    flags: usize,
+) -> SysResult {
+    process_vm(task, pid, (own, own_count), (theirs, their_count), flags, false)
+}
+
+/// `process_vm_writev(2)`
+pub fn sys_process_vm_writev(
+    task: &Task,
+    pid: i32,
+    own: UserPtr<IoVec>,
+    own_count: usize,
+    theirs: UserPtr<IoVec>,
+    their_count: usize,
+    flags: usize,
+) -> SysResult {
+    process_vm(task, pid, (own, own_count), (theirs, their_count), flags, true)
+}
+
+/// `process_madvise(2)`: what the caller says about its own memory, or another's. Nothing that could change what is there.
+pub fn sys_process_madvise(task: &Task, fd: i32, ranges: UserPtr<IoVec>, count: usize, advice: u32, flags: u32) -> SysResult {
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let ranges = Buffers::read(ranges, count as u32 as usize)?;
+    let (process, _) = pidfd::process_of(task, fd)?;
+    if !matches!(advice, sys::MADV_COLD | sys::MADV_PAGEOUT | sys::MADV_WILLNEED | sys::MADV_COLLAPSE) {
+        return Err(Errno::EINVAL);
+    }
+    // Of what has ended nothing is asked any more.
+    let space = process.memory()?;
+    check_trace_access(task, &process).map_err(|_| Errno::EACCES)?;
+    if !task.cred().capable(sys::CAP_SYS_NICE) {
+        return Err(Errno::EPERM);
+    }
+    let mut done = 0;
+    let mut left = uio::total(ranges.as_slice());
+    for (i, &(addr, len)) in ranges.as_slice().iter().enumerate() {
+        // Of ranges of nothing only the first is looked at, and that only if others have something.
+        if left == 0 || i > 0 && len == 0 {
+            continue;
+        }
+        left -= len;
+        // Beyond large pages there is nothing to do.
+        let taken = if !addr.is_multiple_of(PAGE_SIZE) {
+            Err(Errno::EINVAL)
+        } else if advice == sys::MADV_COLLAPSE {
+            space.collapse(addr, len)
+        } else {
+            space.check_mapped(addr, len)
+        };
+        match taken {
+            Ok(()) => done += len,
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+/// `process_mrelease(2)`: a process that ends gives its memory back by itself.
+pub fn sys_process_mrelease(task: &Task, fd: i32, flags: u32) -> SysResult {
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let (process, _) = pidfd::process_of(task, fd)?;
+    if process_table::has_ended(&process) {
+        return Err(Errno::ESRCH);
+    }
+    if process.is_ending() { Ok(0) } else { Err(Errno::EINVAL) }
+}
+
+const KCMP_FILE: u32 = 0;
+const KCMP_VM: u32 = 1;
+const KCMP_FILES: u32 = 2;
+const KCMP_FS: u32 = 3;
+const KCMP_SIGHAND: u32 = 4;
+const KCMP_IO: u32 = 5;
+const KCMP_SYSVSEM: u32 = 6;
+const KCMP_EPOLL_TFD: u32 = 7;
+
+fn address<T>(of: &Arc<T>) -> usize {
+    Arc::as_ptr(of).addr()
+}
+
+/// `kcmp(2)`: whether two processes share something; the order of what they do not share is that of its addresses.
+pub fn sys_kcmp(task: &Task, pid1: i32, pid2: i32, kind: u32, index1: u64, index2: u64) -> SysResult {
+    // Whether both are there comes before whether the caller may look at one.
+    let find = |pid| process_table::find_task(pid).ok_or(Errno::ESRCH);
+    let (task1, task2) = (find(pid1)?, find(pid2)?);
+    let (process1, process2) = (task1.process().clone(), task2.process().clone());
+    check_trace_access(task, &process1)?;
+    check_trace_access(task, &process2)?;
+    let descriptor = |index: u64| i32::try_from(index).map_err(|_| Errno::EBADF);
+    let (one, other) = match kind {
+        KCMP_FILE => (address(&task1.file(descriptor(index1)?)?), address(&task2.file(descriptor(index2)?)?)),
+        KCMP_VM => (address(&process1.memory()?), address(&process2.memory()?)),
+        KCMP_FILES => (address(&task1.files()), address(&task2.files())),
+        KCMP_FS => (address(&task1.fs()), address(&task2.fs())),
+        KCMP_SIGHAND => (address(&process1.actions()), address(&process2.actions())),
+        // One of each for every process.
+        KCMP_IO | KCMP_SYSVSEM => (address(&process1), address(&process2)),
+        KCMP_EPOLL_TFD => {
+            // `struct kcmp_epoll_slot`: the set, the descriptor in it, and which of those that had the number.
+            let [set, watched, skip] = UserPtr::<[u32; 3]>::new(index2 as usize).read()?;
+            let file = task1.file(descriptor(index1)?)?;
+            let set = task2.file(descriptor(u64::from(set))?)?;
+            let set = set.ops_as::<EpollFile>().ok_or(Errno::EINVAL)?.set();
+            (address(&file), address(&set.watched(watched.cast_signed(), skip as usize).ok_or(Errno::ENOENT)?))
+        }
+        _ => return Err(Errno::EINVAL),
+    };
+    Ok(match one.cmp(&other) {
+        core::cmp::Ordering::Equal => 0,
+        core::cmp::Ordering::Less => 1,
+        core::cmp::Ordering::Greater => 2,
+    })
+}

@@ -1,0 +1,91 @@
+//! Priorities of input and output: `ioprio_get(2)`, `ioprio_set(2)`. They order what waits for devices, and all file systems
+//! are in memory: so nothing depends on them.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+use linux_raw_sys::general as sys;
+
+use crate::process::process_table as processes;
+use crate::state::sched_params::is_realtime;
+use crate::{SysResult, Task};
+
+const WHO_PROCESS: u32 = 1;
+const WHO_GROUP: u32 = 2;
+const WHO_USER: u32 = 3;
+const CLASS_SHIFT: u32 = 13;
+const CLASS_NONE: u32 = 0;
+const CLASS_REAL_TIME: u32 = 1;
+const CLASS_BEST_EFFORT: u32 = 2;
+const CLASS_IDLE: u32 = 3;
+const LEVELS: u32 = 8;
+
+/// The threads that are meant.
+fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> {
+    let processes = match which {
+        WHO_PROCESS => return Ok(processes::find_task(if who == 0 { task.tid() } else { who }).into_iter().collect()),
+        WHO_GROUP => {
+            let group = if who == 0 { processes::relations(task.pid())[2] } else { who };
+            processes::of_group(group)
+        }
+        WHO_USER => {
+            let user = if who == 0 { task.cred().user.real } else { who.cast_unsigned() };
+            processes::select(|_, node| node.process.credentials().user.real == user)
+        }
+        _ => return Err(Errno::EINVAL),
+    };
+    Ok(processes.iter().flat_map(|process| process.tasks()).collect())
+}
+
+/// What a thread has: if nothing was set, it follows from how it is scheduled.
+fn effective(task: &Task) -> u32 {
+    let set = task.io_priority.load(Ordering::Relaxed);
+    if set >> CLASS_SHIFT != CLASS_NONE {
+        return set;
+    }
+    let schedule = task.schedule();
+    let class = match schedule.policy {
+        sys::SCHED_IDLE => CLASS_IDLE,
+        policy if is_realtime(policy) => CLASS_REAL_TIME,
+        _ => CLASS_BEST_EFFORT,
+    };
+    class << CLASS_SHIFT | ((schedule.nice + 20) / 5).cast_unsigned()
+}
+
+/// `ioprio_set(2)`
+pub fn sys_ioprio_set(task: &Task, which: u32, who: i32, priority: u32) -> SysResult {
+    // Between the two there are hints for devices, any of which is fine.
+    let (class, level) = (priority >> CLASS_SHIFT, priority & (LEVELS - 1));
+    let cred = task.cred();
+    match class {
+        CLASS_REAL_TIME if !cred.privileged() && !cred.capable(sys::CAP_SYS_NICE) => return Err(Errno::EPERM),
+        CLASS_REAL_TIME | CLASS_BEST_EFFORT | CLASS_IDLE => {}
+        CLASS_NONE if level == 0 => {}
+        _ => return Err(Errno::EINVAL),
+    }
+    let selected = selected(task, which, who)?;
+    if selected.is_empty() {
+        return Err(Errno::ESRCH);
+    }
+    for target in selected {
+        let other = target.cred();
+        let owns = [cred.user.real, cred.user.effective].contains(&other.user.real);
+        if !owns && !cred.capable(sys::CAP_SYS_NICE) {
+            return Err(Errno::EPERM);
+        }
+        target.io_priority.store(priority, Ordering::Relaxed);
+    }
+    Ok(0)
+}
+
+/// `ioprio_get(2)`: what was set for one thread, or of several what has the one that goes first.
+pub fn sys_ioprio_get(task: &Task, which: u32, who: i32) -> SysResult {
+    if which == WHO_PROCESS {
+        let target = selected(task, which, who)?;
+        return target.first().map(|target| target.io_priority.load(Ordering::Relaxed) as usize).ok_or(Errno::ESRCH);
+    }
+    let best = selected(task, which, who)?.iter().map(|target| effective(target)).min();
+    best.map(|priority| priority as usize).ok_or(Errno::ESRCH)
+}

@@ -1,0 +1,330 @@
+//! Processors, policies and priorities.
+
+pub mod ioprio;
+pub(crate) mod permissions;
+pub mod rseq;
+
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use abi::errno::Errno;
+use linux_raw_sys::general as sys;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::process::process_table as processes;
+use crate::sched::permissions::{check_change, check_nice};
+use crate::state::sched_params::{Schedule, is_realtime, priorities};
+use crate::uaccess::{self, UserPtr};
+use crate::uapi::time::TimeSpec;
+use crate::{SysResult, Task};
+
+/// The mask of all processors.
+pub(crate) fn all_cpus() -> Vec<u64> {
+    let count = ::task::cpu_count();
+    let bits = |word: usize| (0..64).filter(|bit| word * 64 + bit < count).fold(0, |mask, bit| mask | 1 << bit);
+    (0..count.div_ceil(64)).map(bits).collect()
+}
+
+/// Does something with the thread a number means: the caller for 0.
+fn with_task<R>(task: &Task, tid: i32, f: impl FnOnce(&Task) -> R) -> Result<R, Errno> {
+    if tid == 0 || tid == task.tid() {
+        return Ok(f(task));
+    }
+    let other: Arc<Task> = processes::find_task(tid).ok_or(Errno::ESRCH)?;
+    Ok(f(&other))
+}
+
+/// The same for calls about policies, which refuse negative numbers.
+fn with_scheduled<R>(task: &Task, tid: i32, f: impl FnOnce(&Task) -> R) -> Result<R, Errno> {
+    if tid < 0 { Err(Errno::EINVAL) } else { with_task(task, tid, f) }
+}
+
+/// `sched_yield(2)`
+pub fn sys_sched_yield(_: &Task) -> SysResult {
+    ::task::yield_now();
+    Ok(0)
+}
+
+/// `getcpu(2)`
+pub fn sys_getcpu(_: &Task, cpu: UserPtr<u32>, node: UserPtr<u32>, _cache: usize) -> SysResult {
+    cpu.write_optional(&guard::cpu::current().0)?;
+    node.write_optional(&0)?;
+    Ok(0)
+}
+
+/// `sched_getaffinity(2)`; returns how many bytes it wrote.
+pub fn sys_sched_getaffinity(task: &Task, tid: i32, size: usize, mask: usize) -> SysResult {
+    let all = all_cpus();
+    let len = all.len() * 8;
+    // An `unsigned int`.
+    let size = size as u32 as usize;
+    if size < len || !size.is_multiple_of(8) {
+        return Err(Errno::EINVAL);
+    }
+    let own = with_task(task, tid, |t| t.cpus.lock().clone())?;
+    let shown: Vec<u64> = if own.is_empty() {
+        all
+    } else {
+        all.iter().enumerate().map(|(i, all)| all & own.get(i).copied().unwrap_or(0)).collect()
+    };
+    uaccess::write_bytes(mask, shown.as_slice().as_bytes())?;
+    Ok(len)
+}
+
+/// `sched_setaffinity(2)`
+pub fn sys_sched_setaffinity(task: &Task, tid: i32, size: usize, mask: usize) -> SysResult {
+    let all = all_cpus();
+    let mut new = vec![0u64; all.len()];
+    let len = (size as u32 as usize).min(all.len() * 8);
+    uaccess::read_bytes(mask, &mut new.as_mut_slice().as_mut_bytes()[..len])?;
+    let allowed: Vec<u64> = new.iter().zip(&all).map(|(new, all)| new & all).collect();
+    let cred = task.cred();
+    with_task(task, tid, |target| {
+        if !cred.capable(sys::CAP_SYS_NICE) && !cred.owns_schedule_of(&target.cred()) {
+            return Err(Errno::EPERM);
+        }
+        if allowed.iter().all(|&word| word == 0) {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(thread) = target.started() {
+            thread.set_cpus(&allowed);
+        }
+        *target.cpus.lock() = allowed;
+        Ok(())
+    })??;
+    Ok(0)
+}
+
+/// What a policy and priority are to become; `None` keeps the policy, and what children get.
+#[derive(Default)]
+struct Wish {
+    policy: Option<u32>,
+    priority: u32,
+    nice: Option<i32>,
+    reset_on_fork: bool,
+    /// It is checked, and nothing changes but what children get.
+    keeps: bool,
+    /// It asks for limits of the processor's speed, which there are not.
+    clamps: bool,
+}
+
+fn apply(task: &Task, tid: i32, wish: &Wish) -> SysResult {
+    with_scheduled(task, tid, |target| {
+        target.reschedule(|schedule| {
+            let policy = wish.policy.unwrap_or(schedule.policy);
+            if !priorities(policy)?.contains(&wish.priority) {
+                return Err(Errno::EINVAL);
+            }
+            let reset_on_fork = if wish.policy.is_none() { schedule.reset_on_fork } else { wish.reset_on_fork };
+            let nice = wish.nice.filter(|_| !is_realtime(policy)).unwrap_or(schedule.nice);
+            let new = Schedule { policy, priority: wish.priority, nice, reset_on_fork };
+            check_change(task, target, *schedule, new)?;
+            if wish.clamps {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            *schedule = if wish.keeps { Schedule { reset_on_fork, ..*schedule } } else { new };
+            Ok(())
+        })
+    })?
+    .map(|()| 0)
+}
+
+/// `sched_setscheduler(2)`
+pub fn sys_sched_setscheduler(task: &Task, tid: i32, policy: u32, parameters: UserPtr<i32>) -> SysResult {
+    if parameters.is_null() || policy.cast_signed() < 0 || tid < 0 {
+        return Err(Errno::EINVAL);
+    }
+    let reset_on_fork = policy & sys::SCHED_RESET_ON_FORK != 0;
+    let policy = Some(policy & !sys::SCHED_RESET_ON_FORK);
+    apply(task, tid, &Wish { policy, priority: parameters.read()?.cast_unsigned(), reset_on_fork, ..Wish::default() })
+}
+
+/// `sched_setparam(2)`
+pub fn sys_sched_setparam(task: &Task, tid: i32, parameters: UserPtr<i32>) -> SysResult {
+    if parameters.is_null() || tid < 0 {
+        return Err(Errno::EINVAL);
+    }
+    let priority = parameters.read()?.cast_unsigned();
+    apply(task, tid, &Wish { priority, ..Wish::default() })
+}
+
+/// `sched_getscheduler(2)`
+pub fn sys_sched_getscheduler(task: &Task, tid: i32) -> SysResult {
+    let schedule = with_scheduled(task, tid, Task::schedule)?;
+    let flag = if schedule.reset_on_fork { sys::SCHED_RESET_ON_FORK } else { 0 };
+    Ok((schedule.policy | flag) as usize)
+}
+
+/// `sched_getparam(2)`
+pub fn sys_sched_getparam(task: &Task, tid: i32, parameters: UserPtr<i32>) -> SysResult {
+    if parameters.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    let schedule = with_scheduled(task, tid, Task::schedule)?;
+    parameters.write(&schedule.priority.cast_signed())?;
+    Ok(0)
+}
+
+/// `struct sched_attr`.
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SchedAttr {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+    util_min: u32,
+    util_max: u32,
+}
+
+/// Its first size.
+const ATTR_SIZE_0: usize = 48;
+/// The largest that is accepted.
+const ATTR_SIZE_MAX: usize = 4096;
+
+/// Reads a `sched_attr` of any size; what we do not know must be zero.
+fn read_attr(addr: usize) -> Result<SchedAttr, Errno> {
+    let known = size_of::<SchedAttr>();
+    let size = match UserPtr::<u32>::new(addr).read()? as usize {
+        0 => ATTR_SIZE_0,
+        size => size,
+    };
+    let mut bytes = vec![0; size.clamp(ATTR_SIZE_0, ATTR_SIZE_MAX)];
+    let mut fits = bytes.len() == size;
+    if fits {
+        uaccess::read_bytes(addr, &mut bytes)?;
+        fits = bytes.iter().skip(known).all(|&byte| byte == 0);
+    }
+    if !fits {
+        UserPtr::<u32>::new(addr).write(&(known as u32))?;
+        return Err(Errno::E2BIG);
+    }
+    bytes.resize(known, 0);
+    SchedAttr::read_from_bytes(&bytes).map_err(|_| Errno::EINVAL)
+}
+
+/// `sched_setattr(2)`
+pub fn sys_sched_setattr(task: &Task, tid: i32, attr: usize, flags: u32) -> SysResult {
+    if attr == 0 || tid < 0 || flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let attr = read_attr(attr)?;
+    let flag = |bits: u32| attr.flags & u64::from(bits) != 0;
+    if attr.policy.cast_signed() < 0 {
+        return Err(Errno::EINVAL);
+    }
+    let clamps = flag(sys::SCHED_FLAG_UTIL_CLAMP);
+    if clamps && (attr.size as usize) < size_of::<SchedAttr>() {
+        return Err(Errno::EINVAL);
+    }
+    let now = with_scheduled(task, tid, Task::schedule)?;
+    if attr.flags & !u64::from(sys::SCHED_FLAG_ALL) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let keeps = flag(sys::SCHED_FLAG_KEEP_PARAMS);
+    let wish = Wish {
+        policy: (!flag(sys::SCHED_FLAG_KEEP_POLICY)).then_some(attr.policy),
+        // What is kept is what its policy knows.
+        priority: if keeps && is_realtime(now.policy) { now.priority } else { attr.priority },
+        nice: (!keeps || is_realtime(now.policy)).then_some(attr.nice.clamp(-20, 19)),
+        reset_on_fork: flag(sys::SCHED_FLAG_RESET_ON_FORK),
+        keeps,
+        clamps,
+    };
+    apply(task, tid, &wish)
+}
+
+/// `sched_getattr(2)`
+pub fn sys_sched_getattr(task: &Task, tid: i32, attr: usize, size: u32, flags: u32) -> SysResult {
+    let size = size as usize;
+    if attr == 0 || tid < 0 || flags != 0 || !(ATTR_SIZE_0..=ATTR_SIZE_MAX).contains(&size) {
+        return Err(Errno::EINVAL);
+    }
+    let schedule = with_scheduled(task, tid, Task::schedule)?;
+    let len = size.min(size_of::<SchedAttr>());
+    let known = SchedAttr {
+        size: len as u32,
+        policy: schedule.policy,
+        flags: if schedule.reset_on_fork { u64::from(sys::SCHED_FLAG_RESET_ON_FORK) } else { 0 },
+        nice: if is_realtime(schedule.policy) { 0 } else { schedule.nice },
+        priority: schedule.priority,
+        ..SchedAttr::default()
+    };
+    uaccess::write_bytes(attr, &known.as_bytes()[..len])?;
+    Ok(0)
+}
+
+/// `sched_get_priority_max(2)`
+pub fn sys_sched_get_priority_max(_: &Task, policy: u32) -> SysResult {
+    priorities(policy).map(|range| *range.end() as usize)
+}
+
+/// `sched_get_priority_min(2)`
+pub fn sys_sched_get_priority_min(_: &Task, policy: u32) -> SysResult {
+    priorities(policy).map(|range| *range.start() as usize)
+}
+
+/// `sched_rr_get_interval(2)`
+pub fn sys_sched_rr_get_interval(task: &Task, tid: i32, interval: UserPtr<TimeSpec>) -> SysResult {
+    let ns = match with_scheduled(task, tid, Task::schedule)?.policy {
+        sys::SCHED_RR => ::task::RR_QUANTUM_NS,
+        sys::SCHED_FIFO => 0,
+        _ => ::task::SLICE_NS,
+    };
+    interval.write(&TimeSpec::from_ns(ns))?;
+    Ok(0)
+}
+
+/// The threads that `getpriority(2)` and `setpriority(2)` mean.
+fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> {
+    let threads = match which {
+        sys::PRIO_PROCESS => {
+            return Ok(processes::find_task(if who == 0 { task.tid() } else { who }).into_iter().collect());
+        }
+        sys::PRIO_PGRP => {
+            let group = if who == 0 { processes::relations(task.pid())[2] } else { who };
+            processes::of_group(group)
+        }
+        sys::PRIO_USER => {
+            let user = if who == 0 { task.cred().user.real } else { who.cast_unsigned() };
+            processes::select(|_, node| node.process.credentials().user.real == user)
+        }
+        _ => return Err(Errno::EINVAL),
+    };
+    Ok(threads.iter().flat_map(|process| process.tasks()).collect())
+}
+
+/// `getpriority(2)`: 20 minus the nice level, the highest of all selected threads.
+pub fn sys_getpriority(task: &Task, which: u32, who: i32) -> SysResult {
+    let best = selected(task, which, who)?.iter().map(|target| 20 - target.schedule().nice).max();
+    best.map(|value| value as usize).ok_or(Errno::ESRCH)
+}
+
+/// `setpriority(2)`
+pub fn sys_setpriority(task: &Task, which: u32, who: i32, nice: i32) -> SysResult {
+    let nice = nice.clamp(-20, 19);
+    let cred = task.cred();
+    let mut result = Err(Errno::ESRCH);
+    for target in selected(task, which, who)? {
+        let changed = if cred.capable(sys::CAP_SYS_NICE) || cred.owns_schedule_of(&target.cred()) {
+            target.reschedule(|schedule| {
+                check_nice(task, target.process(), schedule.nice, nice)?;
+                schedule.nice = nice;
+                Ok(())
+            })
+        } else {
+            Err(Errno::EPERM)
+        };
+        result = match (changed, result) {
+            (Ok(()), Err(Errno::ESRCH) | Ok(_)) => Ok(0),
+            (Ok(()), earlier) => earlier,
+            (Err(error), _) => Err(error),
+        };
+    }
+    result
+}

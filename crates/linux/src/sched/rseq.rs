@@ -1,0 +1,121 @@
+//! Restartable sequences: `rseq(2)`.
+//!
+//! A thread says where the kernel may write the number of its processor, and where it notes which sequence of instructions it is in.
+//! When it has lost the processor, has moved, was sent for ([`guard`]'s barriers), or a signal is to be handled, it goes on at the
+//! sequence's abort address. The scheduler notes that ([`Thread::watch`](::task::Thread::watch)); the check is on the way back to ring 3.
+
+use abi::errno::Errno;
+use guard::user::UserRegs;
+use linux_raw_sys::general as sys;
+use vm::USER_END;
+
+use crate::process::send_signal;
+use crate::state::rseq::Registration;
+use crate::uaccess::UserPtr;
+use crate::uapi::rseq_cs::Section;
+use crate::uapi::sigframe::LastFault;
+use crate::uapi::siginfo::SigInfo;
+use crate::{SysResult, Task};
+
+/// `RSEQ_FLAG_UNREGISTER`.
+const UNREGISTER: u32 = 1;
+/// `struct rseq` as first published, and its alignment.
+pub(crate) const SIZE: u32 = 32;
+/// What of it is used: up to the number of the memory node.
+pub(crate) const FEATURES: u64 = 24;
+/// Offset of the address of the sequence.
+const SECTION: usize = 8;
+/// Offset of the number of the memory node.
+const NODE: usize = 20;
+/// `RSEQ_CPU_ID_UNINITIALIZED`.
+const NOWHERE: u32 = u32::MAX;
+
+/// `rseq(2)`
+pub fn sys_rseq(task: &Task, addr: usize, len: u32, flags: u32, signature: u32) -> SysResult {
+    let mut own = task.rseq.lock();
+    let same = own.addr == addr && own.len == len;
+    if flags == UNREGISTER {
+        if own.addr == 0 || !same {
+            return Err(Errno::EINVAL);
+        }
+        if own.signature != signature {
+            return Err(Errno::EPERM);
+        }
+        *own = Registration::default();
+        drop(own);
+        task.thread().watch(false);
+        return write(addr, 0, NOWHERE).map(|()| 0);
+    }
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if own.addr != 0 {
+        return Err(match same {
+            false => Errno::EINVAL,
+            true if own.signature != signature => Errno::EPERM,
+            true => Errno::EBUSY,
+        });
+    }
+    if len < SIZE || !addr.is_multiple_of(SIZE as usize) {
+        return Err(Errno::EINVAL);
+    }
+    if addr == 0 || addr.checked_add(len as usize).is_none_or(|end| end > USER_END) {
+        return Err(Errno::EFAULT);
+    }
+    *own = Registration { addr, len, signature };
+    drop(own);
+    // Before it goes on it is told where it is.
+    task.thread().watch(true);
+    Ok(0)
+}
+
+/// Writes the processor's number and the node's.
+fn write(addr: usize, start: u32, cpu: u32) -> Result<(), Errno> {
+    UserPtr::<[u32; 2]>::new(addr).write(&[start, cpu])?;
+    UserPtr::<u32>::new(addr + NODE).write(&0)
+}
+
+/// A thread begins to run a program, with what it took over.
+pub(crate) fn begin(task: &Task) {
+    let registered = task.rseq.lock().addr != 0;
+    task.thread().watch(registered);
+}
+
+/// The thread has nothing registered any more: its memory is another.
+pub(crate) fn forget(task: &Task) {
+    *task.rseq.lock() = Registration::default();
+    task.thread().watch(false);
+}
+
+/// The thread, on its way back to ring 3, was elsewhere, or somebody else was here. In a sequence it is sent to its abort address.
+#[cold]
+pub(crate) fn resume(task: &Task, regs: &mut UserRegs) {
+    let own = *task.rseq.lock();
+    if own.addr == 0 {
+        return;
+    }
+    let cpu = guard::cpu::current().0;
+    if abort(&own, regs).and_then(|()| write(own.addr, cpu, cpu)).is_err() {
+        let fault = LastFault::default();
+        send_signal::force(task, SigInfo::kernel(sys::SIGSEGV as i32), fault);
+    }
+}
+
+/// Sends a thread that is in a sequence to its abort address.
+fn abort(own: &Registration, regs: &mut UserRegs) -> Result<(), Errno> {
+    let place = UserPtr::<u64>::new(own.addr + SECTION);
+    let at = place.read()?;
+    if at == 0 {
+        return Ok(());
+    }
+    let section = UserPtr::<Section>::new(usize::try_from(at).map_err(|_| Errno::EINVAL)?).read()?;
+    section.check(USER_END as u64)?;
+    if UserPtr::<u32>::new(section.abort as usize - size_of::<u32>()).read()? != own.signature {
+        return Err(Errno::EINVAL);
+    }
+    if section.contains(regs.rip) {
+        regs.rip = section.abort;
+    }
+    // Also what was left behind in an orderly way is over.
+    place.write(&0)
+}

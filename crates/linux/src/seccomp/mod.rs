@@ -1,0 +1,211 @@
+//! Filters of system calls: `seccomp(2)`. A thread that has one goes the long way for every call; others pay nothing.
+
+pub(crate) mod notify;
+pub(crate) mod syscall_user_dispatch;
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+use bpf::Purpose;
+use guard::user::UserRegs;
+use linux_raw_sys::general as sys;
+
+use crate::process::ptrace_state::Event;
+use crate::process::{Process, send_signal};
+use crate::socket::sock_fprog::read_program;
+use crate::state::seccomp::{Data, Filter, Listener, Seccomp};
+use crate::uaccess::UserPtr;
+use crate::uapi::sigframe::LastFault;
+use crate::uapi::siginfo::SigInfo;
+use crate::{SysResult, Task, ptrace};
+
+const SET_MODE_STRICT: u32 = 0;
+const SET_MODE_FILTER: u32 = 1;
+const GET_ACTION_AVAIL: u32 = 2;
+const GET_NOTIF_SIZES: u32 = 3;
+const FLAG_TSYNC: u32 = 1;
+const FLAG_LOG: u32 = 2;
+const FLAG_SPEC_ALLOW: u32 = 4;
+const FLAG_NEW_LISTENER: u32 = 8;
+const FLAG_TSYNC_ESRCH: u32 = 16;
+const FLAG_WAIT_KILLABLE: u32 = 32;
+
+const ACTION: u32 = 0xffff_0000;
+const KILL_PROCESS: u32 = 0x8000_0000;
+const KILL_THREAD: u32 = 0;
+const TRAP: u32 = 0x0003_0000;
+const ERRNO: u32 = 0x0005_0000;
+const USER_NOTIF: u32 = 0x7fc0_0000;
+const TRACE: u32 = 0x7ff0_0000;
+const LOG: u32 = 0x7ffc_0000;
+const ALLOW: u32 = 0x7fff_0000;
+pub(crate) const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+const SYS_SECCOMP: i32 = 1;
+/// The most instructions of all of a thread's filters, with a few for each filter.
+const MOST_INSTRUCTIONS: usize = 32_768;
+const PER_FILTER: usize = 4;
+
+/// Asks a thread's filters about a call. `None`: it may be done.
+#[cold]
+pub(crate) fn check(task: &Task, regs: &mut UserRegs) -> Option<SysResult> {
+    check_again(task, regs, false)
+}
+
+/// `asked`: the tracer has had its say.
+fn check_again(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<SysResult> {
+    let seccomp = task.seccomp.lock().clone();
+    let number = regs.orig_rax as u32;
+    if let Seccomp::Strict = seccomp {
+        let allowed = matches!(number, sys::__NR_read | sys::__NR_write | sys::__NR_exit | sys::__NR_rt_sigreturn);
+        return if allowed { None } else { Some(end(task, sys::SIGKILL, false)) };
+    }
+    let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
+    let data = Data { number: number.cast_signed(), arch: AUDIT_ARCH_X86_64, ip: regs.rip, args };
+    // The action that goes before the others is the least as a signed number; of equals the filter added last counts.
+    let verdicts = seccomp.filters().map(|filter| (filter.program.run(&data), filter.listener.as_ref()));
+    let (verdict, listener) = verdicts.min_by_key(|(verdict, _)| (verdict & ACTION).cast_signed()).unwrap_or((ALLOW, None));
+    let detail = (verdict & !ACTION) as i32;
+    match verdict & ACTION {
+        ALLOW => None,
+        LOG => {
+            log::info!("process {} ({}): system call {number} is logged by its filter", task.pid(), task.name());
+            None
+        }
+        ERRNO => Some(match detail.min(4095) {
+            0 => Ok(0),
+            errno => Err(Errno::from_raw(errno)),
+        }),
+        TRAP => {
+            let info = SigInfo::system_call(sys::SIGSYS as i32, SYS_SECCOMP, detail, regs.rip, number, AUDIT_ARCH_X86_64);
+            send_signal::force(task, info, LastFault::default());
+            Some(Ok(regs.orig_rax as usize))
+        }
+        TRACE if asked => None,
+        TRACE if ptrace::is_told(task, Event::Seccomp) => {
+            ptrace::event(task, regs, Event::Seccomp, detail as u64);
+            match regs.orig_rax.cast_signed() {
+                // It is not to be done, and has this result.
+                ..0 => Some(Ok(regs.rax as usize)),
+                _ if task.must_end() => Some(Ok(0)),
+                _ => check_again(task, regs, true),
+            }
+        }
+        USER_NOTIF => listener.map_or(Some(Err(Errno::ENOSYS)), |listener| listener.ask(task, data)),
+        // Nobody traces.
+        TRACE => Some(Err(Errno::ENOSYS)),
+        KILL_THREAD => Some(end(task, sys::SIGSYS, false)),
+        _ => Some(end(task, sys::SIGSYS, true)),
+    }
+}
+
+/// Ends the thread; with `whole`, or if it is the only one, its process, by a signal.
+fn end(task: &Task, signal: u32, whole: bool) -> SysResult {
+    if whole || task.process().tasks().len() == 1 {
+        crate::process::log_end(task.process(), signal as i32, format_args!("of its filter of system calls"));
+        task.process().kill(signal as i32);
+    } else {
+        task.exit_status.store(signal as i32, Ordering::Relaxed);
+        task.leaving.store(true, Ordering::Relaxed);
+        task.interrupt();
+    }
+    Ok(0)
+}
+
+/// Makes a thread go the long way from now on.
+fn set(task: &Task, seccomp: Seccomp) {
+    *task.seccomp.lock() = seccomp;
+    task.filtered.store(true, Ordering::Relaxed);
+    task.interrupt();
+}
+
+/// Whether a thread's filters are among, or the same as, those of another.
+fn is_ancestor(other: &Seccomp, of: &Seccomp) -> bool {
+    match other {
+        Seccomp::Off => true,
+        Seccomp::Strict => false,
+        Seccomp::Filtered(other) => of.filters().any(|filter| core::ptr::eq(filter, &**other)),
+    }
+}
+
+fn add_filter(task: &Task, flags: u32, addr: usize) -> SysResult {
+    let known = FLAG_TSYNC | FLAG_LOG | FLAG_SPEC_ALLOW | FLAG_NEW_LISTENER | FLAG_TSYNC_ESRCH | FLAG_WAIT_KILLABLE;
+    let has = |flag: u32| flags & flag != 0;
+    // A result cannot be both a thread's number and a descriptor.
+    let ambiguous = has(FLAG_TSYNC) && has(FLAG_NEW_LISTENER) && !has(FLAG_TSYNC_ESRCH);
+    if flags & !known != 0 || ambiguous || (has(FLAG_WAIT_KILLABLE) && !has(FLAG_NEW_LISTENER)) {
+        return Err(Errno::EINVAL);
+    }
+    let cred = task.cred();
+    let allowed = || if cred.no_new_privileges || cred.privileged() { Ok(()) } else { Err(Errno::EACCES) };
+    let program = read_program(addr, Purpose::Calls(size_of::<Data>() as u32), allowed)?;
+    let old = task.seccomp.lock().clone();
+    let length: usize = old.filters().map(|filter| filter.program.length() + PER_FILTER).sum();
+    if length + program.length() > MOST_INSTRUCTIONS {
+        return Err(Errno::ENOMEM);
+    }
+    let before = match &old {
+        Seccomp::Off => None,
+        Seccomp::Strict => return Err(Errno::EINVAL),
+        Seccomp::Filtered(filter) => Some(filter.clone()),
+    };
+    let listener = has(FLAG_NEW_LISTENER).then(|| Listener::new(has(FLAG_WAIT_KILLABLE)));
+    if listener.is_some() && old.filters().any(|filter| filter.listener.is_some()) {
+        return Err(Errno::EBUSY);
+    }
+    let others = if has(FLAG_TSYNC) { others(task.process(), task) } else { Vec::new() };
+    if let Some(strange) = others.iter().find(|other| !is_ancestor(&other.seccomp.lock(), &old)) {
+        return if has(FLAG_TSYNC_ESRCH) { Err(Errno::ESRCH) } else { Ok(strange.tid() as usize) };
+    }
+    let descriptor = listener.as_ref().map_or(Ok(0), |listener| task.install(listener.file(), true))?;
+    let new = Seccomp::Filtered(Arc::new(Filter { _counted: census::Filter::default(), program, listener, before }));
+    for other in others {
+        if cred.no_new_privileges && !other.cred().no_new_privileges {
+            let theirs = crate::state::credentials::Credentials { no_new_privileges: true, ..(*other.cred()).clone() };
+            other.set_cred(theirs);
+        }
+        set(&other, new.clone());
+    }
+    set(task, new);
+    Ok(descriptor)
+}
+
+fn others(process: &Process, task: &Task) -> Vec<Arc<Task>> {
+    process.tasks().into_iter().filter(|other| !core::ptr::eq(&**other, task)).collect()
+}
+
+fn set_strict(task: &Task) -> SysResult {
+    if let Seccomp::Filtered(_) = *task.seccomp.lock() {
+        return Err(Errno::EINVAL);
+    }
+    set(task, Seccomp::Strict);
+    Ok(0)
+}
+
+/// `PR_SET_SECCOMP`
+pub(crate) fn set_by_prctl(task: &Task, mode: usize, addr: usize) -> SysResult {
+    match mode {
+        1 => set_strict(task),
+        2 => add_filter(task, 0, addr),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// `seccomp(2)`
+pub fn sys_seccomp(task: &Task, operation: u32, flags: u32, addr: usize) -> SysResult {
+    match operation {
+        SET_MODE_STRICT if flags == 0 && addr == 0 => set_strict(task),
+        SET_MODE_FILTER => add_filter(task, flags, addr),
+        GET_ACTION_AVAIL if flags == 0 => {
+            let action = UserPtr::<u32>::new(addr).read()?;
+            let known = [KILL_PROCESS, KILL_THREAD, TRAP, ERRNO, USER_NOTIF, TRACE, LOG, ALLOW].contains(&action);
+            if known { Ok(0) } else { Err(Errno::EOPNOTSUPP) }
+        }
+        GET_NOTIF_SIZES if flags == 0 => {
+            UserPtr::<[u16; 3]>::new(addr).write(&notify::SIZES)?;
+            Ok(0)
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}

@@ -1,0 +1,205 @@
+//! System calls that another process decides about (`SECCOMP_RET_USER_NOTIF`): the thread that makes one waits until whoever holds the
+//! filter's listener, a descriptor, has answered by `ioctl(2)`.
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+use fs::ioctl::Request;
+use fs::poll::{Events, PollTable};
+use fs::{File, FileOps, OpenFlags};
+use linux_raw_sys::general as sys;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::process::process_table;
+use crate::state::seccomp::{Data, Listener, Response, State, Waiting};
+use crate::{SysResult, Task, current_task};
+
+const RECEIVE: u32 = 0xc050_2100;
+const SEND: u32 = 0xc018_2101;
+const IS_VALID: u32 = 0x4008_2102;
+/// The same with the wrong direction, as the first kernels had it.
+const IS_VALID_OLD: u32 = 0x8008_2102;
+const ADD_DESCRIPTOR: u32 = 0x4018_2103;
+/// The call is to be done after all.
+const CONTINUE: u32 = 1;
+/// The descriptor gets a number that is named.
+const SET_NUMBER: u32 = 1;
+/// And that is the call's result.
+const AND_SEND: u32 = 2;
+
+/// `struct seccomp_notif`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct Notification {
+    id: u64,
+    tid: i32,
+    flags: u32,
+    data: Data,
+}
+
+/// `struct seccomp_notif_addfd`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Addition {
+    id: u64,
+    flags: u32,
+    source: i32,
+    number: i32,
+    number_flags: u32,
+}
+
+const _: () = assert!(size_of::<Notification>() == 80 && size_of::<Response>() == 24 && size_of::<Addition>() == 24);
+
+/// Sizes of those that are shared with programs, as they ask for them: notification, response, call.
+pub(crate) const SIZES: [u16; 3] = [size_of::<Notification>() as u16, size_of::<Response>() as u16, size_of::<Data>() as u16];
+
+impl Listener {
+    /// The descriptor's file.
+    pub(crate) fn file(self: &Arc<Self>) -> Arc<File> {
+        File::anonymous("anon_inode:seccomp notify", Arc::new(Descriptor(self.clone())), OpenFlags::RDWR)
+    }
+
+    /// Has somebody decide about a call of the calling thread. `None`: it is to be done.
+    pub(crate) fn ask(&self, task: &Task, data: Data) -> Option<SysResult> {
+        let id = {
+            let mut calls = self.calls.lock();
+            calls.last += 1;
+            let id = calls.last;
+            calls.waiting.push(Waiting { id, tid: task.tid(), data, state: State::New });
+            id
+        };
+        self.changed.notify_of(Events::READABLE);
+        let answer = self.wait_for(task, id);
+        self.calls.lock().waiting.retain(|waiting| waiting.id != id);
+        match answer {
+            Err(error) => Some(Err(error)),
+            Ok(response) if response.flags & CONTINUE != 0 => None,
+            Ok(Response { error: 0, value, .. }) => Some(Ok(value as usize)),
+            Ok(Response { error: error @ ..0, .. }) => Some(Err(Errno::from_raw(-error))),
+            Ok(Response { error, .. }) => Some(Ok(error as usize)),
+        }
+    }
+
+    fn wait_for(&self, task: &Task, id: u64) -> Result<Response, Errno> {
+        let answer = || {
+            let mut calls = self.calls.lock();
+            match calls.find(id).map(|waiting| waiting.state) {
+                Ok(State::Answered(response)) => Some(Ok(response)),
+                _ if calls.closed => Some(Err(Errno::ENOSYS)),
+                _ => None,
+            }
+        };
+        let mut postponed = false;
+        let answer = loop {
+            if let Ok(answer) = self.answered.wait_interruptible(None, answer) {
+                break answer;
+            }
+            let told = self.calls.lock().told(id).is_ok();
+            if !self.killable || !told || task.must_end() {
+                break Err(Errno::ERESTARTSYS);
+            }
+            // An ordinary signal: it is looked at when the call is over.
+            task.thread().clear_interrupt();
+            postponed = true;
+        };
+        if postponed {
+            task.interrupt();
+        }
+        answer
+    }
+
+    /// Tells of a call, when there is one.
+    fn receive(&self, request: &Request<'_>) -> Result<usize, Errno> {
+        if request.read::<Notification>()?.as_bytes().iter().any(|&byte| byte != 0) {
+            return Err(Errno::EINVAL);
+        }
+        let next = || {
+            let mut calls = self.calls.lock();
+            match calls.waiting.iter_mut().find(|waiting| matches!(waiting.state, State::New)) {
+                Some(waiting) => {
+                    waiting.state = State::Told;
+                    let Waiting { id, tid, data, .. } = *waiting;
+                    Some(Ok(Notification { id, tid, flags: 0, data }))
+                }
+                None => self.orphaned.load(Ordering::SeqCst).then_some(Err(Errno::ENOENT)),
+            }
+        };
+        let notification = self.changed.wait(next).map_err(|_| Errno::EINTR)??;
+        if let Err(error) = request.write(&notification) {
+            if let Ok(waiting) = self.calls.lock().told(notification.id) {
+                waiting.state = State::New;
+            }
+            self.changed.notify_of(Events::READABLE);
+            return Err(error);
+        }
+        self.changed.notify_of(Events::WRITABLE);
+        Ok(0)
+    }
+
+    fn answer(&self, response: Response) -> Result<usize, Errno> {
+        let continues = response.flags & CONTINUE != 0;
+        if response.flags & !CONTINUE != 0 || (continues && (response.error != 0 || response.value != 0)) {
+            return Err(Errno::EINVAL);
+        }
+        self.calls.lock().told(response.id)?.state = State::Answered(response);
+        self.answered.wake_all();
+        Ok(0)
+    }
+
+    /// Gives the thread that waits a descriptor of the listener's.
+    fn add(&self, addition: Addition) -> Result<usize, Errno> {
+        let Addition { id, flags, source, number, number_flags } = addition;
+        let named = flags & SET_NUMBER != 0;
+        if flags & !(SET_NUMBER | AND_SEND) != 0 || number_flags & !sys::O_CLOEXEC != 0 || (number != 0 && !named) {
+            return Err(Errno::EINVAL);
+        }
+        let file = current_task().ok_or(Errno::ESRCH)?.file(source)?;
+        let tid = self.calls.lock().told(id)?.tid;
+        let files = process_table::find_task(tid).ok_or(Errno::ENOENT)?.files();
+        let cloexec = number_flags != 0;
+        let installed = if named { files.install_at(number, file, cloexec)? } else { files.install(file, cloexec)? };
+        if flags & AND_SEND != 0 {
+            self.answer(Response { id, value: installed as i64, error: 0, flags: 0 })?;
+        }
+        Ok(installed)
+    }
+}
+
+/// What the descriptor is of. When it is closed, calls that wait fail.
+struct Descriptor(Arc<Listener>);
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        self.0.calls.lock().closed = true;
+        self.0.answered.wake_all();
+    }
+}
+
+impl FileOps for Descriptor {
+    fn ioctl(&self, _: &File, request: &Request<'_>) -> Result<usize, Errno> {
+        match request.command {
+            RECEIVE => self.0.receive(request),
+            SEND => self.0.answer(request.read()?),
+            IS_VALID | IS_VALID_OLD => {
+                let id = request.read::<u64>()?;
+                self.0.calls.lock().told(id).map(|_| 0).map_err(|_| Errno::ENOENT)
+            }
+            ADD_DESCRIPTOR => self.0.add(request.read()?),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
+        if let Some(table) = table {
+            table.watch(&self.0.changed);
+        }
+        let calls = self.0.calls.lock();
+        let any = |told: bool| calls.waiting.iter().any(|w| matches!((w.state, told), (State::New, false) | (State::Told, true)));
+        let mut events = Events::empty();
+        events.set(Events::READABLE, any(false));
+        events.set(Events::WRITABLE, any(true));
+        events.set(Events::HUP, self.0.orphaned.load(Ordering::SeqCst));
+        events
+    }
+}

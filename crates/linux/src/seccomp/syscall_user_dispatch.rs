@@ -1,0 +1,87 @@
+//! System calls that a program's own handler does (`PR_SET_SYSCALL_USER_DISPATCH`): those of foreign code, for who emulates another
+//! system. A thread with it goes the long way for each call.
+
+use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+use guard::user::{self, UserRegs};
+use linux_raw_sys::general as sys;
+use linux_raw_sys::prctl as pr;
+
+use crate::process::send_signal;
+use crate::seccomp::AUDIT_ARCH_X86_64;
+use crate::state::syscall_user_dispatch::UserDispatch;
+use crate::uapi::sigframe::LastFault;
+use crate::uapi::siginfo::SigInfo;
+use crate::{SysResult, Task, uaccess};
+
+const SYS_USER_DISPATCH: i32 = 2;
+/// Values of the byte that decides.
+const ALLOW: u8 = 0;
+const BLOCK: u8 = 1;
+
+/// `PR_SET_SYSCALL_USER_DISPATCH`
+pub(crate) fn set(task: &Task, mode: usize, start: usize, len: usize, selector: usize) -> SysResult {
+    const OFF: usize = pr::PR_SYS_DISPATCH_OFF as usize;
+    const ON: usize = pr::PR_SYS_DISPATCH_ON as usize;
+    let new = match mode {
+        OFF if start == 0 && len == 0 && selector == 0 => None,
+        ON if start != 0 && start.checked_add(len).is_none_or(|end| end <= start) => return Err(Errno::EINVAL),
+        ON if selector >= user::USER_END => return Err(Errno::EFAULT),
+        ON => Some(UserDispatch { own: start as u64..(start as u64).wrapping_add(len as u64), selector }),
+        _ => return Err(Errno::EINVAL),
+    };
+    put(task, new);
+    Ok(0)
+}
+
+fn put(task: &Task, new: Option<UserDispatch>) {
+    let there = new.is_some();
+    *task.user_dispatch.lock() = new;
+    {
+        // Held, so that a filter that another thread puts there meanwhile is not overlooked.
+        let seccomp = task.seccomp.lock();
+        task.filtered.store(there || seccomp.mode() != 0, Ordering::Relaxed);
+    }
+    // Whether calls go the long way is decided anew.
+    task.interrupt();
+}
+
+/// The program that asked for it is gone.
+pub(crate) fn forget(task: &Task) {
+    let there = task.user_dispatch.lock().is_some();
+    if there {
+        put(task, None);
+    }
+}
+
+/// What becomes of a call; `None`: it is done.
+#[cold]
+pub(crate) fn check(task: &Task, regs: &UserRegs) -> Option<SysResult> {
+    let dispatch = task.user_dispatch.lock().clone()?;
+    if dispatch.own.contains(&regs.rip) {
+        return None;
+    }
+    if dispatch.selector != 0 {
+        let mut byte = [0];
+        if uaccess::read_bytes(dispatch.selector, &mut byte).is_err() {
+            return Some(end(task, sys::SIGSEGV));
+        }
+        match byte[0] {
+            ALLOW => return None,
+            BLOCK => {}
+            _ => return Some(end(task, sys::SIGSYS)),
+        }
+    }
+    let number = regs.orig_rax as u32;
+    let info = SigInfo::system_call(sys::SIGSYS as i32, SYS_USER_DISPATCH, 0, regs.rip, number, AUDIT_ARCH_X86_64);
+    send_signal::force(task, info, LastFault::default());
+    Some(Ok(regs.orig_rax as usize))
+}
+
+/// It does not keep to the rules.
+fn end(task: &Task, signal: u32) -> SysResult {
+    crate::process::log_end(task.process(), signal as i32, format_args!("its dispatch of system calls is not sound"));
+    task.process().kill(signal as i32);
+    Ok(0)
+}

@@ -1,0 +1,270 @@
+//! Signals: delivery, handlers and masks. Sending is `process::send_signal`, waiting for one is in `sigwait`.
+
+pub mod kill;
+pub mod restart_syscall;
+pub mod signalfd;
+pub mod sigwait;
+
+use alloc::sync::Arc;
+
+use abi::errno::Errno;
+use guard::fpu;
+use guard::user::UserRegs;
+use linux_raw_sys::general as sys;
+
+use crate::process::{self, process_table as processes, send_signal};
+use crate::sched::rseq;
+use crate::state::sighand::{Action, SIG_DFL, SIG_IGN};
+use crate::uaccess::{self, UserPtr};
+use crate::uapi::sigframe::{self, AltStack, Frame, LastFault, UContext};
+use crate::uapi::siginfo::{COUNT, Default as DefaultAction, SigInfo, SigSet, UNBLOCKABLE, bit, default_action};
+use crate::{SysResult, Task, ptrace};
+
+const SIGSTOP: i32 = sys::SIGSTOP as i32;
+const SIGSEGV: i32 = sys::SIGSEGV as i32;
+/// The flags of an action.
+const KNOWN_FLAGS: u64 = (sys::SA_NOCLDSTOP
+    | sys::SA_NOCLDWAIT
+    | sys::SA_SIGINFO
+    | sys::SA_EXPOSE_TAGBITS
+    | sys::SA_RESTORER
+    | sys::SA_ONSTACK
+    | sys::SA_RESTART
+    | sys::SA_NODEFER
+    | sys::SA_RESETHAND) as u64;
+
+/// Looks at what a thread has to do before it goes on in user mode: end, stop, handle signals. `interrupted` is the result of a
+/// system call that a signal interrupted. True: the thread ends.
+pub(crate) fn attend(task: &Arc<Task>, regs: &mut UserRegs, mut interrupted: Option<Errno>) -> bool {
+    let process = task.process();
+    task.thread().clear_interrupt();
+    loop {
+        if task.must_end() {
+            return true;
+        }
+        if !task.is_ptraced() {
+            process.wait_while_stopped(task);
+        }
+        if task.must_end() {
+            return true;
+        }
+        if task.is_ptraced() && ptrace::attend(task, regs, &mut interrupted) {
+            continue;
+        }
+        // Looked at where it is: it is large.
+        let mut info = next(task);
+        if task.is_ptraced()
+            && let Some(arrived) = info
+        {
+            info = ptrace::deliver(task, regs, arrived, &mut interrupted);
+            if info.is_none() {
+                continue;
+            }
+        }
+        let Some(info) = &info else { break };
+        let signo = info.signo;
+        let action = process.action(signo);
+        match action.handler {
+            SIG_IGN => {}
+            SIG_DFL => match default_action(signo) {
+                DefaultAction::Ignore => {}
+                DefaultAction::Stop => {
+                    let [_, _, group, _] = processes::relations(process.pid());
+                    let jobs: &dyn fs::tty::JobControl = &processes::Jobs;
+                    if signo == SIGSTOP || !jobs.is_orphaned(group.cast_unsigned()) {
+                        process.stop(signo);
+                    }
+                }
+                DefaultAction::End => {
+                    if crate::uapi::siginfo::dumps(signo) {
+                        let fault = task.signals.lock().fault;
+                        let place = format_args!("at {:#x}, address {:#x}", regs.rip, fault.cr2);
+                        process::log_end(process, signo, place);
+                    }
+                    process.kill(signo);
+                }
+            },
+            _ => {
+                if let Some(code) = interrupted.take() {
+                    let again = code == Errno::ERESTARTNOINTR || code == Errno::ERESTARTSYS && action.has(sys::SA_RESTART);
+                    if again {
+                        restart(regs, regs.orig_rax);
+                    } else {
+                        regs.rax = i64::from(-Errno::EINTR.raw()).cast_unsigned();
+                    }
+                }
+                if action.has(sys::SA_RESETHAND) {
+                    process.actions().set(signo, Action { handler: SIG_DFL, ..action });
+                }
+                rseq::resume(task, regs);
+                if handle(task, regs, info, &action).is_err() {
+                    no_frame(task, signo);
+                } else if task.is_ptraced() {
+                    ptrace::enters_handler(task, regs);
+                }
+            }
+        }
+    }
+    if let Some(code) = interrupted {
+        let number = if code == Errno::ERESTART_RESTARTBLOCK { u64::from(sys::__NR_restart_syscall) } else { regs.orig_rax };
+        restart(regs, number);
+    }
+    let mut signals = task.signals.lock();
+    if let Some(mask) = signals.saved.take() {
+        task.block(signals, mask);
+    } else {
+        drop(signals);
+    }
+    if task.is_ptraced() {
+        ptrace::goes_out(task, regs);
+    }
+    false
+}
+
+/// Makes the program execute its SYSCALL instruction, which is two bytes long, again.
+fn restart(regs: &mut UserRegs, number: u64) {
+    regs.rax = number;
+    regs.rip -= 2;
+}
+
+/// The next signal the thread has to handle.
+fn next(task: &Task) -> Option<SigInfo> {
+    let wanted = {
+        let mut signals = task.signals.lock();
+        let wanted = !signals.blocked;
+        if let Some(info) = signals.pending.take(wanted) {
+            return Some(info);
+        }
+        wanted
+    };
+    task.process().pending.lock().take(wanted)
+}
+
+/// There was no room for a handler's frame: the thread gets `SIGSEGV`, whose handler may have a stack of its own, and no second chance.
+#[cold]
+fn no_frame(task: &Task, signo: i32) {
+    if signo == SIGSEGV {
+        process::log_end(task.process(), SIGSEGV, format_args!("no room for the frame of {}", crate::uapi::siginfo::name(signo)));
+        task.process().kill(SIGSEGV);
+    } else {
+        send_signal::force(task, SigInfo::kernel(SIGSEGV), LastFault::default());
+    }
+}
+
+/// Makes the thread run a handler. After an error nothing has changed.
+#[inline(never)]
+fn handle(task: &Task, regs: &mut UserRegs, info: &SigInfo, action: &Action) -> Result<(), Errno> {
+    if !action.has(sys::SA_RESTORER) {
+        return Err(Errno::EFAULT);
+    }
+    let own = if action.has(sys::SA_NODEFER) { 0 } else { bit(info.signo) };
+    let (stack, mask, fault) = {
+        let signals = task.signals.lock();
+        (signals.stack, signals.saved.unwrap_or(signals.blocked), signals.fault)
+    };
+    let on_stack = stack.contains(regs.rsp);
+    let alternate = (action.has(sys::SA_ONSTACK) && stack.enabled() && !on_stack).then_some(&stack);
+    let mut shown = stack;
+    shown.flags |= if on_stack { AltStack::ONSTACK } else { 0 };
+    let size = fpu::signal_frame_size();
+    let place = sigframe::place(regs.rsp, alternate, size).ok_or(Errno::EFAULT)?;
+    let fpu = place.fpu as usize;
+    while let Some(Err(_)) = task.thread().with_loaded_fpu(|state| state.store_signal_frame(fpu)) {
+        uaccess::fetch(fpu, size, true)?;
+    }
+    let frame = Frame::new(regs, place, action.restorer, info, shown, mask, fault);
+    UserPtr::new(place.frame as usize).write(&frame)?;
+    let mut signals = task.signals.lock();
+    signals.saved = None;
+    signals.blocked |= (action.mask | own) & !UNBLOCKABLE;
+    // Handlers that jump out never come back to the alternate stack.
+    if stack.flags & sys::SS_AUTODISARM != 0 {
+        signals.stack = AltStack::none();
+    }
+    drop(signals);
+    sigframe::enter_handler(regs, place, action.handler, info.signo);
+    Ok(())
+}
+
+/// `rt_sigreturn(2)`: what the frame on the stack says becomes true again. The result is the accumulator's old value.
+pub fn sys_rt_sigreturn(task: &Task, regs: &mut UserRegs) -> SysResult {
+    // The handler's return took the first word.
+    let addr = regs.rsp.wrapping_sub(8) as usize;
+    let restored = restore(task, regs, addr);
+    if restored.is_err() {
+        send_signal::force(task, SigInfo::kernel(SIGSEGV), LastFault::default());
+        return Ok(regs.rax as usize);
+    }
+    Ok(regs.rax as usize)
+}
+
+fn restore(task: &Task, regs: &mut UserRegs, addr: usize) -> Result<(), Errno> {
+    UserPtr::<UContext>::new(addr.wrapping_add(Frame::UCONTEXT)).with(|frame| restore_frame(task, regs, frame))?
+}
+
+#[inline(always)]
+fn restore_frame(task: &Task, regs: &mut UserRegs, frame: &UContext) -> Result<(), Errno> {
+    if frame.fpu() != 0 {
+        let from = frame.fpu() as usize;
+        while let Some(Err(_)) = task.thread().with_loaded_fpu(|state| state.take_signal_frame(from)) {
+            uaccess::fetch(from, fpu::signal_frame_size(), false)?;
+        }
+    }
+    frame.restore(regs);
+    let stack = frame.stack();
+    let mut signals = task.signals.lock();
+    signals.stack = stack.with_flags(stack.flags & !AltStack::ONSTACK);
+    task.block(signals, frame.mask());
+    Ok(())
+}
+
+/// `sigaltstack(2)`
+pub fn sys_sigaltstack(task: &Task, regs: &mut UserRegs, new: UserPtr<AltStack>, old: UserPtr<AltStack>) -> SysResult {
+    let new = new.read_optional()?;
+    let mut current = task.signals.lock().stack;
+    let on_stack = current.contains(regs.rsp);
+    if let Some(stack) = new {
+        if on_stack {
+            return Err(Errno::EPERM);
+        }
+        let stack = match stack.flags & !sys::SS_AUTODISARM {
+            0 | AltStack::ONSTACK if stack.size < sys::MINSIGSTKSZ.into() => return Err(Errno::ENOMEM),
+            0 | AltStack::ONSTACK => stack.with_flags(stack.flags & sys::SS_AUTODISARM),
+            AltStack::DISABLE => AltStack::none(),
+            _ => return Err(Errno::EINVAL),
+        };
+        task.signals.lock().stack = stack;
+    }
+    if on_stack {
+        current.flags |= AltStack::ONSTACK;
+    }
+    old.write_optional(&current)?;
+    Ok(0)
+}
+
+/// `rt_sigaction(2)`
+pub fn sys_rt_sigaction(task: &Task, signal: i32, new: UserPtr<Action>, old: UserPtr<Action>, size: usize) -> SysResult {
+    if size != size_of::<SigSet>() {
+        return Err(Errno::EINVAL);
+    }
+    let new = new.read_optional()?;
+    if !(1..=COUNT).contains(&signal) || new.is_some() && bit(signal) & UNBLOCKABLE != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let process = task.process();
+    let actions = process.actions();
+    let before = actions.get(signal);
+    if let Some(action) = new {
+        // Flags that nobody knows are taken out, so that a program that asks sees it.
+        actions.set(signal, Action { mask: action.mask & !UNBLOCKABLE, flags: action.flags & KNOWN_FLAGS, ..action });
+        if actions.is_ignored(signal) {
+            // What waits is forgotten, blocked or not (POSIX).
+            process.pending.lock().discard(bit(signal));
+            for task in process.tasks() {
+                task.signals.lock().pending.discard(bit(signal));
+            }
+        }
+    }
+    old.write_optional(&before)?;
+    Ok(0)
+}

@@ -1,0 +1,253 @@
+//! Sockets: `socket(2)` and what is done with a socket as a whole. Messages are in `send_recv`, options in `sockopt`.
+
+pub mod send_recv;
+pub(crate) mod sock_fprog;
+pub mod sockopt;
+
+use abi::errno::Errno;
+use alloc::sync::Arc;
+use fs::{File, OpenFlags};
+use linux_raw_sys::{general as sys, net as consts};
+use net::{Address, Caller, Kind, Socket, Ucred};
+
+use crate::uaccess::{self, UserPtr};
+use crate::{SysResult, Task};
+
+/// What an address may have at most: `struct sockaddr_storage`.
+pub(crate) const MAX_ADDRESS: usize = 128;
+/// The flags that `socket(2)` and `accept4(2)` take beside the type.
+const FLAGS: u32 = sys::O_CLOEXEC | sys::O_NONBLOCK;
+
+/// Who runs the calling thread, for what sockets tell their peers.
+pub(crate) fn identity() -> Ucred {
+    crate::current_task().map_or(Ucred::UNKNOWN_SENDER, |task| {
+        let cred = task.cred();
+        Ucred { pid: task.pid(), uid: cred.user.effective, gid: cred.group.effective }
+    })
+}
+
+/// The supplementary groups of who runs the calling thread.
+pub(crate) fn groups() -> net::Groups {
+    crate::current_task().map_or_else(|| Arc::from([]), |task| task.cred().groups.clone())
+}
+
+/// The socket that an open file is.
+///
+/// # Errors
+/// `ENOTSOCK`.
+pub(crate) fn of_file(file: &File) -> Result<&Socket, Errno> {
+    file.ops_as::<Socket>().ok_or(Errno::ENOTSOCK)
+}
+
+/// Runs `f` with the socket that a descriptor means.
+///
+/// # Errors
+/// `EBADF`, `ENOTSOCK`, and those of `f`.
+pub(crate) fn with_socket<R>(task: &Task, fd: i32, f: impl FnOnce(&Socket, &File) -> Result<R, Errno>) -> Result<R, Errno> {
+    let file = task.file_io(fd)?;
+    f(of_file(&file)?, &file)
+}
+
+/// Runs `f` with what the calling task means by names.
+pub(crate) fn with_caller<R>(task: &Task, f: impl FnOnce(&Caller<'_>) -> R) -> R {
+    let cred = task.fs_cred();
+    let context = task.fs();
+    f(&Caller { walk: context.walk(&cred), umask: context.umask() })
+}
+
+/// The address that a caller passed, as a socket means it. Who leaves out the family means the socket's if that is IPv4, where an address is to be
+/// bound only with no address in particular.
+///
+/// # Errors
+/// `EINVAL`, `EFAULT`.
+pub(crate) fn read_address(socket: &Socket, addr: usize, len: u32, binds: bool) -> Result<Address, Errno> {
+    let (mut bytes, len) = copy_address(addr, len)?;
+    let family = socket.protocol().family();
+    let left_out = family == consts::AF_INET && bytes[..2] == [0; 2];
+    if left_out && (!binds || len < size_of::<consts::sockaddr_in>() || bytes[4..8] == [0; 4]) {
+        bytes[..2].copy_from_slice(&(consts::AF_INET as u16).to_ne_bytes());
+    }
+    Ok(Address::meant_for(family, &bytes[..len]))
+}
+
+/// The bytes of an address that a caller passed, whatever they mean, and how many they are.
+///
+/// # Errors
+/// `EINVAL`, `EFAULT`.
+fn copy_address(addr: usize, len: u32) -> Result<([u8; MAX_ADDRESS], usize), Errno> {
+    let len = len as usize;
+    if len > MAX_ADDRESS {
+        return Err(Errno::EINVAL);
+    }
+    let mut bytes = [0; MAX_ADDRESS];
+    uaccess::read_bytes(addr, &mut bytes[..len])?;
+    Ok((bytes, len))
+}
+
+/// Gives a caller an address: as much of it as there is room for, and its whole length.
+///
+/// # Errors
+/// `EFAULT`, `EINVAL` for a negative length.
+pub(crate) fn write_address(bytes: &[u8], addr: usize, len: UserPtr<i32>) -> Result<(), Errno> {
+    let room = usize::try_from(len.read()?).map_err(|_| Errno::EINVAL)?;
+    let shown = &bytes[..bytes.len().min(room)];
+    if !shown.is_empty() {
+        uaccess::write_bytes(addr, shown)?;
+    }
+    len.write(&(bytes.len() as i32))
+}
+
+/// The kind of socket and the flags that a type argument holds.
+fn decode_type(domain: u32, kind: u32, protocol: i32) -> Result<(Kind, OpenFlags), Errno> {
+    const STREAM: u32 = 1;
+    const DATAGRAM: u32 = 2;
+    const RAW: u32 = 3;
+    const SEQPACKET: u32 = 5;
+    // Linux' SOCK_MAX and NPROTO: kinds and families beyond have no name at all.
+    const KINDS: u32 = 11;
+    const FAMILIES: u32 = 46;
+    if kind & !(FLAGS | 0xf) != 0 || kind & 0xf >= KINDS && domain < FAMILIES {
+        return Err(Errno::EINVAL);
+    }
+    if !matches!(domain, consts::AF_UNIX | consts::AF_INET | consts::AF_INET6 | consts::AF_NETLINK | consts::AF_PACKET) {
+        return Err(Errno::EAFNOSUPPORT);
+    }
+    let flags = OpenFlags::from_bits_retain(kind & FLAGS);
+    match kind & !FLAGS {
+        STREAM => Ok((Kind::Stream, flags)),
+        DATAGRAM => Ok((Kind::Datagram, flags)),
+        // Of these families it is another word for datagrams.
+        RAW if matches!(domain, consts::AF_UNIX | consts::AF_NETLINK) => Ok((Kind::Datagram, flags)),
+        RAW => Ok((Kind::Raw, flags)),
+        SEQPACKET => Ok((Kind::Seqpacket, flags)),
+        // Here the protocol comes before the kind.
+        _ if domain == consts::AF_UNIX => net::unix::check_protocol(protocol).and(Err(Errno::ESOCKTNOSUPPORT)),
+        // There is no protocol of these families with such a number.
+        _ if matches!(domain, consts::AF_INET | consts::AF_INET6) && !(0..=consts::IPPROTO_MPTCP as i32).contains(&protocol) => {
+            Err(Errno::EINVAL)
+        }
+        _ => Err(Errno::ESOCKTNOSUPPORT),
+    }
+}
+
+fn install(task: &Task, socket: Socket, flags: OpenFlags) -> SysResult {
+    task.files().install(socket.into_file(flags & OpenFlags::NONBLOCK), flags.contains(OpenFlags::CLOEXEC))
+}
+
+/// `socket(2)`
+pub fn sys_socket(task: &Task, domain: u32, kind: u32, protocol: i32) -> SysResult {
+    let (kind, flags) = decode_type(domain, kind, protocol)?;
+    install(task, make(task, domain, kind, protocol)?, flags)
+}
+
+fn make(task: &Task, domain: u32, kind: Kind, protocol: i32) -> Result<Socket, Errno> {
+    if (kind == Kind::Raw || domain == consts::AF_PACKET) && !task.cred().capable(sys::CAP_NET_RAW) {
+        return Err(Errno::EPERM);
+    }
+    match domain {
+        consts::AF_UNIX => net::unix::socket(kind, protocol),
+        consts::AF_NETLINK => net::netlink::socket(kind, protocol),
+        consts::AF_PACKET => net::packet::socket(kind, protocol),
+        _ => net::inet::socket(domain, kind, protocol),
+    }
+}
+
+/// `socketpair(2)`
+pub fn sys_socketpair(task: &Task, domain: u32, kind: u32, protocol: i32, fds: UserPtr<[i32; 2]>) -> SysResult {
+    if kind & !(FLAGS | 0xf) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    // As Linux: the numbers are chosen and told before the family is looked at.
+    fds.write(&task.files().next_two()?)?;
+    let (kind, flags) = decode_type(domain, kind, protocol)?;
+    if domain != consts::AF_UNIX {
+        // What is wrong with one such socket comes before that there are no pairs.
+        return make(task, domain, kind, protocol).and(Err(Errno::EOPNOTSUPP));
+    }
+    let (a, b) = net::unix::pair(kind, protocol)?;
+    // Files from here on: dropping one closes its socket.
+    let [a, b] = [a, b].map(|socket| socket.into_file(flags & OpenFlags::NONBLOCK));
+    let files = task.files();
+    let cloexec = flags.contains(OpenFlags::CLOEXEC);
+    let first = files.install(a, cloexec)? as i32;
+    let result = files.install(b, cloexec).and_then(|second| {
+        let second = second as i32;
+        fds.write(&[first, second]).or_else(|e| files.close(second).and(Err(e)))
+    });
+    // Either both descriptors are there and known, or neither.
+    result.or_else(|e| files.close(first).and(Err(e))).map(|()| 0)
+}
+
+/// `bind(2)`
+pub fn sys_bind(task: &Task, fd: i32, addr: usize, len: u32) -> SysResult {
+    with_socket(task, fd, |socket, _| {
+        let address = read_address(socket, addr, len, true)?;
+        with_caller(task, |caller| socket.protocol().bind(caller, &address)).map(|()| 0)
+    })
+}
+
+/// `connect(2)`
+pub fn sys_connect(task: &Task, fd: i32, addr: usize, len: u32) -> SysResult {
+    let file = task.file_io(fd)?;
+    // As on Linux: the address comes before whether it is a socket, what it means after that.
+    let (bytes, len) = copy_address(addr, len)?;
+    let socket = of_file(&file)?;
+    if len < size_of::<consts::__kernel_sa_family_t>() {
+        return Err(Errno::EINVAL);
+    }
+    let address = Address::meant_for(socket.protocol().family(), &bytes[..len]);
+    let wait = socket.send_wait(file.nonblocking());
+    with_caller(task, |caller| socket.protocol().connect(caller, &address, wait)).map(|()| 0)
+}
+
+/// `listen(2)`
+pub fn sys_listen(task: &Task, fd: i32, backlog: i32) -> SysResult {
+    // A negative number is a very large one.
+    with_socket(task, fd, |socket, _| socket.protocol().listen(backlog.cast_unsigned() as usize).map(|()| 0))
+}
+
+/// `accept4(2)`
+pub fn sys_accept4(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>, flags: u32) -> SysResult {
+    if flags & !FLAGS != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let flags = OpenFlags::from_bits_retain(flags);
+    with_socket(task, fd, |socket, file| {
+        let files = task.files();
+        let number = files.reserve(flags.contains(OpenFlags::CLOEXEC))?;
+        let accepted = socket.protocol().accept(socket.receive_wait(file.nonblocking()))?;
+        let accepted: Arc<File> = accepted.into_file(flags & OpenFlags::NONBLOCK);
+        if addr != 0 {
+            write_address(&of_file(&accepted)?.protocol().peer()?.encode(), addr, len)?;
+        }
+        Ok(number.fill(accepted))
+    })
+}
+
+/// `accept(2)`
+pub fn sys_accept(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>) -> SysResult {
+    sys_accept4(task, fd, addr, len, 0)
+}
+
+/// `getsockname(2)`
+pub fn sys_getsockname(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>) -> SysResult {
+    with_socket(task, fd, |socket, _| write_address(&socket.protocol().local().encode(), addr, len).map(|()| 0))
+}
+
+/// `getpeername(2)`
+pub fn sys_getpeername(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>) -> SysResult {
+    with_socket(task, fd, |socket, _| write_address(&socket.protocol().peer()?.encode(), addr, len).map(|()| 0))
+}
+
+/// `shutdown(2)`
+pub fn sys_shutdown(task: &Task, fd: i32, how: u32) -> SysResult {
+    const READ: u32 = 0;
+    const WRITE: u32 = 1;
+    const BOTH: u32 = 2;
+    with_socket(task, fd, |socket, _| {
+        if how > BOTH {
+            return Err(Errno::EINVAL);
+        }
+        socket.protocol().shutdown(how != WRITE, how != READ).map(|()| 0)
+    })
+}

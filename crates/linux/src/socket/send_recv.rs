@@ -1,0 +1,613 @@
+//! Messages of sockets: `send(2)`, `recv(2)` and their relatives, with what travels beside the bytes (`cmsg(3)`).
+
+use abi::errno::Errno;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use fs::File;
+use fs::poll::Events;
+use linux_raw_sys::{general as sys, net as consts};
+use net::unix::Rights;
+use net::{Flags, Incoming, Kind, Outgoing, Socket, Ucred, Wait};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::process::{process_table, signal_broken_pipe};
+use crate::socket::{MAX_ADDRESS, of_file, read_address, with_caller, write_address};
+use crate::uaccess::{self, UserPtr};
+use crate::uio::{Buffers, IoVec, MAX_TRANSFER, SMALL, in_user_space, pieces, total};
+use crate::{SysResult, Task};
+
+/// The most that is sent of a stream in one step.
+const CHUNK: usize = 65_536;
+/// No message of the internet's protocols is longer.
+const LONGEST_PACKET: usize = 65_535;
+/// What Linux puts of a stream's bytes into one buffer: as much is sent or not.
+const PIECE: usize = 36_544;
+/// The most descriptors in one message (`SCM_MAX_FD`).
+const MAX_RIGHTS: usize = 253;
+/// The most bytes beside those of the message (`net.core.optmem_max`).
+const MAX_CONTROL: usize = 20_480;
+/// The most messages in one call of `sendmmsg(2)`; further ones are left.
+const MAX_MESSAGES: usize = 1024;
+
+/// The sender does not want its bytes copied, and hears when it may use their memory again.
+const MSG_ZEROCOPY: u32 = 0x400_0000;
+
+/// `struct msghdr`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct MsgHdr {
+    name: u64,
+    name_len: u32,
+    padding: u32,
+    iov: u64,
+    iov_len: u64,
+    control: u64,
+    control_len: u64,
+    flags: u32,
+    padding2: u32,
+}
+
+/// `struct mmsghdr`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct MMsgHdr {
+    header: MsgHdr,
+    len: u32,
+    padding: u32,
+}
+
+/// `struct cmsghdr`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct CmsgHdr {
+    len: u64,
+    level: u32,
+    kind: u32,
+}
+
+const CMSG_HEADER: usize = size_of::<CmsgHdr>();
+
+fn wait_of(timeout: Wait, flags: u32) -> Wait {
+    Wait { nonblocking: timeout.nonblocking || flags & consts::MSG_DONTWAIT != 0, ..timeout }
+}
+
+/// What goes with a message's bytes.
+#[derive(Default)]
+struct Beside {
+    rights: Option<Rights>,
+    credentials: Option<Ucred>,
+    /// Level, kind and bytes of what is the protocol's.
+    other: Vec<(u32, u32, Vec<u8>)>,
+}
+
+fn is_inet(socket: &Socket) -> bool {
+    matches!(socket.protocol().family(), consts::AF_INET | consts::AF_INET6)
+}
+
+/// Checks who a sender says it is.
+fn check_credentials(task: &Task, who: Ucred) -> Result<(), Errno> {
+    let cred = task.cred();
+    let is = |ids: &crate::state::credentials::Ids, id: u32| [ids.real, ids.effective, ids.saved].contains(&id);
+    if !cred.privileged() && (who.pid != task.pid() || !is(&cred.user, who.uid) || !is(&cred.group, who.gid)) {
+        return Err(Errno::EPERM);
+    }
+    if process_table::find(who.pid).is_none() { Err(Errno::ESRCH) } else { Ok(()) }
+}
+
+/// Reads the control messages of a call that sends.
+fn read_control(task: &Task, socket: &Socket, addr: usize, len: usize) -> Result<Beside, Errno> {
+    let inet = is_inet(socket) || socket.protocol().family() == consts::AF_PACKET;
+    if len > MAX_CONTROL {
+        return Err(Errno::ENOBUFS);
+    }
+    let mut bytes = vec![0; len];
+    uaccess::read_bytes(addr, &mut bytes)?;
+    let mut beside = Beside::default();
+    let mut files: Vec<Arc<File>> = Vec::new();
+    let mut rest = &bytes[..];
+    while rest.len() >= CMSG_HEADER {
+        let (header, _) = CmsgHdr::read_from_prefix(rest).map_err(|_| Errno::EINVAL)?;
+        let len = usize::try_from(header.len).ok().filter(|&l| l >= CMSG_HEADER && l <= rest.len()).ok_or(Errno::EINVAL)?;
+        let data = &rest[CMSG_HEADER..len];
+        match (header.level, header.kind) {
+            (consts::SOL_SOCKET, consts::SCM_RIGHTS) => {
+                if files.len() + data.len() / 4 > MAX_RIGHTS {
+                    return Err(Errno::EINVAL);
+                }
+                for fd in data.as_chunks::<4>().0 {
+                    files.push(task.files().get(i32::from_ne_bytes(*fd))?);
+                }
+            }
+            (consts::SOL_SOCKET, consts::SCM_CREDENTIALS) => {
+                let (words, []) = data.as_chunks::<4>() else { return Err(Errno::EINVAL) };
+                let [pid, uid, gid] = words else { return Err(Errno::EINVAL) };
+                let who = Ucred { pid: i32::from_ne_bytes(*pid), uid: u32::from_ne_bytes(*uid), gid: u32::from_ne_bytes(*gid) };
+                check_credentials(task, who)?;
+                beside.credentials = Some(who);
+            }
+            (consts::SOL_SOCKET, kind) if inet => {
+                let cred = task.cred();
+                let marks = cred.capable(sys::CAP_NET_ADMIN) || cred.capable(sys::CAP_NET_RAW);
+                socket.options().check_beside(kind, data, marks)?;
+                beside.other.push((consts::SOL_SOCKET, kind, data.to_vec()));
+            }
+            (consts::SOL_SOCKET, _) => return Err(Errno::EINVAL),
+            (level, kind) => beside.other.push((level, kind, data.to_vec())),
+        }
+        rest = rest.get(len.next_multiple_of(8)..).unwrap_or_default();
+    }
+    if !files.is_empty() {
+        beside.rights = Some(Rights::new(files));
+    }
+    Ok(beside)
+}
+
+/// Where a message goes to: an address in user memory, or nowhere in particular.
+struct To {
+    addr: usize,
+    len: u32,
+}
+
+fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut beside: Beside, flags: u32) -> SysResult {
+    let socket = of_file(file)?;
+    let wanted = total(buffers);
+    let protocol = socket.protocol();
+    let wait = wait_of(socket.send_wait(file.nonblocking()), flags);
+    let message_flags = Flags::from_bits_truncate(flags);
+    let stream = protocol.kind() == Kind::Stream;
+    let address = match to.addr {
+        0 => None,
+        addr => Some(read_address(socket, addr, to.len, false)?),
+    };
+    let address = address.filter(|_| match protocol.family() {
+        // A connection has its other end, whatever the address means.
+        consts::AF_INET | consts::AF_INET6 => !stream,
+        consts::AF_UNIX => to.len > 0,
+        _ => true,
+    });
+    let mut once = |data: &[u8], last: bool| {
+        // The last byte of the message is urgent, not that of each step.
+        let message_flags = if last { message_flags } else { message_flags - Flags::OOB };
+        let Beside { rights, credentials, other } = core::mem::take(&mut beside);
+        let plain = Outgoing { rights, credentials, beside: other, ..Outgoing::plain(data) };
+        match &address {
+            Some(to) => {
+                with_caller(task, |caller| protocol.send(Outgoing { to: Some((caller, to)), ..plain }, message_flags, wait))
+            }
+            None => protocol.send(plain, message_flags, wait),
+        }
+    };
+    // Where it goes and how long it is come before whether it can be read.
+    let check = || protocol.check_message(address.as_ref(), wanted, message_flags);
+    if !stream && wanted > LONGEST_PACKET.max(socket.options().send_buffer()) {
+        return check().and(Err(Errno::EMSGSIZE));
+    }
+    let mut small = [0; SMALL];
+    let mut large = Vec::new();
+    let buf = if wanted <= SMALL {
+        &mut small[..wanted]
+    } else {
+        large.resize(if stream { wanted.min(CHUNK) } else { wanted }, 0);
+        &mut large[..]
+    };
+    let (mut done, mut step) = (0, buf.len());
+    let sent = loop {
+        let len = (wanted - done).min(step);
+        let copied = pieces(buffers, done, len, |addr, range| uaccess::read_bytes(addr, &mut buf[range]));
+        let sent = match copied {
+            // What there is before the place that cannot be read is sent in pieces of this size.
+            Err(_) if stream && len > PIECE => {
+                step = PIECE;
+                continue;
+            }
+            Ok(()) => once(&buf[..len], done + len == wanted),
+            // Whether bytes can be sent at all comes before whether they can be read.
+            Err(e) if stream && done == 0 => once(&[], false).and_then(|_| protocol.wait_for_room(wait)).and(Err(e)),
+            Err(e) => check().and(Err(e)),
+        };
+        match sent {
+            Ok(n) => {
+                done += n;
+                if n < len || done == wanted {
+                    break Ok(done);
+                }
+            }
+            Err(Errno::EPIPE) if stream => {
+                if flags & consts::MSG_NOSIGNAL == 0 {
+                    signal_broken_pipe(task);
+                }
+                break if done > 0 { Ok(done) } else { Err(Errno::EPIPE) };
+            }
+            Err(_) if done > 0 => break Ok(done),
+            Err(e) => break Err(e),
+        }
+    };
+    if flags & MSG_ZEROCOPY != 0 && matches!(sent, Ok(1..)) && socket.options().switch(consts::SO_ZEROCOPY) {
+        protocol.copied();
+    }
+    sent
+}
+
+/// The buffer of a call that has but one. Whether it can be a program's comes before what it is sent from or received into.
+fn one_buffer(addr: usize, len: usize) -> Result<(usize, usize), Errno> {
+    let len = len.min(MAX_TRANSFER);
+    if in_user_space(addr, len) { Ok((addr, len)) } else { Err(Errno::EFAULT) }
+}
+
+/// `sendto(2)`
+pub fn sys_sendto(task: &Task, fd: i32, buf: usize, len: usize, flags: u32, addr: usize, addr_len: u32) -> SysResult {
+    let buffer = one_buffer(buf, len)?;
+    let file = task.file_io(fd)?;
+    send(task, &file, &[buffer], &To { addr, len: addr_len }, Beside::default(), flags)
+}
+
+/// What is written to a socket that keeps messages apart, as one message however long it is. `None`: to others.
+pub(crate) fn write_message(task: &Task, file: &File, buffers: &[(usize, usize)]) -> Option<SysResult> {
+    kind_of(file).filter(|&kind| kind != Kind::Stream).and_then(|_| write_to_socket(task, file, buffers))
+}
+
+/// What is written to a socket, sent from where it is. `None`: the file is none.
+pub(crate) fn write_to_socket(task: &Task, file: &File, buffers: &[(usize, usize)]) -> Option<SysResult> {
+    kind_of(file).map(|_| send(task, file, buffers, &To { addr: 0, len: 0 }, Beside::default(), 0))
+}
+
+/// A message's head. An address that cannot be one is refused, or cut to the longest there is.
+fn read_header(message: UserPtr<MsgHdr>) -> Result<MsgHdr, Errno> {
+    let mut header = message.read()?;
+    if header.name != 0 && header.name_len.cast_signed() < 0 {
+        return Err(Errno::EINVAL);
+    }
+    header.name_len = header.name_len.min(MAX_ADDRESS as u32);
+    Ok(header)
+}
+
+fn buffers(header: &MsgHdr) -> Result<Buffers, Errno> {
+    Buffers::read(UserPtr::<IoVec>::new(header.iov as usize), header.iov_len as usize).map_err(|e| {
+        // Too many of them is a long message here.
+        if e == Errno::EINVAL && header.iov_len > 1024 { Errno::EMSGSIZE } else { e }
+    })
+}
+
+/// Sends a message; the last one of several if not all of it was sent.
+fn send_message(task: &Task, file: &File, header: &MsgHdr, flags: u32) -> Result<Transferred, Errno> {
+    let socket = of_file(file)?;
+    let to = To { addr: if header.name_len == 0 { 0 } else { header.name as usize }, len: header.name_len };
+    // Whether the address can be read comes before what is wrong with all else, and what it means after.
+    let in_order = |error| match to.addr {
+        0 => error,
+        addr => uaccess::read_bytes(addr, &mut [0; MAX_ADDRESS][..(to.len as usize).min(MAX_ADDRESS)]).err().unwrap_or(error),
+    };
+    let buffers = buffers(header).map_err(in_order)?;
+    if socket.protocol().kind() == Kind::Seqpacket && socket.protocol().peer().is_err() {
+        return Err(in_order(Errno::ENOTCONN));
+    }
+    let beside = if header.control_len == 0 {
+        Beside::default()
+    } else {
+        read_control(task, socket, header.control as usize, header.control_len as usize).map_err(in_order)?
+    };
+    let len = send(task, file, buffers.as_slice(), &to, beside, flags)?;
+    Ok(Transferred { len, is_last: len < total(buffers.as_slice()) })
+}
+
+/// `sendmsg(2)`
+pub fn sys_sendmsg(task: &Task, fd: i32, message: UserPtr<MsgHdr>, flags: u32) -> SysResult {
+    let file = task.file_io(fd)?;
+    send_message(task, &file, &read_header(message)?, flags).map(|message| message.len)
+}
+
+/// Result of `sendmmsg(2)` or `recvmmsg(2)` after at least one message.
+struct Several {
+    /// Number of messages that were sent or received.
+    done: usize,
+    /// Error of the message after those, which the call does not return.
+    error: Option<Errno>,
+}
+
+/// Runs `each` on up to `count` messages one after the other, stores the length of each, and ends with the first that `is_last`.
+fn several(
+    messages: UserPtr<MMsgHdr>,
+    count: u32,
+    mut each: impl FnMut(usize, UserPtr<MsgHdr>) -> Result<Transferred, Errno>,
+) -> Result<Several, Errno> {
+    let count = (count as usize).min(MAX_MESSAGES);
+    for i in 0..count {
+        let at = messages.add(i).addr();
+        let result = each(i, UserPtr::new(at)).and_then(|Transferred { len, is_last }| {
+            UserPtr::<u32>::new(at + core::mem::offset_of!(MMsgHdr, len)).write(&(len as u32)).map(|()| is_last)
+        });
+        match result {
+            Ok(false) => {}
+            Ok(true) => return Ok(Several { done: i + 1, error: None }),
+            Err(error) if i == 0 => return Err(error),
+            Err(error) => return Ok(Several { done: i, error: Some(error) }),
+        }
+    }
+    Ok(Several { done: count, error: None })
+}
+
+/// Result of sending or receiving one message.
+struct Transferred {
+    /// Number of bytes, as `sendmsg(2)` and `recvmsg(2)` return it.
+    len: usize,
+    /// `sendmmsg(2)` and `recvmmsg(2)` end with this message.
+    is_last: bool,
+}
+
+/// That the flags of several messages do not have the one that is the kernel's own, for programs of 32 bits: that comes before all else.
+fn check_several(flags: u32) -> Result<(), Errno> {
+    const CMSG_COMPAT: u32 = 0x8000_0000;
+    if flags & CMSG_COMPAT == 0 { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// `sendmmsg(2)`
+pub fn sys_sendmmsg(task: &Task, fd: i32, messages: UserPtr<MMsgHdr>, count: u32, flags: u32) -> SysResult {
+    check_several(flags)?;
+    let file = task.file_io(fd)?;
+    of_file(&file)?;
+    several(messages, count, |_, message| send_message(task, &file, &read_header(message)?, flags)).map(|sent| sent.done)
+}
+
+/// Receives into the caller's buffers. Also returns what has to be said of it in flags, and where it came from.
+fn receive(socket: &Socket, file: &File, buffers: &[(usize, usize)], flags: u32) -> Result<(usize, u32, Incoming), Errno> {
+    let protocol = socket.protocol();
+    let wait = wait_of(socket.receive_wait(file.nonblocking()), flags);
+    let message_flags = Flags::from_bits_truncate(flags);
+    let wanted = total(buffers);
+    if flags & consts::MSG_ERRQUEUE != 0 && is_inet(socket) {
+        let (data, got) = protocol.take_notice(wanted)?;
+        pieces(buffers, 0, data.len(), |addr, range| uaccess::write_bytes(addr, &data[range]))?;
+        let cut = if got.full > got.copied { consts::MSG_TRUNC } else { 0 };
+        return Ok((got.copied, consts::MSG_ERRQUEUE | cut, got));
+    }
+    let bytes = protocol.kind() == Kind::Stream;
+    // TCP throws away what it is asked to cut off.
+    let discards = bytes && flags & consts::MSG_TRUNC != 0 && protocol.family() != consts::AF_UNIX;
+    if discards {
+        let (_, got) = protocol.receive_owned(wanted, message_flags, wait)?;
+        return Ok((got.copied, 0, got));
+    }
+    // Bytes must not be lost because they cannot be delivered; a message is.
+    let wanted = if bytes { writable(file, buffers)? } else { wanted };
+    let got = if wanted <= SMALL {
+        let mut buf = [0; SMALL];
+        let got = protocol.receive(&mut buf[..wanted], message_flags, wait)?;
+        pieces(buffers, 0, got.copied, |addr, range| uaccess::write_bytes(addr, &buf[range]))?;
+        got
+    } else {
+        let (data, mut got) = protocol.receive_owned(wanted, message_flags, wait)?;
+        pieces(buffers, 0, data.len(), |addr, range| uaccess::write_bytes(addr, &data[range]))?;
+        // One turn takes no more than the kernel wants to hold at once; `MSG_WAITALL` ends with the caller's last byte.
+        let goes_on = bytes && flags & consts::MSG_WAITALL != 0 && flags & (consts::MSG_PEEK | consts::MSG_OOB) == 0;
+        while goes_on && got.copied < wanted && got.rights.is_none() {
+            let Ok((data, more)) = protocol.receive_owned(wanted - got.copied, message_flags, wait) else { break };
+            got.rights = more.rights;
+            if data.is_empty() {
+                break;
+            }
+            pieces(buffers, got.copied, data.len(), |addr, range| uaccess::write_bytes(addr, &data[range]))?;
+            got.copied += data.len();
+        }
+        got
+    };
+    let cut = !bytes && got.full > got.copied;
+    let result = if cut && flags & consts::MSG_TRUNC != 0 { got.full } else { got.copied };
+    let shown = if cut { consts::MSG_TRUNC } else { 0 } | if got.urgent { consts::MSG_OOB } else { 0 };
+    Ok((result, shown, got))
+}
+
+/// The sender's address as `recvmsg(2)` shows it: nothing for one without a name, nor for a peer of TCP.
+fn sender_address(socket: &Socket, got: &Incoming) -> Vec<u8> {
+    let from = match &got.from {
+        Some(from) => Some(from.clone()),
+        None if got.copied > 0 && socket.protocol().family() == consts::AF_UNIX && socket.protocol().kind().connects() => {
+            socket.protocol().peer().ok()
+        }
+        None => None,
+    };
+    match from {
+        Some(net::Address::Unix(net::UnixName::Unnamed)) | None => Vec::new(),
+        Some(address) => address.encode(),
+    }
+}
+
+/// `recvfrom(2)`
+pub fn sys_recvfrom(task: &Task, fd: i32, buf: usize, len: usize, flags: u32, addr: usize, addr_len: UserPtr<i32>) -> SysResult {
+    let buffer = one_buffer(buf, len)?;
+    let file = task.file_io(fd)?;
+    let socket = of_file(&file)?;
+    let (n, _, got) = receive(socket, &file, &[buffer], flags)?;
+    if addr != 0 {
+        write_address(&sender_address(socket, &got), addr, addr_len)?;
+    }
+    Ok(n)
+}
+
+/// Control messages on their way to the caller.
+struct Control {
+    at: usize,
+    room: usize,
+    used: usize,
+    /// There was no room for all.
+    cut: bool,
+}
+
+impl Control {
+    /// Adds one, cut if there is no room for all of it. Where the caller's memory is not there it is left out: the message has been received.
+    fn put(&mut self, level: u32, kind: u32, data: &[u8]) {
+        if self.room < CMSG_HEADER {
+            self.cut = true;
+            return;
+        }
+        let whole = CMSG_HEADER + data.len();
+        let len = whole.min(self.room);
+        self.cut |= len < whole;
+        if uaccess::write_bytes(self.at + CMSG_HEADER, &data[..len - CMSG_HEADER]).is_ok() {
+            self.put_header(level, kind, len);
+        }
+    }
+
+    /// The head of one whose data is there already.
+    fn put_header(&mut self, level: u32, kind: u32, len: usize) {
+        let header = CmsgHdr { len: len as u64, level, kind };
+        if uaccess::write_bytes(self.at, header.as_bytes()).is_ok() {
+            let step = len.next_multiple_of(8).min(self.room);
+            self.at += step;
+            self.room -= step;
+            self.used += step;
+        }
+    }
+
+    /// Gives the caller descriptors of what arrived: as many as there is room for, and none whose number he cannot be told.
+    fn put_rights(&mut self, task: &Task, rights: Rights, cloexec: bool) {
+        let files = rights.into_files();
+        let count = files.len();
+        let room = self.room.saturating_sub(CMSG_HEADER) / size_of::<i32>();
+        let table = task.files();
+        let mut len = CMSG_HEADER;
+        for file in files.into_iter().take(room) {
+            let Ok(fd) = table.install(file, cloexec) else { break };
+            let fd = fd as i32;
+            if uaccess::write_bytes(self.at + len, &fd.to_ne_bytes()).is_err() {
+                // Another thread may have closed it already.
+                let _ = table.close(fd);
+                break;
+            }
+            len += size_of::<i32>();
+        }
+        self.cut |= len < CMSG_HEADER + count * size_of::<i32>();
+        if len > CMSG_HEADER {
+            self.put_header(consts::SOL_SOCKET, consts::SCM_RIGHTS, len);
+        }
+    }
+}
+
+/// Receives a message; the last one of several if it is urgent data.
+fn receive_message(task: &Task, file: &File, message: UserPtr<MsgHdr>, flags: u32) -> Result<Transferred, Errno> {
+    let socket = of_file(file)?;
+    let mut header = read_header(message)?;
+    let buffers = buffers(&header)?;
+    let (n, mut shown, mut got) = receive(socket, file, buffers.as_slice(), flags)?;
+    if header.name != 0 {
+        let bytes = sender_address(socket, &got);
+        let room = bytes.len().min(header.name_len as usize);
+        uaccess::write_bytes(header.name as usize, &bytes[..room])?;
+        header.name_len = bytes.len() as u32;
+    }
+    let room = if header.control == 0 { 0 } else { header.control_len as usize };
+    let mut control = Control { at: header.control as usize, room, used: 0, cut: false };
+    if let Some(Ucred { pid, uid, gid }) = got.credentials {
+        let bytes = [pid.to_ne_bytes(), uid.to_ne_bytes(), gid.to_ne_bytes()].concat();
+        control.put(consts::SOL_SOCKET, consts::SCM_CREDENTIALS, &bytes);
+    }
+    for (level, kind, bytes) in &got.beside {
+        control.put(*level, *kind, bytes);
+    }
+    if let Some(rights) = got.rights.take() {
+        control.put_rights(task, rights, flags & consts::MSG_CMSG_CLOEXEC != 0);
+    }
+    if control.cut {
+        shown |= consts::MSG_CTRUNC;
+    }
+    header.control_len = control.used as u64;
+    header.flags = shown | flags & consts::MSG_CMSG_CLOEXEC;
+    message.write(&header)?;
+    Ok(Transferred { len: n, is_last: shown & consts::MSG_OOB != 0 })
+}
+
+/// `recvmsg(2)`
+pub fn sys_recvmsg(task: &Task, fd: i32, message: UserPtr<MsgHdr>, flags: u32) -> SysResult {
+    let file = task.file_io(fd)?;
+    receive_message(task, &file, message, flags).map(|message| message.len)
+}
+
+/// `recvmmsg(2)`. The timeout is looked at between messages only, as on Linux. An error after the first message is kept as the socket's.
+pub fn sys_recvmmsg(
+    task: &Task,
+    fd: i32,
+    messages: UserPtr<MMsgHdr>,
+    count: u32,
+    flags: u32,
+    timeout: UserPtr<[i64; 2]>,
+) -> SysResult {
+    const WAITFORONE: u32 = 0x1_0000;
+    check_several(flags)?;
+    let deadline = match timeout.read_optional()? {
+        None => None,
+        Some([sec, nsec]) => match (u64::try_from(sec), u64::try_from(nsec)) {
+            (Ok(sec), Ok(nsec @ 0..1_000_000_000)) => {
+                Some(::task::now_ns().saturating_add(sec.saturating_mul(1_000_000_000).saturating_add(nsec)))
+            }
+            _ => return Err(Errno::EINVAL),
+        },
+    };
+    let file = task.file_io(fd)?;
+    let socket = of_file(&file)?;
+    // What was left when the last message had come.
+    let mut left = None;
+    let received = several(messages, count, |i, message| {
+        if left == Some(0) {
+            return Err(Errno::EAGAIN);
+        }
+        let patience = if i > 0 && flags & WAITFORONE != 0 { consts::MSG_DONTWAIT } else { 0 };
+        let received = receive_message(task, &file, message, flags & !WAITFORONE | patience)?;
+        left = deadline.map(|deadline| deadline.saturating_sub(::task::now_ns()));
+        Ok(received)
+    })?;
+    match received.error {
+        // Linux keeps an interruption, too, and the next call returns a number that means nothing to its caller.
+        None | Some(Errno::EAGAIN | Errno::ERESTARTSYS) => {}
+        Some(error) => socket.protocol().set_error(error),
+    }
+    if let Some(left) = left {
+        timeout.write(&[left / 1_000_000_000, left % 1_000_000_000].map(u64::cast_signed))?;
+    }
+    Ok(received.done)
+}
+
+/// How many bytes a stream has now, as far as the first; 0 at its end.
+pub(crate) fn peek(file: &File) -> SysResult {
+    let socket = of_file(file)?;
+    let (_, got) = socket.protocol().receive_owned(1, Flags::PEEK, socket.receive_wait(true))?;
+    Ok(got.copied)
+}
+
+/// The kind of socket that it is, if it is one.
+pub(crate) fn kind_of(file: &File) -> Option<Kind> {
+    of_file(file).ok().map(|socket| socket.protocol().kind())
+}
+
+/// Whether a broken pipe of this file is told by a signal too: not of sockets that keep messages apart.
+pub(crate) fn signals_broken_pipe(file: &File) -> bool {
+    kind_of(file).is_none_or(|kind| kind == Kind::Stream)
+}
+
+/// Makes sure that the program can write at `addr` what is taken out of a socket: it would be lost. While there is nothing to take, the
+/// socket answers for itself (`EAGAIN`, the end, a wait).
+pub(crate) fn probe(file: &File, addr: usize) -> Result<(), Errno> {
+    if !file.ops().keeps_undelivered() {
+        return Ok(());
+    }
+    uaccess::probe_write(addr).or_else(|fault| {
+        let has_bytes = file.poll(None).intersects(Events::READABLE) && peek(file)? > 0;
+        if has_bytes { Err(fault) } else { Ok(()) }
+    })
+}
+
+/// How many bytes of the buffers come before one that cannot be written to: what is taken out of something that has it only once must
+/// not be lost. It looks at their beginnings.
+///
+/// # Errors
+/// `EFAULT` for none at all.
+pub(crate) fn writable(file: &File, buffers: &[(usize, usize)]) -> Result<usize, Errno> {
+    let mut sound = 0;
+    for &(addr, len) in buffers.iter().filter(|(_, len)| *len > 0) {
+        match if sound == 0 { probe(file, addr) } else { uaccess::probe_write(addr) } {
+            Ok(()) => sound += len,
+            Err(e) if sound == 0 => return Err(e),
+            Err(_) => break,
+        }
+    }
+    Ok(sound)
+}

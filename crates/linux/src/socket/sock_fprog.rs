@@ -1,0 +1,35 @@
+//! Programs of filters as a caller passes them: `struct sock_fprog`.
+
+use alloc::vec::Vec;
+
+use abi::errno::Errno;
+use bpf::{Instruction, Program, Purpose};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::uaccess::UserPtr;
+
+/// `struct sock_fprog`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct ProgramPtr {
+    length: u16,
+    pad: [u16; 3],
+    code: u64,
+}
+
+/// The program that a caller passed as a `struct sock_fprog`, checked. Whether it is `allowed` is asked before its instructions are read.
+///
+/// # Errors
+/// `EFAULT`, `EINVAL`, that of `allowed`.
+pub(crate) fn read_program(addr: usize, purpose: Purpose, allowed: impl FnOnce() -> Result<(), Errno>) -> Result<Program, Errno> {
+    let header = UserPtr::<ProgramPtr>::new(addr).read()?;
+    if !(1..=bpf::MAX_LENGTH).contains(&header.length.into()) {
+        return Err(Errno::EINVAL);
+    }
+    allowed()?;
+    if header.code == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let code = UserPtr::<Instruction>::new(header.code as usize);
+    Program::new((0..header.length.into()).map(|i| code.add(i).read()).collect::<Result<Vec<_>, _>>()?, purpose)
+}

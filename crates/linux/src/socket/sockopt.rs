@@ -1,0 +1,240 @@
+//! Options of sockets: `getsockopt(2)`, `setsockopt(2)`.
+
+use abi::errno::Errno;
+use alloc::vec;
+use alloc::vec::Vec;
+use bpf::{Program, Purpose};
+use linux_raw_sys::net as consts;
+use net::{Options, Protocol, Ucred};
+
+use crate::socket::sock_fprog::read_program;
+use crate::socket::with_socket;
+use crate::uaccess::{self, UserPtr};
+use crate::{SysResult, Task};
+
+/// No option of a protocol is longer.
+const MAX_OPTION: usize = 512;
+/// The name of an interface, with its NUL (`IFNAMSIZ`).
+const MAX_NAME: usize = 16;
+
+/// `struct timeval`: seconds, microseconds.
+type TimeVal = [i64; 2];
+const MICROS: i64 = 1_000_000;
+
+/// The level of the options of `AF_PACKET`.
+const SOL_PACKET: u32 = 263;
+/// The first number behind those of what filters can load beside a packet.
+const BPF_EXTENSIONS: u32 = 64;
+
+/// `getsockopt(2)`
+pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usize, len: UserPtr<i32>) -> SysResult {
+    with_socket(task, fd, |socket, _| {
+        let (protocol, options) = (socket.protocol(), socket.options());
+        if level != consts::SOL_SOCKET {
+            protocol.check_level(level, false)?;
+        }
+        let room = usize::try_from(len.read()?).map_err(|_| Errno::EINVAL)?;
+        if level != consts::SOL_SOCKET {
+            // One option says something of a number that stands where its value goes.
+            let given = if level == SOL_PACKET && room >= size_of::<u32>() { UserPtr::<u32>::new(value).read()? } else { 0 };
+            let bytes = protocol.option_of(level, option, given)?;
+            let mut n = bytes.len().min(room);
+            // IP gives small numbers as a byte to who has no room for more.
+            if level == consts::IPPROTO_IP as u32 && (1..4).contains(&room) && bytes.len() == 4 && bytes[1..] == [0; 3] {
+                n = 1;
+            }
+            uaccess::write_bytes(value, &bytes[..n])?;
+            len.write(&(n as i32))?;
+            return Ok(0);
+        }
+        let timeout = |nanoseconds: u64| -> TimeVal {
+            let micros = (nanoseconds / 1000) as i64;
+            [micros / MICROS, micros % MICROS]
+        };
+        let bytes = match option {
+            consts::SO_TYPE => protocol.kind().number().to_ne_bytes().to_vec(),
+            consts::SO_PROTOCOL => protocol.number().to_ne_bytes().to_vec(),
+            consts::SO_DOMAIN => protocol.family().to_ne_bytes().to_vec(),
+            consts::SO_ACCEPTCONN => u32::from(protocol.listening()).to_ne_bytes().to_vec(),
+            consts::SO_ERROR => protocol.take_error().map_or(0, Errno::raw).to_ne_bytes().to_vec(),
+            consts::SO_PEERCRED => {
+                let Ucred { pid, uid, gid } = protocol.peer_credentials();
+                [pid.to_ne_bytes(), uid.to_ne_bytes(), gid.to_ne_bytes()].concat()
+            }
+            consts::SO_LINGER => {
+                let (on, seconds) = options.linger();
+                [i32::from(on).to_ne_bytes(), seconds.to_ne_bytes()].concat()
+            }
+            consts::SO_RCVTIMEO_OLD | consts::SO_RCVTIMEO_NEW => {
+                timeout(options.receive_timeout()).map(i64::to_ne_bytes).concat()
+            }
+            consts::SO_SNDTIMEO_OLD | consts::SO_SNDTIMEO_NEW => timeout(options.send_timeout()).map(i64::to_ne_bytes).concat(),
+            consts::SO_TIMESTAMPING_OLD | consts::SO_TIMESTAMPING_NEW => [options.stamping(), 0].map(u32::to_ne_bytes).concat(),
+            consts::SO_PEERGROUPS => return peer_groups(protocol, value, room, len),
+            consts::SO_GET_FILTER => return read_filter(options.filter().as_deref(), value, room, len),
+            consts::SO_LOCK_FILTER => u32::from(options.filter_locked()).to_ne_bytes().to_vec(),
+            consts::SO_BINDTODEVICE => {
+                let name = options.device();
+                if !name.is_empty() && room < MAX_NAME {
+                    return Err(Errno::EINVAL);
+                }
+                name
+            }
+            consts::SO_PEEK_OFF if !protocol.peeks_beyond() => return Err(Errno::EOPNOTSUPP),
+            consts::SO_PEEK_OFF => options.peek_offset().to_ne_bytes().to_vec(),
+            consts::SO_MEMINFO => memory(protocol, options),
+            consts::SO_TXTIME => {
+                let (clock, flags) = options.launch().unwrap_or((0, 0));
+                [clock.to_ne_bytes(), flags.to_ne_bytes()].concat()
+            }
+            consts::SO_PEERNAME => {
+                let name = protocol.peer()?.encode();
+                if name.len() < room {
+                    return Err(Errno::EINVAL);
+                }
+                name
+            }
+            consts::SO_BPF_EXTENSIONS => BPF_EXTENSIONS.to_ne_bytes().to_vec(),
+            // Neither is there: limits of groups of processes for sockets' memory, interfaces with numbered queues.
+            consts::SO_RESERVE_MEM | consts::SO_INCOMING_NAPI_ID => 0u32.to_ne_bytes().to_vec(),
+            consts::SO_COOKIE | consts::SO_NETNS_COOKIE if room < size_of::<u64>() => return Err(Errno::EINVAL),
+            consts::SO_COOKIE => options.cookie().to_ne_bytes().to_vec(),
+            // There is one network for all.
+            consts::SO_NETNS_COOKIE => 1u64.to_ne_bytes().to_vec(),
+            _ => options.number(option)?.to_ne_bytes().to_vec(),
+        };
+        let n = bytes.len().min(room);
+        if n > 0 {
+            uaccess::write_bytes(value, &bytes[..n])?;
+        }
+        len.write(&(n as i32))?;
+        Ok(0)
+    })
+}
+
+/// `setsockopt(2)`
+pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usize, len: i32) -> SysResult {
+    let len = usize::try_from(len).map_err(|_| Errno::EINVAL)?;
+    with_socket(task, fd, |socket, _| {
+        if level != consts::SOL_SOCKET {
+            socket.protocol().check_level(level, true)?;
+            let mut bytes = vec![0; len.min(MAX_OPTION)];
+            if len > 0 {
+                uaccess::read_bytes(value, &mut bytes)?;
+            }
+            return socket.protocol().set_option(level, option, &bytes).map(|()| 0);
+        }
+        let (protocol, options) = (socket.protocol(), socket.options());
+        if option == consts::SO_BINDTODEVICE {
+            let mut name = vec![0; len.min(MAX_NAME - 1)];
+            uaccess::read_bytes(value, &mut name)?;
+            return options.bind_to_device(&name).map(|()| 0);
+        }
+        let need = |size: usize| if len < size { Err(Errno::EINVAL) } else { Ok(()) };
+        need(size_of::<i32>())?;
+        let number = UserPtr::<i32>::new(value).read()?;
+        match option {
+            consts::SO_LINGER => {
+                need(size_of::<[i32; 2]>())?;
+                let [on, seconds] = UserPtr::<[i32; 2]>::new(value).read()?;
+                options.set_linger((on != 0, seconds));
+            }
+            consts::SO_RCVTIMEO_OLD | consts::SO_RCVTIMEO_NEW | consts::SO_SNDTIMEO_OLD | consts::SO_SNDTIMEO_NEW => {
+                need(size_of::<TimeVal>())?;
+                let [seconds, micros] = UserPtr::<TimeVal>::new(value).read()?;
+                if !(0..MICROS).contains(&micros) {
+                    return Err(Errno::EDOM);
+                }
+                let nanoseconds = match u64::try_from(seconds) {
+                    Ok(seconds) => seconds.saturating_mul(1_000_000_000).saturating_add(micros.cast_unsigned() * 1000),
+                    // In the past: calls do not wait.
+                    Err(_) => 1,
+                };
+                options.set_timeout(matches!(option, consts::SO_SNDTIMEO_OLD | consts::SO_SNDTIMEO_NEW), nanoseconds);
+            }
+            consts::SO_ATTACH_FILTER => {
+                if len != size_of::<[u64; 2]>() {
+                    return Err(Errno::EINVAL);
+                }
+                let unlocked = || if options.filter_locked() { Err(Errno::EPERM) } else { Ok(()) };
+                options.set_filter(Some(read_program(value, Purpose::Packets, unlocked)?))?;
+            }
+            consts::SO_DETACH_FILTER => options.set_filter(None)?,
+            // As of a kernel without the other sort of BPF.
+            consts::SO_ATTACH_BPF | consts::SO_ATTACH_REUSEPORT_EBPF if len != size_of::<u32>() => return Err(Errno::EINVAL),
+            consts::SO_ATTACH_BPF | consts::SO_ATTACH_REUSEPORT_EBPF if options.filter_locked() => return Err(Errno::EPERM),
+            consts::SO_ATTACH_BPF | consts::SO_ATTACH_REUSEPORT_EBPF => return Err(Errno::EOPNOTSUPP),
+            consts::SO_ATTACH_REUSEPORT_CBPF => {
+                if len != size_of::<[u64; 2]>() {
+                    return Err(Errno::EINVAL);
+                }
+                if !options.switch(consts::SO_REUSEPORT) {
+                    return Err(Errno::EINVAL);
+                }
+                options.set_chooser(Some(read_program(value, Purpose::Packets, || Ok(()))?))?;
+            }
+            consts::SO_DETACH_REUSEPORT_BPF if !options.switch(consts::SO_REUSEPORT) => return Err(Errno::ENOENT),
+            consts::SO_DETACH_REUSEPORT_BPF => options.set_chooser(None)?,
+            consts::SO_TIMESTAMPING_OLD | consts::SO_TIMESTAMPING_NEW => {
+                let first = if options.begins_numbers(number) { protocol.first_number()? } else { 0 };
+                options.set_stamping(option, number, first)?;
+            }
+            consts::SO_PEEK_OFF if !protocol.peeks_beyond() => return Err(Errno::EOPNOTSUPP),
+            consts::SO_PEEK_OFF => options.set_peek_offset(number),
+            consts::SO_ZEROCOPY if !protocol.spares_copies() => return Err(Errno::EOPNOTSUPP),
+            consts::SO_ZEROCOPY if !(0..=1).contains(&number) => return Err(Errno::EINVAL),
+            consts::SO_TXTIME => {
+                if len != size_of::<[i32; 2]>() {
+                    return Err(Errno::EINVAL);
+                }
+                let [clock, flags] = UserPtr::<[i32; 2]>::new(value).read()?;
+                options.set_launch(clock, flags.cast_unsigned(), task.cred().capable(linux_raw_sys::general::CAP_NET_ADMIN))?;
+            }
+            consts::SO_RESERVE_MEM => return Err(Errno::EOPNOTSUPP),
+            // Another way is taken at once: there is but one.
+            consts::SO_CNX_ADVICE => {}
+            consts::SO_LOCK_FILTER => options.lock_filter(number != 0)?,
+            consts::SO_TYPE | consts::SO_PROTOCOL | consts::SO_DOMAIN | consts::SO_ERROR | consts::SO_ACCEPTCONN => {
+                return Err(Errno::ENOPROTOOPT);
+            }
+            _ => options.set_number(option, number, task.cred().capable(linux_raw_sys::general::CAP_NET_ADMIN))?,
+        }
+        Ok(0)
+    })
+}
+
+/// What the socket's queues hold and may, in the order of `SK_MEMINFO_*`.
+fn memory(protocol: &dyn Protocol, options: &Options) -> Vec<u8> {
+    let memory = protocol.memory();
+    let (received, sent) = (memory.received as u32, memory.sent as u32);
+    let (receives, sends) = (options.receive_buffer() as u32, options.send_buffer() as u32);
+    [received, receives, sent, sends, 0, sent, 0, 0, memory.lost as u32].map(u32::to_ne_bytes).concat()
+}
+
+/// The peer's groups, all or (`ERANGE`) only how much room they take.
+fn peer_groups(protocol: &dyn Protocol, value: usize, room: usize, len: UserPtr<i32>) -> SysResult {
+    let groups = protocol.peer_groups().ok_or(Errno::ENODATA)?;
+    let size = groups.len() * size_of::<u32>();
+    let fits = size <= room;
+    if fits {
+        for (i, group) in groups.iter().enumerate() {
+            UserPtr::<u32>::new(value).add(i).write(group)?;
+        }
+    }
+    len.write(&(size as i32))?;
+    if fits { Ok(0) } else { Err(Errno::ERANGE) }
+}
+
+/// A filter's instructions; lengths are counts of them.
+fn read_filter(filter: Option<&Program>, value: usize, room: usize, len: UserPtr<i32>) -> SysResult {
+    let code = filter.map_or(&[][..], Program::code);
+    if room != 0 {
+        if room < code.len() {
+            return Err(Errno::EINVAL);
+        }
+        for (i, instruction) in code.iter().enumerate() {
+            UserPtr::new(value).add(i).write(instruction)?;
+        }
+    }
+    len.write(&(code.len() as i32)).map(|()| 0)
+}

@@ -1,0 +1,20 @@
+//! Who a thread is.
+
+use alloc::sync::Arc;
+
+use fs::Cred;
+
+use crate::state::credentials::Credentials;
+
+/// A thread's credentials, and what files need of them, worked out once.
+#[derive(Clone)]
+pub(crate) struct Identity {
+    pub(crate) all: Arc<Credentials>,
+    pub(crate) files: Arc<Cred>,
+}
+
+impl From<Arc<Credentials>> for Identity {
+    fn from(all: Arc<Credentials>) -> Self {
+        Self { files: Arc::new(all.for_files()), all }
+    }
+}

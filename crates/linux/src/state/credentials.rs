@@ -1,0 +1,385 @@
+//! Who somebody is, and what he may do: user and group ids, capability sets, secure bits (`credentials(7)`, `capabilities(7)`).
+//!
+//! All rules by which these change are here, without anything of the kernel; the calls are in the folder `cred` and in `prctl`.
+
+use alloc::sync::Arc;
+
+use abi::errno::Errno;
+use fs::Cred;
+use linux_raw_sys::general as sys;
+
+/// A set of capabilities: bit `n` is capability `n` (`CAP_*`).
+pub type CapSet = u64;
+
+/// All capabilities there are.
+pub const ALL_CAPABILITIES: CapSet = (1 << (sys::CAP_LAST_CAP + 1)) - 1;
+
+/// The set of some capabilities.
+const fn set(capabilities: &[u32]) -> CapSet {
+    let (mut set, mut i) = (0, 0);
+    while i < capabilities.len() {
+        set |= 1 << capabilities[i];
+        i += 1;
+    }
+    set
+}
+
+/// Those that follow the user id the file system sees.
+const FILE_CAPABILITIES: CapSet = set(&[
+    sys::CAP_CHOWN,
+    sys::CAP_DAC_OVERRIDE,
+    sys::CAP_DAC_READ_SEARCH,
+    sys::CAP_FOWNER,
+    sys::CAP_FSETID,
+    sys::CAP_LINUX_IMMUTABLE,
+    sys::CAP_MKNOD,
+    sys::CAP_MAC_OVERRIDE,
+]);
+
+/// Secure bit: the superuser gets no capabilities by `execve(2)`.
+pub const NOROOT: u32 = 1 << 0;
+/// Secure bit: capabilities do not change with user ids.
+pub const NO_SETUID_FIXUP: u32 = 1 << 2;
+/// Secure bit: permitted capabilities outlast the end of being the superuser, until `execve(2)`.
+pub const KEEP_CAPS: u32 = 1 << 4;
+/// Secure bit: no ambient capability can be added.
+pub const NO_CAP_AMBIENT_RAISE: u32 = 1 << 6;
+/// Each secure bit has a lock, the next higher bit: it and the bit stay as they are.
+const LOCKS: u32 = 0xaa;
+const SECURE_BITS: u32 = 0xff;
+
+/// The five sets of a thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capabilities {
+    /// What it may make effective.
+    pub permitted: CapSet,
+    /// What counts.
+    pub effective: CapSet,
+    /// What `execve(2)` keeps if the file says so.
+    pub inheritable: CapSet,
+    /// What `execve(2)` can give at most.
+    pub bounding: CapSet,
+    /// What `execve(2)` keeps of an ordinary file.
+    pub ambient: CapSet,
+}
+
+impl Capabilities {
+    /// Everything; nothing is inherited.
+    pub const ALL: Self =
+        Self { permitted: ALL_CAPABILITIES, effective: ALL_CAPABILITIES, inheritable: 0, bounding: ALL_CAPABILITIES, ambient: 0 };
+}
+
+/// Real, effective and saved id, and the one the file system sees.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ids {
+    /// Who started it.
+    pub real: u32,
+    /// Who it acts as.
+    pub effective: u32,
+    /// Who it may become again.
+    pub saved: u32,
+    /// Who it is to files; follows `effective`.
+    pub fs: u32,
+}
+
+/// Ids that are `u32::MAX` in a call stay as they are.
+fn given(id: u32) -> Option<u32> {
+    (id != u32::MAX).then_some(id)
+}
+
+impl Ids {
+    /// Whether one of the first three is this.
+    #[must_use]
+    pub fn has(&self, id: u32) -> bool {
+        [self.real, self.effective, self.saved].contains(&id)
+    }
+
+    /// Whether all of the first three are this.
+    fn all_are(&self, id: u32) -> bool {
+        [self.real, self.effective, self.saved] == [id; 3]
+    }
+
+    /// As an array, in the order of `/proc/<pid>/status`.
+    #[must_use]
+    pub fn list(&self) -> [u32; 4] {
+        [self.real, self.effective, self.saved, self.fs]
+    }
+
+    /// `setuid(2)` of one kind of ids.
+    ///
+    /// # Errors
+    /// `EINVAL`; `EPERM`.
+    pub fn set_all(self, privileged: bool, id: u32) -> Result<Self, Errno> {
+        if id == u32::MAX {
+            return Err(Errno::EINVAL);
+        }
+        if privileged {
+            return Ok(Self { real: id, effective: id, saved: id, fs: id });
+        }
+        if id == self.real || id == self.saved { Ok(Self { effective: id, fs: id, ..self }) } else { Err(Errno::EPERM) }
+    }
+
+    /// `setreuid(2)`
+    ///
+    /// # Errors
+    /// `EPERM`.
+    pub fn set_two(self, privileged: bool, real: u32, effective: u32) -> Result<Self, Errno> {
+        let (real, effective) = (given(real), given(effective));
+        let real_allowed = real.is_none_or(|id| id == self.real || id == self.effective);
+        let allowed = privileged || real_allowed && effective.is_none_or(|id| self.has(id));
+        if !allowed {
+            return Err(Errno::EPERM);
+        }
+        let new_effective = effective.unwrap_or(self.effective);
+        let keeps_saved = real.is_none() && effective.is_none_or(|id| id == self.real);
+        let saved = if keeps_saved { self.saved } else { new_effective };
+        Ok(Self { real: real.unwrap_or(self.real), effective: new_effective, saved, fs: new_effective })
+    }
+
+    /// `setresuid(2)`
+    ///
+    /// # Errors
+    /// `EPERM`.
+    pub fn set_three(self, privileged: bool, new: [u32; 3]) -> Result<Self, Errno> {
+        let [real, effective, saved] = new.map(given);
+        if !privileged && ![real, effective, saved].into_iter().flatten().all(|id| self.has(id)) {
+            return Err(Errno::EPERM);
+        }
+        let effective = effective.unwrap_or(self.effective);
+        Ok(Self { real: real.unwrap_or(self.real), effective, saved: saved.unwrap_or(self.saved), fs: effective })
+    }
+}
+
+/// Who a thread is, and what it may do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Credentials {
+    /// User ids.
+    pub user: Ids,
+    /// Group ids.
+    pub group: Ids,
+    /// Supplementary groups.
+    pub groups: Arc<[u32]>,
+    /// Capabilities.
+    pub caps: Capabilities,
+    /// Secure bits.
+    pub secure_bits: u32,
+    /// `execve(2)` gives nothing that was not there before.
+    pub no_new_privileges: bool,
+}
+
+impl Credentials {
+    /// The superuser.
+    #[must_use]
+    pub fn root() -> Self {
+        Self {
+            user: Ids::default(),
+            group: Ids::default(),
+            groups: Arc::from([]),
+            caps: Capabilities::ALL,
+            secure_bits: 0,
+            no_new_privileges: false,
+        }
+    }
+
+    /// Whether a capability is effective.
+    #[must_use]
+    pub fn capable(&self, capability: u32) -> bool {
+        self.caps.effective >> capability & 1 != 0
+    }
+
+    /// Whether it may administrate the system (`CAP_SYS_ADMIN`).
+    #[must_use]
+    pub fn privileged(&self) -> bool {
+        self.capable(sys::CAP_SYS_ADMIN)
+    }
+
+    /// For checks of permission on files.
+    #[must_use]
+    pub fn for_files(&self) -> Cred {
+        Cred { uid: self.user.fs, gid: self.group.fs, groups: self.groups.clone(), caps: self.caps.effective }
+    }
+
+    /// The same for the real user (`access(2)`).
+    #[must_use]
+    pub fn for_access(&self) -> Cred {
+        let caps = if self.secure_bits & NO_SETUID_FIXUP != 0 {
+            self.caps.effective
+        } else if self.user.real == 0 {
+            self.caps.permitted
+        } else {
+            0
+        };
+        Cred { uid: self.user.real, gid: self.group.real, groups: self.groups.clone(), caps }
+    }
+
+    /// Whether it may send signals to a process of `other`'s.
+    #[must_use]
+    pub fn may_signal(&self, other: &Self) -> bool {
+        let mine = [self.user.effective, self.user.real];
+        mine.contains(&other.user.real) || mine.contains(&other.user.saved) || self.capable(sys::CAP_KILL)
+    }
+
+    /// Whether it may look into, and change, a process of `other`'s that can be dumped or not.
+    #[must_use]
+    pub fn may_trace(&self, other: &Self, dumpable: bool) -> bool {
+        let same = other.user.all_are(self.user.real) && other.group.all_are(self.group.real);
+        let covers = other.caps.permitted & !self.caps.permitted == 0;
+        same && dumpable && covers || self.capable(sys::CAP_SYS_PTRACE)
+    }
+
+    /// Whether it may change the limits of a process of `other`'s.
+    #[must_use]
+    pub fn may_limit(&self, other: &Self) -> bool {
+        let same = other.user.all_are(self.user.real) && other.group.all_are(self.group.real);
+        same || self.capable(sys::CAP_SYS_RESOURCE)
+    }
+
+    /// Whether it may change how a thread of `other`'s is scheduled, other than by capability.
+    #[must_use]
+    pub fn owns_schedule_of(&self, other: &Self) -> bool {
+        [other.user.real, other.user.effective].contains(&self.user.effective)
+    }
+
+    /// With other user ids: capabilities follow, unless a secure bit says otherwise.
+    #[must_use]
+    pub fn with_user(&self, user: Ids) -> Self {
+        let mut new = Self { user, ..self.clone() };
+        if self.secure_bits & NO_SETUID_FIXUP != 0 {
+            return new;
+        }
+        let caps = &mut new.caps;
+        if self.user.has(0) && !user.has(0) {
+            if self.secure_bits & KEEP_CAPS == 0 {
+                (caps.permitted, caps.effective) = (0, 0);
+            }
+            caps.ambient = 0;
+        }
+        if self.user.effective == 0 && user.effective != 0 {
+            caps.effective = 0;
+        } else if self.user.effective != 0 && user.effective == 0 {
+            caps.effective = caps.permitted;
+        }
+        new
+    }
+
+    /// With another id for the file system.
+    #[must_use]
+    pub fn with_file_user(&self, id: u32) -> Self {
+        let mut new = Self { user: Ids { fs: id, ..self.user }, ..self.clone() };
+        if self.secure_bits & NO_SETUID_FIXUP == 0 {
+            if self.user.fs == 0 && id != 0 {
+                new.caps.effective &= !FILE_CAPABILITIES;
+            } else if self.user.fs != 0 && id == 0 {
+                new.caps.effective |= self.caps.permitted & FILE_CAPABILITIES;
+            }
+        }
+        new
+    }
+
+    /// With the sets that `capset(2)` asks for.
+    ///
+    /// # Errors
+    /// `EPERM`.
+    pub fn with_sets(&self, permitted: CapSet, effective: CapSet, inheritable: CapSet) -> Result<Self, Errno> {
+        let [permitted, effective, inheritable] = [permitted, effective, inheritable].map(|set| set & ALL_CAPABILITIES);
+        let old = &self.caps;
+        let within = |set: CapSet, limit: CapSet| set & !limit == 0;
+        let inherits = self.capable(sys::CAP_SETPCAP) || within(inheritable, old.inheritable | old.permitted);
+        let allowed = inherits
+            && within(inheritable, old.inheritable | old.bounding)
+            && within(permitted, old.permitted)
+            && within(effective, permitted);
+        if !allowed {
+            return Err(Errno::EPERM);
+        }
+        let ambient = old.ambient & permitted & inheritable;
+        Ok(Self { caps: Capabilities { permitted, effective, inheritable, bounding: old.bounding, ambient }, ..self.clone() })
+    }
+
+    /// With other secure bits.
+    ///
+    /// # Errors
+    /// `EPERM` for bits that are locked or not there, and without `CAP_SETPCAP`.
+    pub fn with_secure_bits(&self, bits: u32) -> Result<Self, Errno> {
+        let old = self.secure_bits;
+        let locked = (old & LOCKS) >> 1;
+        let allowed =
+            (old ^ bits) & locked == 0 && old & LOCKS & !bits == 0 && bits & !SECURE_BITS == 0 && self.capable(sys::CAP_SETPCAP);
+        if allowed { Ok(Self { secure_bits: bits, ..self.clone() }) } else { Err(Errno::EPERM) }
+    }
+
+    /// With permitted capabilities kept over a change of user ids, or not.
+    ///
+    /// # Errors
+    /// `EPERM` if that is locked.
+    pub fn with_keep_caps(&self, keep: bool) -> Result<Self, Errno> {
+        if self.secure_bits & KEEP_CAPS << 1 != 0 {
+            return Err(Errno::EPERM);
+        }
+        let others = self.secure_bits & !KEEP_CAPS;
+        Ok(Self { secure_bits: if keep { others | KEEP_CAPS } else { others }, ..self.clone() })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn user(id: u32) -> Credentials {
+        let root = Credentials::root();
+        let group = root.group.set_all(true, id).unwrap();
+        Credentials { group, ..root.with_user(root.user.set_all(true, id).unwrap()) }
+    }
+
+    #[test]
+    fn capabilities_go_with_the_superuser() {
+        let root = Credentials::root();
+        let ordinary = user(7);
+        assert_eq!((ordinary.caps.permitted, ordinary.caps.effective), (0, 0));
+        assert_eq!(ordinary.caps.bounding, ALL_CAPABILITIES);
+        // Effective only: they come back.
+        let acting = root.with_user(root.user.set_three(true, [u32::MAX, 7, u32::MAX]).unwrap());
+        assert_eq!((acting.caps.permitted, acting.caps.effective), (ALL_CAPABILITIES, 0));
+        let back = acting.with_user(acting.user.set_three(false, [u32::MAX, 0, u32::MAX]).unwrap());
+        assert_eq!(back, root);
+        let kept = root.with_keep_caps(true).unwrap();
+        let kept = kept.with_user(kept.user.set_all(true, 7).unwrap());
+        assert_eq!((kept.caps.permitted, kept.caps.effective), (ALL_CAPABILITIES, 0));
+        assert!(kept.with_sets(kept.caps.permitted, 1 << sys::CAP_KILL, 0).unwrap().capable(sys::CAP_KILL));
+    }
+
+    #[test]
+    fn the_file_user_takes_file_capabilities_only() {
+        let root = Credentials::root();
+        let file = root.with_file_user(7);
+        assert!(!file.capable(sys::CAP_DAC_OVERRIDE) && file.capable(sys::CAP_KILL));
+        assert_eq!(file.with_file_user(0), root);
+    }
+
+    #[test]
+    fn sets_only_shrink() {
+        let root = Credentials::root();
+        let less = root.with_sets(0b11, 0b1, 0).unwrap();
+        assert_eq!(less.with_sets(0b111, 0b1, 0), Err(Errno::EPERM));
+        assert_eq!(less.with_sets(0b11, 0b100, 0), Err(Errno::EPERM));
+        assert_eq!(less.with_sets(0b11, 0b10, 0b100), Err(Errno::EPERM));
+        assert!(less.with_sets(0b10, 0b10, 0b10).is_ok());
+    }
+
+    #[test]
+    fn secure_bits_can_be_locked() {
+        let root = Credentials::root();
+        let locked = root.with_secure_bits(NOROOT | NOROOT << 1).unwrap();
+        assert_eq!(locked.with_secure_bits(0), Err(Errno::EPERM));
+        assert!(locked.with_secure_bits(NOROOT | NOROOT << 1 | NO_SETUID_FIXUP).is_ok());
+        assert_eq!(user(7).with_secure_bits(NOROOT), Err(Errno::EPERM));
+    }
+
+    #[test]
+    fn who_may_signal_and_trace() {
+        let (root, one, other) = (Credentials::root(), user(7), user(8));
+        assert!(root.may_signal(&one) && !one.may_signal(&root) && one.may_signal(&one) && !one.may_signal(&other));
+        assert!(root.may_trace(&one, false) && one.may_trace(&one, true) && !one.may_trace(&one, false));
+        assert!(!one.may_trace(&other, true) && one.may_limit(&one) && !one.may_limit(&other));
+    }
+}

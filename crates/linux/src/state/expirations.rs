@@ -1,0 +1,36 @@
+//! What a descriptor of a timer counts (`timerfd_create(2)`).
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use fs::poll::PollQueue;
+
+/// How often a timer has fired since somebody read it.
+#[derive(Default)]
+pub(crate) struct Expirations {
+    pub(crate) count: AtomicU64,
+    /// Setting the wall clock ends a wait (`TFD_TIMER_CANCEL_ON_SET`), and has done so.
+    pub(crate) cancellable: AtomicBool,
+    pub(crate) cancelled: AtomicBool,
+    pub(crate) readable: PollQueue,
+}
+
+impl Expirations {
+    /// The timer has fired `times` times.
+    pub(crate) fn add(&self, times: u64) {
+        self.count.fetch_add(times, Ordering::AcqRel);
+        self.readable.notify();
+    }
+
+    /// The wall clock was set.
+    pub(crate) fn wall_clock_was_set(&self) {
+        if self.cancellable.load(Ordering::Acquire) {
+            self.cancelled.store(true, Ordering::Release);
+            self.readable.notify();
+        }
+    }
+
+    /// Whether that happened since it was asked last.
+    pub(crate) fn take_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire) && self.cancelled.swap(false, Ordering::AcqRel)
+    }
+}

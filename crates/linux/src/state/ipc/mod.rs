@@ -1,0 +1,266 @@
+//! What System V semaphores, message queues and shared memory have in common: keys, numbers, owners and permissions (`sysvipc(7)`).
+
+pub(crate) mod mqueue;
+pub(crate) mod msg;
+pub(crate) mod sem;
+pub(crate) mod shm;
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use ::task::Mutex;
+use abi::errno::Errno;
+use linux_raw_sys::general as sys;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::SysResult;
+use crate::state::credentials::Credentials;
+use crate::uapi::time::NS_PER_SEC;
+
+/// The key of an object that nobody else finds.
+pub(crate) const IPC_PRIVATE: i32 = 0;
+pub(crate) const IPC_CREAT: u32 = 0o1000;
+pub(crate) const IPC_EXCL: u32 = 0o2000;
+pub(crate) const IPC_NOWAIT: u32 = 0o4000;
+pub(crate) const IPC_RMID: u32 = 0;
+pub(crate) const IPC_SET: u32 = 1;
+pub(crate) const IPC_STAT: u32 = 2;
+pub(crate) const IPC_INFO: u32 = 3;
+/// A flag of old C libraries' commands.
+pub(crate) const IPC_64: u32 = 0x100;
+/// What somebody wants to do with an object.
+pub(crate) const READ: u32 = 0o4;
+pub(crate) const WRITE: u32 = 0o2;
+
+/// Linux' `struct ipc64_perm`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct Owner {
+    pub(crate) key: i32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) creator_uid: u32,
+    pub(crate) creator_gid: u32,
+    pub(crate) mode: u32,
+    sequence: u16,
+    pad: [u16; 3],
+    unused: [u64; 2],
+}
+
+impl Owner {
+    pub(crate) fn new(key: i32, flags: u32, cred: &Credentials) -> Self {
+        let (uid, gid) = (cred.user.effective, cred.group.effective);
+        Self { key, uid, gid, creator_uid: uid, creator_gid: gid, mode: flags & 0o777, sequence: 0, pad: [0; 3], unused: [0; 2] }
+    }
+
+    /// Whether somebody may do what `wanted` ([`READ`], [`WRITE`]) says.
+    ///
+    /// # Errors
+    /// `EACCES`.
+    pub(crate) fn check(&self, cred: &Credentials, wanted: u32) -> Result<(), Errno> {
+        let (user, group) = (cred.user.effective, cred.group.effective);
+        let member = |gid: u32| gid == group || cred.groups.contains(&gid);
+        let allowed = if user == self.uid || user == self.creator_uid {
+            self.mode >> 6
+        } else if member(self.gid) || member(self.creator_gid) {
+            self.mode >> 3
+        } else {
+            self.mode
+        };
+        if allowed & wanted == wanted || cred.capable(sys::CAP_IPC_OWNER) { Ok(()) } else { Err(Errno::EACCES) }
+    }
+
+    /// Whether somebody may change or remove the object.
+    ///
+    /// # Errors
+    /// `EPERM`.
+    pub(crate) fn check_owner(&self, cred: &Credentials) -> Result<(), Errno> {
+        if cred.privileged() { Ok(()) } else { self.check_created(cred) }
+    }
+
+    /// Whether somebody owns the object or has made it.
+    ///
+    /// # Errors
+    /// `EPERM`.
+    pub(crate) fn check_created(&self, cred: &Credentials) -> Result<(), Errno> {
+        let user = cred.user.effective;
+        if user == self.uid || user == self.creator_uid { Ok(()) } else { Err(Errno::EPERM) }
+    }
+
+    /// Takes over what `IPC_SET` sets.
+    ///
+    /// # Errors
+    /// `EINVAL` for ids that are nobody's.
+    pub(crate) fn set(&mut self, new: &Self) -> Result<(), Errno> {
+        if new.uid == u32::MAX || new.gid == u32::MAX {
+            return Err(Errno::EINVAL);
+        }
+        (self.uid, self.gid) = (new.uid, new.gid);
+        self.mode = self.mode & !0o777 | new.mode & 0o777;
+        Ok(())
+    }
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> i64 {
+    (guard::timer::wall_ns() / NS_PER_SEC).cast_signed()
+}
+
+/// An object that a number means.
+pub(crate) trait Object {
+    /// Its owner and permissions, as they are now.
+    fn owner(&self) -> Owner;
+}
+
+impl Owner {
+    /// With what of a number is not the place.
+    pub(crate) fn numbered(self, id: i32) -> Self {
+        Self { sequence: (id >> PLACE_BITS) as u16, ..self }
+    }
+}
+
+/// The lower bits of a number are a place, by which `*_STAT` commands find what there is.
+const PLACE_BITS: u32 = 15;
+
+/// Objects by number: the lowest free place, and above it how often one of a lower place was made after one of a higher, so that a number is
+/// not soon another object's.
+pub(crate) struct Numbers<T> {
+    sequence: i32,
+    last_place: i32,
+    /// By place, with the whole number.
+    objects: BTreeMap<i32, (i32, T)>,
+}
+
+impl<T> Numbers<T> {
+    pub(crate) const fn new() -> Self {
+        Self { sequence: 0, last_place: -1, objects: BTreeMap::new() }
+    }
+
+    /// Gives an object a number.
+    pub(crate) fn insert(&mut self, object: T) -> i32 {
+        let place =
+            (0..).zip(self.objects.keys()).find(|(free, used)| free != *used).map_or(self.objects.len() as i32, |(free, _)| free);
+        if place <= self.last_place {
+            self.sequence = (self.sequence + 1) & i32::from(u16::MAX);
+        }
+        self.last_place = place;
+        let id = (self.sequence << PLACE_BITS | place) & i32::MAX;
+        self.objects.insert(place, (id, object));
+        id
+    }
+
+    const fn place(id: i32) -> i32 {
+        id & ((1 << PLACE_BITS) - 1)
+    }
+
+    pub(crate) fn get(&self, id: i32) -> Option<&T> {
+        self.objects.get(&Self::place(id)).filter(|(own, _)| *own == id).map(|(_, object)| object)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: i32) -> Option<&mut T> {
+        self.objects.get_mut(&Self::place(id)).filter(|(own, _)| *own == id).map(|(_, object)| object)
+    }
+
+    /// What is at a place, with its number.
+    pub(crate) fn at(&self, place: i32) -> Option<(i32, &T)> {
+        self.objects.get(&place).map(|(id, object)| (*id, object))
+    }
+
+    pub(crate) fn remove(&mut self, id: i32) -> Option<T> {
+        self.get(id)?;
+        self.objects.remove(&Self::place(id)).map(|(_, object)| object)
+    }
+
+    pub(crate) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
+        self.objects.retain(|_, (_, object)| keep(object));
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (i32, &T)> {
+        self.objects.values().map(|(id, object)| (*id, object))
+    }
+
+    /// The highest place in use; 0 if there is none, as `IPC_INFO` returns it.
+    pub(crate) fn highest(&self) -> usize {
+        self.objects.last_key_value().map_or(0, |(&place, _)| place as usize)
+    }
+}
+
+/// All objects of one kind.
+pub(crate) struct Registry<T> {
+    objects: Mutex<Numbers<Arc<T>>>,
+    /// The most there are.
+    limit: usize,
+}
+
+impl<T: Object> Registry<T> {
+    pub(crate) const fn new(limit: usize) -> Self {
+        Self { objects: Mutex::new(Numbers::new()), limit }
+    }
+
+    /// The number of the object with a key (`semget(2)`, `msgget(2)`): one that is there if `fits` says so, or else a new one by `make`.
+    pub(crate) fn get(
+        &self,
+        key: i32,
+        flags: u32,
+        cred: &Credentials,
+        fits: impl FnOnce(&T) -> Result<(), Errno>,
+        make: impl FnOnce(Owner) -> Result<T, Errno>,
+    ) -> SysResult {
+        let mut objects = self.objects.lock();
+        let there = objects.iter().find(|(_, object)| key != IPC_PRIVATE && object.owner().key == key);
+        if let Some((id, object)) = there {
+            if flags & (IPC_CREAT | IPC_EXCL) == IPC_CREAT | IPC_EXCL {
+                return Err(Errno::EEXIST);
+            }
+            // What the lower nine bits ask of anybody is asked of the caller.
+            object.owner().check(cred, (flags | flags >> 3 | flags >> 6) & 7)?;
+            fits(object)?;
+            return Ok(id as usize);
+        }
+        if key != IPC_PRIVATE && flags & IPC_CREAT == 0 {
+            return Err(Errno::ENOENT);
+        }
+        if objects.len() >= self.limit {
+            return Err(Errno::ENOSPC);
+        }
+        let object = Arc::new(make(Owner::new(key, flags, cred))?);
+        Ok(objects.insert(object) as usize)
+    }
+
+    /// The object of a number.
+    ///
+    /// # Errors
+    /// `EINVAL`.
+    pub(crate) fn find(&self, id: i32) -> Result<Arc<T>, Errno> {
+        self.objects.lock().get(id).cloned().ok_or(Errno::EINVAL)
+    }
+
+    /// The object at a place (`SEM_STAT` and its fellows), with its number.
+    ///
+    /// # Errors
+    /// `EINVAL`.
+    pub(crate) fn at(&self, place: i32) -> Result<(i32, Arc<T>), Errno> {
+        self.objects.lock().at(place).map(|(id, object)| (id, object.clone())).ok_or(Errno::EINVAL)
+    }
+
+    /// The highest place in use.
+    pub(crate) fn highest(&self) -> usize {
+        self.objects.lock().highest()
+    }
+
+    /// Takes an object out.
+    pub(crate) fn remove(&self, id: i32) {
+        let object = self.objects.lock().remove(id);
+        drop(object);
+    }
+
+    /// All of them, with their numbers.
+    pub(crate) fn all(&self) -> Vec<(i32, Arc<T>)> {
+        self.objects.lock().iter().map(|(id, object)| (id, object.clone())).collect()
+    }
+}

@@ -1,0 +1,79 @@
+//! POSIX message queues, and what users are charged for them.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use ::task::{Mutex, WaitQueue};
+use abi::errno::Errno;
+use fs::Metadata;
+use fs::poll::PollQueue;
+
+/// Who is told when a message comes into the empty queue, once.
+pub(crate) struct Notice {
+    pub(crate) pid: i32,
+    /// The signal and its value; none for `SIGEV_NONE`.
+    pub(crate) signal: Option<(i32, u64)>,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    /// By priority, the lowest first; of one priority the oldest first.
+    pub(crate) messages: BTreeMap<u32, VecDeque<Vec<u8>>>,
+    pub(crate) count: usize,
+    pub(crate) receivers: usize,
+    pub(crate) notice: Option<Notice>,
+}
+
+/// A queue.
+pub(crate) struct Queue {
+    pub(crate) _counted: census::Mqueue,
+    pub(crate) most: usize,
+    pub(crate) size: usize,
+    /// What `fstat(2)` shows.
+    pub(crate) metadata: Mutex<Metadata>,
+    /// The user who made it, and the bytes he is charged for.
+    pub(crate) charge: (u32, u64),
+    pub(crate) state: Mutex<State>,
+    pub(crate) filled: WaitQueue,
+    pub(crate) drained: WaitQueue,
+    pub(crate) source: PollQueue,
+}
+
+/// Bytes that each user's queues can hold (`RLIMIT_MSGQUEUE`).
+pub(crate) static CHARGED: Mutex<BTreeMap<u32, u64>> = Mutex::new(BTreeMap::new());
+
+/// How many bytes all users are charged for.
+pub(crate) fn charged() -> u64 {
+    CHARGED.lock().values().sum()
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        let (user, taken) = self.charge;
+        let mut charged = CHARGED.lock();
+        if let Some(bytes) = charged.get_mut(&user) {
+            *bytes -= taken;
+            if *bytes == 0 {
+                charged.remove(&user);
+            }
+        }
+    }
+}
+
+/// Charges a user for a queue of so many bytes, of which all together may have `limit`.
+///
+/// # Errors
+/// `EMFILE`.
+pub(crate) fn charge(uid: u32, bytes: u64, limit: u64) -> Result<(), Errno> {
+    let mut charged = CHARGED.lock();
+    let sum = charged.get(&uid).copied().unwrap_or(0) + bytes;
+    if sum > limit {
+        return Err(Errno::EMFILE);
+    }
+    charged.insert(uid, sum);
+    Ok(())
+}
+
+/// All queues of a namespace, by name.
+pub(crate) type Queues = Mutex<BTreeMap<Vec<u8>, Arc<Queue>>>;

@@ -1,0 +1,82 @@
+//! System V message queues.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use ::task::{Mutex, WaitQueue};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::state::ipc::{Object, Owner, Registry};
+
+/// The first message of another type.
+pub(crate) const MSG_EXCEPT: u32 = 0o20_000;
+
+/// A copy of a message by its place.
+pub(crate) const MSG_COPY: u32 = 0o40_000;
+
+/// Most bytes of a message, and bytes in a queue (Linux' `MSGMAX`, `MSGMNB`). There are fewer queues than on Linux: what is in them is the
+/// kernel's memory.
+pub(crate) const MAX_QUEUES: usize = 1024;
+
+/// Linux' `struct msqid64_ds`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct QueueInfo {
+    pub(crate) owner: Owner,
+    pub(crate) sent: i64,
+    pub(crate) received: i64,
+    pub(crate) changed: i64,
+    pub(crate) bytes: u64,
+    pub(crate) count: u64,
+    pub(crate) limit: u64,
+    pub(crate) last_sender: i32,
+    pub(crate) last_receiver: i32,
+    pub(crate) unused: [u64; 2],
+}
+
+pub(crate) struct Message {
+    pub(crate) kind: i64,
+    pub(crate) bytes: Vec<u8>,
+}
+
+pub(crate) struct State {
+    pub(crate) info: QueueInfo,
+    pub(crate) messages: VecDeque<Message>,
+    pub(crate) removed: bool,
+}
+
+/// A queue.
+pub(crate) struct Queue {
+    pub(crate) _counted: census::Messages,
+    pub(crate) state: Mutex<State>,
+    /// Told when a message came, or the queue is removed.
+    pub(crate) filled: WaitQueue,
+    /// Told when there is more room, or the queue is removed.
+    pub(crate) drained: WaitQueue,
+}
+
+impl Object for Queue {
+    fn owner(&self) -> Owner {
+        self.state.lock().info.owner
+    }
+}
+
+/// All queues of a namespace.
+pub(crate) type Queues = Registry<Queue>;
+
+/// Which message is wanted.
+pub(crate) fn choose(messages: &VecDeque<Message>, kind: i64, flags: u32) -> Option<usize> {
+    if flags & MSG_COPY != 0 {
+        return usize::try_from(kind).ok().filter(|&at| at < messages.len());
+    }
+    match kind {
+        0 => (!messages.is_empty()).then_some(0),
+        1.. if flags & MSG_EXCEPT != 0 => messages.iter().position(|message| message.kind != kind),
+        1.. => messages.iter().position(|message| message.kind == kind),
+        _ => {
+            let most = kind.checked_neg().unwrap_or(i64::MAX);
+            let least = messages.iter().map(|message| message.kind).min().filter(|&least| least <= most)?;
+            messages.iter().position(|message| message.kind == least)
+        }
+    }
+}

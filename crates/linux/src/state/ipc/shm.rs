@@ -1,0 +1,121 @@
+//! System V shared memory segments.
+
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use ::task::Mutex;
+use abi::errno::Errno;
+use vm::{Backing, PAGE_SIZE, Page, ReverseMap, ShmemObject};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::state::credentials::Credentials;
+use crate::state::ipc::{Numbers, Owner};
+
+/// Linux' `struct shmid64_ds`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SegmentInfo {
+    pub(crate) owner: Owner,
+    pub(crate) size: u64,
+    pub(crate) attached: i64,
+    pub(crate) detached: i64,
+    pub(crate) changed: i64,
+    pub(crate) creator: i32,
+    pub(crate) last: i32,
+    pub(crate) attachments: u64,
+    pub(crate) unused: [u64; 2],
+}
+
+pub(crate) struct Segment {
+    pub(crate) _counted: census::Segment,
+    pub(crate) key: i32,
+    pub(crate) size: usize,
+    pub(crate) memory: ShmemObject,
+    pub(crate) mappings: ReverseMap,
+    pub(crate) info: Mutex<SegmentInfo>,
+}
+
+impl Backing for Segment {
+    fn page(&self, index: u64) -> Result<Page, Errno> {
+        if index < self.size.div_ceil(PAGE_SIZE) as u64 { self.memory.page(index) } else { Err(Errno::EFAULT) }
+    }
+
+    fn cached(&self, index: u64) -> Option<Page> {
+        self.memory.cached(index)
+    }
+
+    fn for_each_cached(&self, range: Range<u64>, each: &mut dyn FnMut(u64, &Page)) {
+        self.memory.for_each_cached(range, each);
+    }
+
+    fn reverse_map(&self) -> Option<&ReverseMap> {
+        Some(&self.mappings)
+    }
+}
+
+impl Segment {
+    pub(crate) fn check(&self, cred: &Credentials, wanted: u32) -> Result<(), Errno> {
+        self.info.lock().owner.check(cred, wanted)
+    }
+
+    pub(crate) fn attachments(&self) -> usize {
+        self.mappings.count_vmas(|_, _| true)
+    }
+}
+
+pub(crate) enum Entry {
+    There(Arc<Segment>),
+    /// Removed; it is there as long as it is mapped.
+    Removed(Weak<Segment>),
+}
+
+impl Entry {
+    pub(crate) fn segment(&self) -> Option<Arc<Segment>> {
+        match self {
+            Self::There(segment) => Some(segment.clone()),
+            Self::Removed(segment) => segment.upgrade(),
+        }
+    }
+}
+
+/// All segments of a namespace.
+pub(crate) struct Segments(pub(crate) Mutex<Numbers<Entry>>);
+
+impl Segments {
+    pub(crate) const fn new() -> Self {
+        Self(Mutex::new(Numbers::new()))
+    }
+
+    /// All there are, also those that are removed and still mapped, with their numbers.
+    pub(crate) fn all(&self) -> Vec<(i32, Arc<Segment>)> {
+        self.0.lock().iter().filter_map(|(id, entry)| Some((id, entry.segment()?))).collect()
+    }
+
+    pub(crate) fn find(&self, id: i32) -> Result<Arc<Segment>, Errno> {
+        self.0.lock().get(id).and_then(Entry::segment).ok_or(Errno::EINVAL)
+    }
+}
+
+pub(crate) fn with_key(table: &Numbers<Entry>, key: i32) -> Option<(i32, Arc<Segment>)> {
+    table.iter().find_map(|(id, entry)| match entry {
+        Entry::There(segment) if segment.key == key => Some((id, segment.clone())),
+        _ => None,
+    })
+}
+
+impl Segment {
+    pub(crate) fn resident(&self) -> u64 {
+        let mut pages = 0;
+        self.memory.for_each_cached(0..self.size.div_ceil(PAGE_SIZE) as u64, &mut |_, _| pages += 1);
+        pages
+    }
+
+    /// What `IPC_STAT` tells of the segment with a number.
+    pub(crate) fn now(&self, id: i32) -> SegmentInfo {
+        let mut info = *self.info.lock();
+        info.owner = info.owner.numbered(id);
+        info.attachments = self.attachments() as u64;
+        info
+    }
+}

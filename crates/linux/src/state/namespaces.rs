@@ -1,0 +1,83 @@
+//! Namespaces that a thread is in (`namespaces(7)`), beside that of mounts, which it has with its directories.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use ::task::{Mutex, Once};
+use fs::mount::FileSystem;
+use fs::nsfs::{self, Kind};
+use linux_raw_sys::general as sys;
+
+use crate::state::ipc::{mqueue, msg, sem, shm};
+
+/// The machine's names (`uts_namespaces(7)`), which are any bytes.
+pub(crate) struct Uts {
+    pub(crate) number: u32,
+    pub(crate) nodename: Mutex<Vec<u8>>,
+    pub(crate) domain: Mutex<Vec<u8>>,
+}
+
+/// System V objects and POSIX message queues (`ipc_namespaces(7)`).
+pub(crate) struct Ipc {
+    pub(crate) number: u32,
+    pub(crate) semaphores: sem::Sets,
+    pub(crate) messages: msg::Queues,
+    pub(crate) segments: shm::Segments,
+    pub(crate) queues: mqueue::Queues,
+    pub(crate) queue_files: Once<Arc<dyn FileSystem>>,
+}
+
+/// Those a thread is in, beside that of mounts, which it has with its directories.
+#[derive(Clone)]
+pub(crate) struct Namespaces {
+    pub(crate) uts: Arc<Uts>,
+    pub(crate) ipc: Arc<Ipc>,
+}
+
+impl Uts {
+    /// The first one, in which nobody has named anything.
+    fn first() -> Self {
+        let names = [&b"skerry"[..], b"(none)"].map(|name| Mutex::new(name.to_vec()));
+        let [nodename, domain] = names;
+        Self { number: Kind::Uts.first_number(), nodename, domain }
+    }
+
+    /// A copy for somebody else.
+    fn copy(&self) -> Arc<Self> {
+        let [nodename, domain] = [&self.nodename, &self.domain].map(|name| Mutex::new(name.lock().clone()));
+        Arc::new(Self { number: nsfs::new_number(), nodename, domain })
+    }
+}
+
+impl Ipc {
+    const fn new(number: u32) -> Self {
+        Self {
+            number,
+            semaphores: sem::Sets::new(sem::MAX_SETS),
+            messages: msg::Queues::new(msg::MAX_QUEUES),
+            segments: shm::Segments::new(),
+            queues: Mutex::new(BTreeMap::new()),
+            queue_files: Once::new(),
+        }
+    }
+}
+
+/// The first ones.
+pub(crate) fn first() -> &'static Namespaces {
+    static FIRST: Once<Namespaces> = Once::new();
+    FIRST.call_once(|| Namespaces { uts: Arc::new(Uts::first()), ipc: Arc::new(Ipc::new(Kind::Ipc.first_number())) })
+}
+
+impl Namespaces {
+    /// These, but new ones where bits ask for them.
+    pub(crate) fn with_new(mut self, bits: u32) -> Self {
+        if bits & sys::CLONE_NEWUTS != 0 {
+            self.uts = self.uts.copy();
+        }
+        if bits & sys::CLONE_NEWIPC != 0 {
+            self.ipc = Arc::new(Ipc::new(nsfs::new_number()));
+        }
+        self
+    }
+}

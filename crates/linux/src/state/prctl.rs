@@ -1,0 +1,35 @@
+//! Settings of a thread that only `prctl(2)` and `/proc` know.
+
+use linux_raw_sys::prctl as pr;
+
+/// What only `prctl(2)` and `/proc` know of a thread; nothing but the answers depends on it.
+#[derive(Clone, Copy)]
+pub(crate) struct Settings {
+    /// By how much the end of a sleep may be late so that several end together, in nanoseconds.
+    pub(crate) timer_slack: usize,
+    /// The one it had at its beginning.
+    pub(crate) default_slack: usize,
+    /// `PR_MCE_KILL`: what happens when memory fails.
+    pub(crate) machine_checks: u32,
+    /// `PR_SET_IO_FLUSHER`
+    pub(crate) flushes: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let slack = 50_000;
+        Self { timer_slack: slack, default_slack: slack, machine_checks: pr::PR_MCE_KILL_DEFAULT, flushes: false }
+    }
+}
+
+impl Settings {
+    /// Those of a new thread.
+    pub(crate) fn inherited(self) -> Self {
+        Self { default_slack: self.timer_slack, ..self }
+    }
+
+    /// 0 is the one it had at its beginning.
+    pub(crate) fn set_timer_slack(&mut self, slack: usize) {
+        self.timer_slack = if slack == 0 { self.default_slack } else { slack };
+    }
+}

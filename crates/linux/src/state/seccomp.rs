@@ -1,0 +1,161 @@
+//! Filters of system calls that a thread has (`seccomp(2)`), and the calls that wait for the answer of a filter's listener.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use ::task::{Mutex, WaitQueue};
+use abi::errno::Errno;
+use bpf::Program;
+use fs::poll::PollQueue;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// `struct seccomp_data`: what a filter looks at.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct Data {
+    pub(crate) number: i32,
+    /// The kind of processor (`AUDIT_ARCH_X86_64`).
+    pub(crate) arch: u32,
+    /// Where the call comes from.
+    pub(crate) ip: u64,
+    pub(crate) args: [u64; 6],
+}
+
+impl bpf::Data for Data {
+    fn length(&self) -> u32 {
+        size_of::<Self>() as u32
+    }
+
+    fn load(&self, at: u32, _: u32) -> Option<u32> {
+        self.as_bytes().get(at as usize..).and_then(|rest| rest.first_chunk()).map(|bytes| u32::from_ne_bytes(*bytes))
+    }
+}
+
+/// A filter, and those that were there before: all of them decide.
+pub(crate) struct Filter {
+    pub(crate) _counted: census::Filter,
+    pub(crate) program: Program,
+    /// Whom it has decide.
+    pub(crate) listener: Option<Arc<Listener>>,
+    pub(crate) before: Option<Arc<Self>>,
+}
+
+impl Drop for Filter {
+    fn drop(&mut self) {
+        if let Some(listener) = &self.listener {
+            listener.orphan();
+        }
+    }
+}
+
+/// What a thread may call.
+#[derive(Clone, Default)]
+pub(crate) enum Seccomp {
+    /// Everything.
+    #[default]
+    Off,
+    /// `read`, `write`, `exit` and `rt_sigreturn`.
+    Strict,
+    /// What the filters allow.
+    Filtered(Arc<Filter>),
+}
+
+impl Seccomp {
+    /// As `PR_GET_SECCOMP` and `/proc` tell it.
+    pub(crate) fn mode(&self) -> usize {
+        match self {
+            Self::Off => 0,
+            Self::Strict => 1,
+            Self::Filtered(_) => 2,
+        }
+    }
+
+    /// That, and how many filters there are.
+    pub(crate) fn counts(&self) -> [usize; 2] {
+        [self.mode(), self.filters().count()]
+    }
+
+    pub(crate) fn filters(&self) -> impl Iterator<Item = &Filter> {
+        let first = if let Self::Filtered(filter) = self { Some(&**filter) } else { None };
+        core::iter::successors(first, |filter| filter.before.as_deref())
+    }
+}
+
+/// `struct seccomp_notif_resp`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct Response {
+    pub(crate) id: u64,
+    pub(crate) value: i64,
+    pub(crate) error: i32,
+    pub(crate) flags: u32,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum State {
+    /// Nobody has been told.
+    New,
+    /// The listener knows of it.
+    Told,
+    Answered(Response),
+}
+
+/// A thread that waits.
+pub(crate) struct Waiting {
+    pub(crate) id: u64,
+    pub(crate) tid: i32,
+    pub(crate) data: Data,
+    pub(crate) state: State,
+}
+
+#[derive(Default)]
+pub(crate) struct Calls {
+    pub(crate) last: u64,
+    pub(crate) waiting: Vec<Waiting>,
+    /// Nobody listens any more.
+    pub(crate) closed: bool,
+}
+
+impl Calls {
+    pub(crate) fn find(&mut self, id: u64) -> Result<&mut Waiting, Errno> {
+        self.waiting.iter_mut().find(|waiting| waiting.id == id).ok_or(Errno::ENOENT)
+    }
+
+    /// One that the listener was told of and has not answered.
+    pub(crate) fn told(&mut self, id: u64) -> Result<&mut Waiting, Errno> {
+        let waiting = self.find(id)?;
+        if let State::Told = waiting.state { Ok(waiting) } else { Err(Errno::EINPROGRESS) }
+    }
+}
+
+/// What a filter's calls are brought to.
+pub(crate) struct Listener {
+    pub(crate) calls: Mutex<Calls>,
+    /// Threads wait here for answers.
+    pub(crate) answered: WaitQueue,
+    /// And the listener for calls.
+    pub(crate) changed: PollQueue,
+    /// Once told of, a call is given up only by its thread's end.
+    pub(crate) killable: bool,
+    /// No thread has the filter any more.
+    pub(crate) orphaned: AtomicBool,
+}
+
+impl Listener {
+    pub(crate) fn new(killable: bool) -> Arc<Self> {
+        Arc::new(Self {
+            calls: Mutex::default(),
+            answered: WaitQueue::new(),
+            changed: PollQueue::new(),
+            killable,
+            orphaned: AtomicBool::new(false),
+        })
+    }
+
+    /// The filter is gone.
+    pub(crate) fn orphan(&self) {
+        self.orphaned.store(true, Ordering::SeqCst);
+        self.changed.notify();
+    }
+}

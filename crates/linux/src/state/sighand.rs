@@ -1,0 +1,167 @@
+//! What a process and its threads have about signals: those that wait, and what is done with each.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+
+use ::task::Mutex;
+use abi::errno::Errno;
+use linux_raw_sys::general as sys;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::uapi::siginfo::{COUNT, Default as DefaultAction, FIRST_REAL_TIME, SYNCHRONOUS, SigInfo, SigSet, bit, default_action};
+
+pub(crate) const SIG_DFL: u64 = 0;
+pub(crate) const SIG_IGN: u64 = 1;
+const SIGCHLD: i32 = sys::SIGCHLD as i32;
+
+/// Signals that were sent and not delivered, in order.
+#[derive(Default)]
+pub(crate) struct Pending {
+    queue: VecDeque<SigInfo>,
+    set: SigSet,
+}
+
+impl Pending {
+    /// The one at a place in the queue.
+    pub(crate) fn peek(&self, at: usize) -> Option<SigInfo> {
+        self.queue.get(at).copied()
+    }
+
+    /// Those there are.
+    pub(crate) fn set(&self) -> SigSet {
+        self.set
+    }
+
+    /// Adds one. An ordinary signal that is there already is not added again; of real-time signals there are `most`.
+    pub(crate) fn add(&mut self, info: &SigInfo, most: usize) -> Result<(), Errno> {
+        let there = self.set & bit(info.signo) != 0;
+        if there && info.signo < FIRST_REAL_TIME {
+            return Ok(());
+        }
+        if info.signo >= FIRST_REAL_TIME && self.queue.len() >= most {
+            return Err(Errno::EAGAIN);
+        }
+        self.set |= bit(info.signo);
+        self.queue.push_back(*info);
+        Ok(())
+    }
+
+    /// Takes the next one that is in `wanted`: those that instructions caused, then by number.
+    #[inline]
+    pub(crate) fn take(&mut self, wanted: SigSet) -> Option<SigInfo> {
+        if self.set & wanted == 0 { None } else { self.take_first(self.set & wanted) }
+    }
+
+    fn take_first(&mut self, there: SigSet) -> Option<SigInfo> {
+        if self.queue.len() == 1 {
+            self.set = 0;
+            return self.queue.pop_front();
+        }
+        let first = if there & SYNCHRONOUS != 0 { there & SYNCHRONOUS } else { there };
+        let signo = first.trailing_zeros() as i32 + 1;
+        let info = match self.queue.pop_front_if(|info| info.signo == signo) {
+            Some(info) => info,
+            None => {
+                let at = self.queue.iter().position(|info| info.signo == signo)?;
+                self.queue.remove(at)?
+            }
+        };
+        if !self.queue.iter().any(|info| info.signo == signo) {
+            self.set &= !bit(signo);
+        }
+        Some(info)
+    }
+
+    pub(crate) fn discard(&mut self, unwanted: SigSet) {
+        if self.set & unwanted != 0 {
+            self.queue.retain(|info| bit(info.signo) & unwanted == 0);
+            self.set &= !unwanted;
+        }
+    }
+}
+
+/// What a process does with one signal: `struct sigaction` of the kernel.
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Action {
+    pub(crate) handler: u64,
+    pub(crate) flags: u64,
+    pub(crate) restorer: u64,
+    pub(crate) mask: u64,
+}
+
+impl Action {
+    pub(crate) fn has(&self, flag: u32) -> bool {
+        self.flags & u64::from(flag) != 0
+    }
+}
+
+/// What a process does with signals; processes may share it (`CLONE_SIGHAND`).
+pub(crate) struct Actions(Mutex<[Action; COUNT as usize]>);
+
+impl Default for Actions {
+    fn default() -> Self {
+        Self(Mutex::new([Action::default(); COUNT as usize]))
+    }
+}
+
+impl Actions {
+    pub(crate) fn get(&self, signal: i32) -> Action {
+        self.0.lock()[signal as usize - 1]
+    }
+
+    pub(crate) fn set(&self, signal: i32, action: Action) {
+        self.0.lock()[signal as usize - 1] = action;
+    }
+
+    /// A copy of its own.
+    pub(crate) fn fork(&self) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(*self.0.lock())))
+    }
+
+    /// A copy without handlers, for another program.
+    pub(crate) fn after_exec(&self) -> Arc<Self> {
+        let copy = self.fork();
+        for action in copy.0.lock().iter_mut() {
+            *action = Action { handler: if action.handler == SIG_IGN { SIG_IGN } else { SIG_DFL }, ..Action::default() };
+        }
+        copy
+    }
+
+    /// Whether a signal has no effect.
+    pub(crate) fn is_ignored(&self, signal: i32) -> bool {
+        match self.get(signal).handler {
+            SIG_DFL => default_action(signal) == DefaultAction::Ignore,
+            handler => handler == SIG_IGN,
+        }
+    }
+
+    /// Whether it was said that a signal is to have no effect.
+    pub(crate) fn is_set_to_ignore(&self, signal: i32) -> bool {
+        self.get(signal).handler == SIG_IGN
+    }
+
+    /// Whether children vanish at their end, without being waited for.
+    pub(crate) fn reaps_children(&self) -> bool {
+        let action = self.get(SIGCHLD);
+        action.handler == SIG_IGN || action.has(sys::SA_NOCLDWAIT)
+    }
+
+    /// Whether stops of children are told.
+    pub(crate) fn wants_child_stops(&self) -> bool {
+        !self.get(SIGCHLD).has(sys::SA_NOCLDSTOP)
+    }
+
+    /// Signals ignored, and signals with a handler.
+    pub(crate) fn sets(&self) -> (SigSet, SigSet) {
+        let mut sets = (0, 0);
+        for (i, action) in self.0.lock().iter().enumerate() {
+            match action.handler {
+                SIG_DFL => {}
+                SIG_IGN => sets.0 |= 1 << i,
+                _ => sets.1 |= 1 << i,
+            }
+        }
+        sets
+    }
+}

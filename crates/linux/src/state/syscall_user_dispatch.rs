@@ -1,0 +1,12 @@
+//! `PR_SET_SYSCALL_USER_DISPATCH` of a thread.
+
+use core::ops::Range;
+
+/// What a thread asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct UserDispatch {
+    /// Calls from here are always done.
+    pub(crate) own: Range<u64>,
+    /// Where the byte is that says what becomes of the others; 0: they are not done.
+    pub(crate) selector: usize,
+}

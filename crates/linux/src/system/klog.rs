@@ -1,0 +1,265 @@
+//! The kernel's log as programs read it: `syslog(2)`, `/dev/kmsg`. It is this kernel's own; the supervisor also keeps what an instance
+//! logs (`skerry logs`). What was logged before the personality was set up is not here.
+
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use ::task::Mutex;
+use abi::errno::Errno;
+use fs::devfs::{self, CharDevice};
+use fs::poll::{Events, PollQueue, PollTable};
+use fs::{DeviceId, File, FileOps, OpenFlags, Whence};
+use linux_raw_sys::general as sys;
+use log::{Level, Record};
+
+use crate::state::log_ring::{Line, Ring};
+use crate::{SysResult, Task, current_task, uaccess};
+
+/// Bytes that are kept.
+const KEPT: usize = 128 << 10;
+/// The longest line that a program can write to the log.
+const LONGEST: usize = 976;
+/// What lines of programs are marked with (`LOG_USER`), and their level if they name none (`LOG_WARNING`).
+const FACILITY: u32 = 1 << 3;
+const WARNING: u32 = 4;
+
+struct Log {
+    ring: Ring,
+    /// The line that `syslog(2)` reads next, and the first one that was not cleared.
+    unread: u64,
+    uncleared: u64,
+}
+
+static LOG: Mutex<Option<Log>> = Mutex::new(None);
+/// Told when there is a new line.
+static CHANGED: PollQueue = PollQueue::new();
+
+/// Keeps the log from now on, and makes it readable.
+pub(crate) fn init() {
+    *LOG.lock() = Some(Log { ring: Ring::new(KEPT), unread: 0, uncleared: 0 });
+    guard::log::keep(keep);
+    if let Err(error) = devfs::register("kmsg", Arc::new(Device)) {
+        log::warn!("no /dev/kmsg: {error}");
+    }
+}
+
+/// Takes a line over. Where nobody may sleep it is only on the console.
+fn keep(record: &Record<'_>) {
+    let level = match record.level() {
+        Level::Error => 3,
+        Level::Warn => WARNING,
+        Level::Info => 6,
+        Level::Debug | Level::Trace => 7,
+    };
+    if guard::cpu::irqs_enabled() {
+        add(level, format_args!("{}: {}", record.target(), record.args()));
+    }
+}
+
+fn add(priority: u32, text: core::fmt::Arguments<'_>) {
+    let us = ::task::now_ns() / 1000;
+    if let Some(log) = &mut *LOG.lock() {
+        log.ring.push(priority, us, text);
+    }
+    CHANGED.notify_of(Events::READABLE);
+}
+
+/// Does something with the log, which is there since the first process.
+fn with<R>(work: impl FnOnce(&mut Log) -> R) -> Result<R, Errno> {
+    LOG.lock().as_mut().map(work).ok_or(Errno::ENXIO)
+}
+
+/// A line as `dmesg(1)` gets it from `syslog(2)`.
+fn shown(line: &Line) -> String {
+    format!("<{}>[{:5}.{:06}] {}\n", line.priority, line.us / 1_000_000, line.us % 1_000_000, line.text)
+}
+
+/// Lines from number `first` on that fit into `room` bytes, and the number of the next one.
+fn lines(ring: &Ring, first: u64, room: usize) -> (String, u64) {
+    let mut all = String::new();
+    let mut next = first.max(ring.first());
+    for line in ring.from(next) {
+        let text = shown(&line);
+        if all.len() + text.len() > room {
+            break;
+        }
+        all += &text;
+        next = line.number + 1;
+    }
+    (all, next)
+}
+
+/// The last lines from number `first` on that fit into `room` bytes.
+fn last_lines(ring: &Ring, first: u64, room: usize) -> String {
+    let mut all: VecDeque<String> = VecDeque::new();
+    let mut bytes = 0;
+    for line in ring.from(first) {
+        let text = shown(&line);
+        bytes += text.len();
+        all.push_back(text);
+        while bytes > room {
+            bytes -= all.pop_front().map_or(bytes, |text| text.len());
+        }
+    }
+    all.iter().map(String::as_str).collect()
+}
+
+/// `syslog(2)`
+pub fn sys_syslog(task: &Task, action: u32, to: usize, len: i32) -> SysResult {
+    const CLOSE: u32 = 0;
+    const OPEN: u32 = 1;
+    const READ: u32 = 2;
+    const READ_ALL: u32 = 3;
+    const READ_CLEAR: u32 = 4;
+    const CLEAR: u32 = 5;
+    const CONSOLE_OFF: u32 = 6;
+    const CONSOLE_ON: u32 = 7;
+    const CONSOLE_LEVEL: u32 = 8;
+    const SIZE_UNREAD: u32 = 9;
+    const SIZE_BUFFER: u32 = 10;
+    if !matches!(action, READ_ALL | SIZE_BUFFER) && !task.cred().capable(sys::CAP_SYSLOG) && !task.cred().privileged() {
+        return Err(Errno::EPERM);
+    }
+    let room = match action {
+        READ | READ_ALL | READ_CLEAR if to == 0 => return Err(Errno::EINVAL),
+        READ | READ_ALL | READ_CLEAR | CONSOLE_LEVEL => usize::try_from(len).map_err(|_| Errno::EINVAL)?,
+        _ => 0,
+    };
+    match action {
+        CLOSE | OPEN => Ok(0),
+        READ | READ_ALL | READ_CLEAR if room == 0 => Ok(0),
+        READ => {
+            let next = || {
+                with(|log| {
+                    let (text, next) = lines(&log.ring, log.unread, room);
+                    log.unread = next;
+                    (!text.is_empty()).then_some(text)
+                })
+            };
+            let text = CHANGED.wait(|| next().transpose())??;
+            uaccess::write_bytes(to, text.as_bytes())?;
+            Ok(text.len())
+        }
+        READ_ALL | READ_CLEAR => {
+            let text = with(|log| {
+                let text = last_lines(&log.ring, log.uncleared, room);
+                if action == READ_CLEAR {
+                    log.uncleared = log.ring.next();
+                }
+                text
+            })?;
+            uaccess::write_bytes(to, text.as_bytes())?;
+            Ok(text.len())
+        }
+        CLEAR => with(|log| log.uncleared = log.ring.next()).map(|()| 0),
+        // What is on the console is the kernel command line's to say.
+        CONSOLE_OFF | CONSOLE_ON => Ok(0),
+        CONSOLE_LEVEL if (1..=8).contains(&room) => Ok(0),
+        SIZE_UNREAD => with(|log| log.ring.from(log.unread).map(|line| shown(&line).len()).sum()),
+        SIZE_BUFFER => Ok(KEPT),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// `/dev/kmsg`
+struct Device;
+
+impl CharDevice for Device {
+    fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Arc<dyn FileOps>, Errno> {
+        let may = |caller: Arc<Task>| caller.cred().capable(sys::CAP_SYSLOG) || caller.cred().privileged();
+        if flags.readable() && !current_task().is_none_or(may) {
+            return Err(Errno::EPERM);
+        }
+        let next = with(|log| log.ring.first())?;
+        Ok(Arc::new(Reader { next: Mutex::new(next) }))
+    }
+
+    fn id(&self) -> Option<DeviceId> {
+        Some(DeviceId::new(1, 11))
+    }
+
+    fn mode(&self) -> u32 {
+        0o644
+    }
+}
+
+/// An opening, which has its own place in the log.
+struct Reader {
+    next: Mutex<u64>,
+}
+
+impl Reader {
+    /// The next line, `EPIPE` if that is gone already.
+    fn take(&self) -> Option<Result<Vec<u8>, Errno>> {
+        let mut next = self.next.lock();
+        let line = with(|log| {
+            if *next < log.ring.first() {
+                *next = log.ring.first();
+                return Some(Err(Errno::EPIPE));
+            }
+            log.ring.from(*next).next().map(Ok)
+        });
+        match line {
+            Err(error) | Ok(Some(Err(error))) => Some(Err(error)),
+            Ok(None) => None,
+            Ok(Some(Ok(line))) => {
+                *next = line.number + 1;
+                Some(Ok(format!("{},{},{},-;{}\n", line.priority, line.number, line.us, line.text).into_bytes()))
+            }
+        }
+    }
+}
+
+impl FileOps for Reader {
+    fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize, Errno> {
+        let line = match self.take() {
+            Some(line) => line?,
+            None if file.nonblocking() => return Err(Errno::EAGAIN),
+            None => CHANGED.wait(|| self.take())??,
+        };
+        buf.get_mut(..line.len()).ok_or(Errno::EINVAL)?.copy_from_slice(&line);
+        Ok(line.len())
+    }
+
+    /// A program's line; `<N>` at its beginning is its priority.
+    fn write(&self, _: &File, buf: &[u8]) -> Result<usize, Errno> {
+        if buf.len() > LONGEST {
+            return Err(Errno::EINVAL);
+        }
+        let text = String::from_utf8_lossy(buf);
+        let marked = text.strip_prefix('<').and_then(|rest| rest.split_once('>'));
+        let marked = marked.and_then(|(number, rest)| Some((number.parse::<u32>().ok()?, rest)));
+        let (priority, rest) = marked.unwrap_or((WARNING, &text));
+        // The kernel's own facility is not a program's to use.
+        add(if priority < FACILITY { priority | FACILITY } else { priority }, format_args!("{}", rest.trim_end_matches('\n')));
+        Ok(buf.len())
+    }
+
+    fn seek(&self, _: &File, whence: Whence, offset: i64) -> Result<u64, Errno> {
+        if offset != 0 {
+            return Err(Errno::ESPIPE);
+        }
+        let place = with(|log| match whence {
+            Whence::Set => Ok(log.ring.first()),
+            Whence::Data => Ok(log.uncleared.max(log.ring.first())),
+            Whence::End => Ok(log.ring.next()),
+            _ => Err(Errno::EINVAL),
+        })??;
+        *self.next.lock() = place;
+        Ok(0)
+    }
+
+    fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
+        if let Some(table) = table {
+            table.watch_for(&CHANGED, Events::READABLE);
+        }
+        let next = *self.next.lock();
+        let newer = with(|log| next < log.ring.next()).unwrap_or(false);
+        let mut events = Events::WRITABLE;
+        events.set(Events::READABLE, newer);
+        events
+    }
+}

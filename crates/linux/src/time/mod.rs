@@ -1,0 +1,167 @@
+//! Clocks and sleeping.
+
+pub mod posix_timers;
+pub mod rusage;
+pub mod timerfd;
+pub mod timex;
+pub(crate) mod vdso;
+pub mod wall_clock;
+
+use ::task::{WaitError, WaitQueue, now_ns};
+use abi::errno::Errno;
+use guard::timer;
+use linux_raw_sys::general as sys;
+
+use crate::process::cpu_clock::CpuClock;
+use crate::process::task::Restart;
+use crate::time::wall_clock::Until;
+use crate::uaccess::UserPtr;
+use crate::uapi::time::{NS_PER_SEC, TimeSpec, TimeVal};
+use crate::{SysResult, Task};
+
+/// The monotonic time that is `span` from now.
+///
+/// # Errors
+/// `EINVAL`.
+pub(crate) fn deadline_after(span: TimeSpec) -> Result<u64, Errno> {
+    Ok(now_ns().saturating_add(span.to_ns()?))
+}
+
+/// What a clock shows now.
+fn read_clock(task: &Task, clock: i32) -> Result<u64, Errno> {
+    Ok(match clock.cast_unsigned() {
+        sys::CLOCK_REALTIME | sys::CLOCK_REALTIME_COARSE | sys::CLOCK_TAI | sys::CLOCK_REALTIME_ALARM => timer::wall_ns(),
+        sys::CLOCK_MONOTONIC
+        | sys::CLOCK_MONOTONIC_RAW
+        | sys::CLOCK_MONOTONIC_COARSE
+        | sys::CLOCK_BOOTTIME
+        | sys::CLOCK_BOOTTIME_ALARM => now_ns(),
+        sys::CLOCK_THREAD_CPUTIME_ID => task.thread().cpu_time_ns(),
+        _ => CpuClock::named(task, clock)?.ok_or(Errno::EINVAL)?.now(),
+    })
+}
+
+/// `clock_gettime(2)`
+pub fn sys_clock_gettime(task: &Task, clock: i32, time: UserPtr<TimeSpec>) -> SysResult {
+    time.write(&TimeSpec::from_ns(read_clock(task, clock)?))?;
+    Ok(0)
+}
+
+/// `clock_getres(2)`: all clocks count nanoseconds.
+pub fn sys_clock_getres(task: &Task, clock: i32, resolution: UserPtr<TimeSpec>) -> SysResult {
+    read_clock(task, clock)?;
+    resolution.write_optional(&TimeSpec { sec: 0, nsec: 1 })?;
+    Ok(0)
+}
+
+/// `gettimeofday(2)`
+pub fn sys_gettimeofday(_: &Task, time: UserPtr<TimeVal>, zone: UserPtr<[i32; 2]>) -> SysResult {
+    time.write_optional(&TimeVal::from_ns(timer::wall_ns()))?;
+    if !zone.is_null() {
+        zone.write(&wall_clock::zone())?;
+    }
+    Ok(0)
+}
+
+/// `time(2)`
+pub fn sys_time(_: &Task, time: UserPtr<i64>) -> SysResult {
+    let now = timer::wall_ns() / NS_PER_SEC;
+    time.write_optional(&now.cast_signed())?;
+    Ok(now as usize)
+}
+
+/// Sleeps until the clock passes a time, or a signal comes (false).
+fn sleep(deadline_ns: u64) -> bool {
+    let nothing = WaitQueue::new();
+    nothing.wait_interruptible(Some(deadline_ns), || None::<()>) != Err(WaitError::Interrupted)
+}
+
+/// Sleeps for a span; interrupted, it tells the rest and can be taken up again.
+pub(crate) fn sleep_span(task: &Task, deadline_ns: u64, rest: UserPtr<TimeSpec>) -> SysResult {
+    if sleep(deadline_ns) {
+        return Ok(0);
+    }
+    rest.write_optional(&TimeSpec::from_ns(deadline_ns.saturating_sub(now_ns())))?;
+    *task.restart.lock() = Some(Restart::Sleep { deadline_ns, rest: rest.addr() });
+    Err(Errno::ERESTART_RESTARTBLOCK)
+}
+
+/// Sleeps until a clock of processor time, which others let go on, shows something.
+fn sleep_by(clock: &CpuClock, time: u64, absolute: bool, rest: UserPtr<TimeSpec>) -> SysResult {
+    const SOONEST_NS: u64 = 1_000_000;
+    let deadline = if absolute { time } else { clock.now().saturating_add(time) };
+    loop {
+        let left = deadline.saturating_sub(clock.now());
+        if left == 0 {
+            return Ok(0);
+        }
+        let pause = (left / ::task::cpu_count() as u64).max(SOONEST_NS);
+        if !sleep(now_ns().saturating_add(pause)) {
+            if absolute {
+                return Err(Errno::ERESTARTNOHAND);
+            }
+            rest.write_optional(&TimeSpec::from_ns(left))?;
+            return Err(Errno::EINTR);
+        }
+    }
+}
+
+/// `nanosleep(2)`
+pub fn sys_nanosleep(task: &Task, span: UserPtr<TimeSpec>, rest: UserPtr<TimeSpec>) -> SysResult {
+    sleep_span(task, deadline_after(span.read()?)?, rest)
+}
+
+/// Whether a clock's number stands for a descriptor of a device, of which none is a clock here.
+pub(crate) fn is_clock_of_device(clock: i32) -> bool {
+    const KIND: i32 = 7;
+    const DEVICE: i32 = 3;
+    clock < 0 && clock & KIND == DEVICE
+}
+
+/// Whether a program may wait by a clock, which may be one that wakes the machine up.
+///
+/// # Errors
+/// `EPERM`.
+pub(crate) fn check_alarm_clock(task: &Task, clock: i32) -> Result<(), Errno> {
+    let alarm = matches!(clock.cast_unsigned(), sys::CLOCK_REALTIME_ALARM | sys::CLOCK_BOOTTIME_ALARM);
+    if alarm && !task.cred().capable(sys::CAP_WAKE_ALARM) { Err(Errno::EPERM) } else { Ok(()) }
+}
+
+/// `clock_nanosleep(2)`
+pub fn sys_clock_nanosleep(task: &Task, clock: i32, flags: u32, time: UserPtr<TimeSpec>, rest: UserPtr<TimeSpec>) -> SysResult {
+    let (realtime, alarm) = match clock.cast_unsigned() {
+        sys::CLOCK_REALTIME | sys::CLOCK_TAI => (Some(true), false),
+        sys::CLOCK_MONOTONIC | sys::CLOCK_BOOTTIME => (Some(false), false),
+        sys::CLOCK_REALTIME_ALARM => (Some(true), true),
+        sys::CLOCK_BOOTTIME_ALARM => (Some(false), true),
+        // A thread that sleeps uses nothing; the others are for reading only.
+        sys::CLOCK_THREAD_CPUTIME_ID | sys::CLOCK_MONOTONIC_RAW | sys::CLOCK_REALTIME_COARSE | sys::CLOCK_MONOTONIC_COARSE => {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        _ if is_clock_of_device(clock) => return Err(Errno::EOPNOTSUPP),
+        sys::CLOCK_PROCESS_CPUTIME_ID => (None, false),
+        _ if clock < 0 => (None, false),
+        _ => return Err(Errno::EINVAL),
+    };
+    let time = time.read()?;
+    let ns = time.to_ns()?;
+    let absolute = flags & sys::TIMER_ABSTIME != 0;
+    let Some(realtime) = realtime else {
+        let clock = CpuClock::named(task, clock)?.ok_or(Errno::EINVAL)?;
+        if clock.is_of_thread(task.tid()) {
+            return Err(Errno::EINVAL);
+        }
+        return sleep_by(&clock, ns, absolute, rest);
+    };
+    if alarm {
+        if flags & !sys::TIMER_ABSTIME != 0 {
+            return Err(Errno::EINVAL);
+        }
+        check_alarm_clock(task, clock)?;
+    }
+    if !absolute {
+        return sleep_span(task, deadline_after(time)?, rest);
+    }
+    let until = Until::new(task, time, realtime)?;
+    if sleep(until.ns()) { Ok(0) } else { Err(Errno::ERESTARTNOHAND) }
+}

@@ -1,0 +1,292 @@
+//! Timers of processes: `setitimer(2)`, `alarm(2)`, `timer_create(2)`. All of them send a signal.
+//!
+//! A timer runs by a clock. Of those of processor time nobody tells when they reach a value, so the timer asks: again and again when, at
+//! the earliest, it can be so, which is soon while the process runs, and seldom while it sleeps.
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+
+use ::task::now_ns;
+use abi::errno::Errno;
+use linux_raw_sys::general as sys;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::process::Process;
+use crate::process::cpu_clock::CpuClock;
+use crate::process::timer::{BY_WALL_CLOCK, Clock, Notify, Timer};
+use crate::state::rlimit::SIGPENDING;
+use crate::time::wall_clock::{Still, hold, monotonic_of};
+use crate::uaccess::UserPtr;
+use crate::uapi::siginfo::COUNT;
+use crate::uapi::time::{NS_PER_SEC, TimeSpec, TimeVal};
+use crate::{SysResult, Task, time};
+
+impl Timer {
+    /// Sets it as a program wishes.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is no time.
+    pub(crate) fn set_to(&self, _still: &Still, wish: &ITimerSpec, absolute: bool) -> Result<(u64, u64), Errno> {
+        let (deadline, interval) = self.deadline_of(wish, absolute)?;
+        let before = self.set(deadline, interval);
+        if absolute && self.realtime {
+            let mut setting = self.setting.lock();
+            setting.by_wall_clock = true;
+            BY_WALL_CLOCK.lock().insert(self.address(), self.me.clone());
+        }
+        Ok(before)
+    }
+
+    /// When a setting makes it fire first (`None`: not at all), and its interval.
+    fn deadline_of(&self, new: &ITimerSpec, absolute: bool) -> Result<(Option<u64>, u64), Errno> {
+        let (value, interval) = (new.value.to_ns()?, new.interval.to_ns()?);
+        let deadline = match value {
+            0 => None,
+            _ if absolute => Some(monotonic_of(new.value, self.realtime)?),
+            value => Some(self.clock.now().saturating_add(value)),
+        };
+        Ok((deadline, interval))
+    }
+}
+
+/// A process has ended.
+pub(crate) fn process_ends(process: &Process) {
+    let timers = core::mem::take(&mut *process.timers.lock());
+    for timer in timers.created.values().chain(timers.interval.iter().flatten()).chain(&timers.limit) {
+        timer.set(None, 0);
+    }
+}
+
+/// A process runs another program: only its interval timers go on.
+pub(crate) fn exec(process: &Process) {
+    let created = core::mem::take(&mut process.timers.lock().created);
+    for timer in created.values() {
+        timer.set(None, 0);
+    }
+}
+
+/// The limit of a process's processor time was set, or its memory of it copied: somebody has to look.
+pub(crate) fn watch_cpu_limit(process: &Arc<Process>) {
+    let [soft, _] = process.limits.lock()[sys::RLIMIT_CPU as usize];
+    let limited = soft != u64::MAX;
+    let timer = {
+        let mut timers = process.timers.lock();
+        if !limited && timers.limit.is_none() {
+            return;
+        }
+        let clock = Clock::Cpu(CpuClock::of_process(process, false));
+        timers.limit.get_or_insert_with(|| Timer::new(Arc::downgrade(process), Notify::Limit, clock, false)).clone()
+    };
+    timer.set(limited.then(|| soft.saturating_mul(NS_PER_SEC)), 0);
+}
+
+/// `struct itimerval`.
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ITimerVal {
+    interval: TimeVal,
+    value: TimeVal,
+}
+
+impl ITimerVal {
+    fn from_ns((left, interval): (u64, u64)) -> Self {
+        // What is left is never shown as nothing.
+        let left = if left == 0 { 0 } else { left.max(1000) };
+        Self { interval: TimeVal::from_ns(interval), value: TimeVal::from_ns(left) }
+    }
+}
+
+/// One of the three interval timers.
+///
+/// # Errors
+/// `EINVAL` if there is no such timer.
+fn interval_timer(task: &Task, which: u32) -> Result<Arc<Timer>, Errno> {
+    let process = task.process();
+    let (signo, clock) = match which {
+        sys::ITIMER_REAL => (sys::SIGALRM, Clock::Time),
+        sys::ITIMER_VIRTUAL => (sys::SIGVTALRM, Clock::Cpu(CpuClock::of_process(process, true))),
+        sys::ITIMER_PROF => (sys::SIGPROF, Clock::Cpu(CpuClock::of_process(process, false))),
+        _ => return Err(Errno::EINVAL),
+    };
+    let new = || Timer::new(Arc::downgrade(process), Notify::Plain(signo as i32), clock, false);
+    Ok(process.timers.lock().interval[which as usize].get_or_insert_with(new).clone())
+}
+
+/// `setitimer(2)`
+pub fn sys_setitimer(task: &Task, which: u32, new: UserPtr<ITimerVal>, old: UserPtr<ITimerVal>) -> SysResult {
+    let new = new.read_optional()?.unwrap_or_default();
+    let (value, interval) = (new.value.to_ns()?, new.interval.to_ns()?);
+    let timer = interval_timer(task, which)?;
+    let deadline = (value != 0).then(|| timer.clock.now().saturating_add(value));
+    let before = timer.set(deadline, interval);
+    old.write_optional(&ITimerVal::from_ns(before))?;
+    Ok(0)
+}
+
+/// `getitimer(2)`
+pub fn sys_getitimer(task: &Task, which: u32, value: UserPtr<ITimerVal>) -> SysResult {
+    value.write(&ITimerVal::from_ns(interval_timer(task, which)?.get()))?;
+    Ok(0)
+}
+
+/// `alarm(2)`
+pub fn sys_alarm(task: &Task, seconds: u32) -> SysResult {
+    let deadline = (seconds != 0).then(|| now_ns() + u64::from(seconds) * NS_PER_SEC);
+    let (left, _) = interval_timer(task, sys::ITIMER_REAL)?.set(deadline, 0);
+    // Rounded, but what is left is never nothing.
+    let rest = (left + NS_PER_SEC / 2) / NS_PER_SEC;
+    Ok(if left > 0 { rest.max(1) } else { 0 } as usize)
+}
+
+/// `struct sigevent`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SigEvent {
+    value: u64,
+    signo: i32,
+    notify: u32,
+    tid: i32,
+    rest: [u32; 11],
+}
+
+const _: () = assert!(size_of::<SigEvent>() == 64);
+
+impl SigEvent {
+    /// How somebody is told (`SIGEV_*`).
+    pub(crate) fn kind(&self) -> u32 {
+        self.notify
+    }
+
+    /// The signal.
+    pub(crate) fn signo(&self) -> i32 {
+        self.signo
+    }
+
+    /// The value that goes with it.
+    pub(crate) fn value(&self) -> u64 {
+        self.value
+    }
+}
+
+/// Whether a timer's clock is the wall clock, rather than the one that only goes forward.
+///
+/// # Errors
+/// `EINVAL` if it is neither.
+pub(crate) fn clock_is_real(clock: i32) -> Result<bool, Errno> {
+    match clock.cast_unsigned() {
+        sys::CLOCK_REALTIME | sys::CLOCK_TAI | sys::CLOCK_REALTIME_ALARM => Ok(true),
+        sys::CLOCK_MONOTONIC | sys::CLOCK_BOOTTIME | sys::CLOCK_BOOTTIME_ALARM => Ok(false),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Whether there are timers that run by a clock of this number, whoever it belongs to.
+///
+/// # Errors
+/// `EINVAL` if there is no such clock, `EOPNOTSUPP` if it is for reading only.
+fn check_timer_clock(clock: i32) -> Result<(), Errno> {
+    match clock.cast_unsigned() {
+        sys::CLOCK_MONOTONIC_RAW | sys::CLOCK_REALTIME_COARSE | sys::CLOCK_MONOTONIC_COARSE => Err(Errno::EOPNOTSUPP),
+        sys::CLOCK_PROCESS_CPUTIME_ID | sys::CLOCK_THREAD_CPUTIME_ID => Ok(()),
+        _ if time::is_clock_of_device(clock) => Err(Errno::EOPNOTSUPP),
+        _ if clock < 0 => Ok(()),
+        _ => clock_is_real(clock).map(drop),
+    }
+}
+
+/// What a new timer runs by, and whether its absolute times are the wall clock's.
+///
+/// # Errors
+/// `EPERM` for a clock that wakes the machine up, `EINVAL` for one of a process or thread there is not.
+fn timer_clock(task: &Task, clock: i32) -> Result<(Clock, bool), Errno> {
+    time::check_alarm_clock(task, clock)?;
+    Ok(match CpuClock::named(task, clock)? {
+        Some(clock) => (Clock::Cpu(clock), false),
+        None => (Clock::Time, clock_is_real(clock)?),
+    })
+}
+
+/// `timer_create(2)`. The number is taken, and told, before it is known whether there will be a timer.
+pub fn sys_timer_create(task: &Task, clock: i32, event: UserPtr<SigEvent>, id: UserPtr<i32>) -> SysResult {
+    let event = event.read_optional()?;
+    check_timer_clock(clock)?;
+    let process = task.process();
+    // Room for the signal of each is set aside.
+    let most = usize::try_from(process.limits.lock()[SIGPENDING][0]).unwrap_or(usize::MAX);
+    let number = process.timers.lock().take_number(most)?;
+    let notify = match event {
+        None => Notify::Signal { signo: sys::SIGALRM as i32, id: number, value: number as u64, tid: None },
+        Some(event) => match event.notify {
+            sys::SIGEV_NONE => Notify::Nothing,
+            // That a thread is to be started is between the program and its library.
+            sys::SIGEV_SIGNAL | sys::SIGEV_THREAD | sys::SIGEV_THREAD_ID if (1..=COUNT).contains(&event.signo) => {
+                let tid = (event.notify == sys::SIGEV_THREAD_ID).then_some(event.tid);
+                if tid.is_some_and(|tid| !process.tasks().iter().any(|t| t.tid() == tid)) {
+                    return Err(Errno::EINVAL);
+                }
+                Notify::Signal { signo: event.signo, id: number, value: event.value, tid }
+            }
+            _ => return Err(Errno::EINVAL),
+        },
+    };
+    id.write(&number)?;
+    let (clock, realtime) = timer_clock(task, clock)?;
+    let timer = Timer::new(Arc::downgrade(process), notify, clock, realtime);
+    process.timers.lock().created.insert(number, timer);
+    Ok(0)
+}
+
+fn created(task: &Task, id: i32) -> Result<Arc<Timer>, Errno> {
+    task.process().timers.lock().created.get(&id).cloned().ok_or(Errno::EINVAL)
+}
+
+/// `struct itimerspec`.
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ITimerSpec {
+    interval: TimeSpec,
+    value: TimeSpec,
+}
+
+impl ITimerSpec {
+    /// # Errors
+    /// `EINVAL` for what is no time.
+    pub(crate) fn check(&self) -> Result<(), Errno> {
+        self.value.to_ns().and(self.interval.to_ns()).map(drop)
+    }
+
+    pub(crate) fn from_ns((left, interval): (u64, u64)) -> Self {
+        Self { interval: TimeSpec::from_ns(interval), value: TimeSpec::from_ns(left) }
+    }
+}
+
+/// `timer_settime(2)`
+pub fn sys_timer_settime(task: &Task, id: i32, flags: u32, new: UserPtr<ITimerSpec>, old: UserPtr<ITimerSpec>) -> SysResult {
+    if new.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    let new = new.read()?;
+    let timer = created(task, id)?;
+    let before = timer.set_to(&hold(), &new, flags & sys::TIMER_ABSTIME != 0)?;
+    timer.fire_if_due();
+    old.write_optional(&ITimerSpec::from_ns(before))?;
+    Ok(0)
+}
+
+/// `timer_gettime(2)`
+pub fn sys_timer_gettime(task: &Task, id: i32, value: UserPtr<ITimerSpec>) -> SysResult {
+    value.write(&ITimerSpec::from_ns(created(task, id)?.get()))?;
+    Ok(0)
+}
+
+/// `timer_getoverrun(2)`
+pub fn sys_timer_getoverrun(task: &Task, id: i32) -> SysResult {
+    Ok(created(task, id)?.overrun.load(Ordering::Relaxed) as usize)
+}
+
+/// `timer_delete(2)`
+pub fn sys_timer_delete(task: &Task, id: i32) -> SysResult {
+    let timer = task.process().timers.lock().created.remove(&id).ok_or(Errno::EINVAL)?;
+    timer.set(None, 0);
+    Ok(0)
+}

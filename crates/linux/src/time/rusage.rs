@@ -1,0 +1,69 @@
+//! What threads and processes have used: `getrusage(2)`, `times(2)`.
+
+use abi::errno::Errno;
+use linux_raw_sys::general as sys;
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use crate::state::usage::Usage;
+use crate::uaccess::UserPtr;
+use crate::uapi::time::{NS_PER_SEC, TimeVal};
+use crate::{SysResult, Task};
+
+/// Clock ticks per second, as programs count them (`sysconf(_SC_CLK_TCK)`).
+const TICKS: u64 = 100;
+
+/// `struct rusage`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct RUsage {
+    user: TimeVal,
+    system: TimeVal,
+    max_resident_kib: i64,
+    sizes: [i64; 3],
+    minor_faults: i64,
+    major_faults: i64,
+    rest: [i64; 6],
+    voluntary_switches: i64,
+    involuntary_switches: i64,
+}
+
+const _: () = assert!(size_of::<RUsage>() == 144);
+
+impl RUsage {
+    /// As programs see it. All pages are in memory, so that every fault is a minor one.
+    pub(crate) fn of(usage: &Usage) -> Self {
+        Self {
+            user: TimeVal::from_ns(usage.user_ns),
+            system: TimeVal::from_ns(usage.system_ns),
+            max_resident_kib: (usage.max_resident >> 10).cast_signed(),
+            minor_faults: usage.faults.cast_signed(),
+            voluntary_switches: usage.switches[0].cast_signed(),
+            involuntary_switches: usage.switches[1].cast_signed(),
+            ..Self::new_zeroed()
+        }
+    }
+}
+
+/// `getrusage(2)`
+pub fn sys_getrusage(task: &Task, who: i32, to: UserPtr<RUsage>) -> SysResult {
+    const SELF: i32 = sys::RUSAGE_SELF as i32;
+    const THREAD: i32 = sys::RUSAGE_THREAD as i32;
+    let process = task.process();
+    let usage = match who {
+        sys::RUSAGE_CHILDREN => *process.children_usage.lock(),
+        SELF => process.usage(),
+        THREAD => Usage { max_resident: process.note_resident(), ..task.usage() },
+        _ => return Err(Errno::EINVAL),
+    };
+    to.write(&RUsage::of(&usage))?;
+    Ok(0)
+}
+
+/// `times(2)`
+pub fn sys_times(task: &Task, times: UserPtr<[u64; 4]>) -> SysResult {
+    let ticks = |ns: u64| ns / (NS_PER_SEC / TICKS);
+    let process = task.process();
+    let (own, children) = (process.usage(), *process.children_usage.lock());
+    times.write_optional(&[own.user_ns, own.system_ns, children.user_ns, children.system_ns].map(ticks))?;
+    Ok(ticks(::task::now_ns()) as usize)
+}

@@ -1,0 +1,120 @@
+//! Timers that are read: `timerfd_create(2)`.
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+use fs::poll::{Events, PollTable};
+use fs::{File, FileOps, OpenFlags, Whence};
+use linux_raw_sys::general as sys;
+
+use crate::process::timer::Timer;
+use crate::state::expirations::Expirations;
+use crate::time::check_alarm_clock;
+use crate::time::posix_timers::{ITimerSpec, clock_is_real};
+use crate::time::wall_clock::hold;
+use crate::uaccess::UserPtr;
+use crate::{SysResult, Task};
+
+/// A descriptor of a timer.
+struct TimerFd {
+    _counted: census::TimerFd,
+    timer: Arc<Timer>,
+    expirations: Arc<Expirations>,
+}
+
+impl FileOps for TimerFd {
+    fn read(&self, file: &File, buf: &mut [u8]) -> fs::Result<usize> {
+        let to = buf.first_chunk_mut::<8>().ok_or(Errno::EINVAL)?;
+        let attempt = || match self.expirations.count.swap(0, Ordering::AcqRel) {
+            _ if self.expirations.take_cancelled() => Some(Err(Errno::ECANCELED)),
+            0 => None,
+            count => Some(Ok(count)),
+        };
+        let count = match attempt() {
+            Some(count) => count?,
+            None if file.nonblocking() => return Err(Errno::EAGAIN),
+            None => self.expirations.readable.wait(attempt)??,
+        };
+        *to = count.to_ne_bytes();
+        Ok(8)
+    }
+
+    fn least_transfer(&self) -> usize {
+        size_of::<u64>()
+    }
+
+    fn keeps_undelivered(&self) -> bool {
+        false
+    }
+
+    fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
+        if let Some(table) = table {
+            table.watch(&self.expirations.readable);
+        }
+        let expirations = &self.expirations;
+        let something = expirations.count.load(Ordering::Acquire) > 0 || expirations.cancelled.load(Ordering::Acquire);
+        if something { Events::IN } else { Events::empty() }
+    }
+
+    /// It has a position that nothing moves.
+    fn seek(&self, _: &File, _: Whence, _: i64) -> fs::Result<u64> {
+        Ok(0)
+    }
+}
+
+impl Drop for TimerFd {
+    fn drop(&mut self) {
+        self.timer.set(None, 0);
+    }
+}
+
+/// `timerfd_create(2)`
+pub fn sys_timerfd_create(task: &Task, clock: i32, flags: u32) -> SysResult {
+    if flags & !(sys::TFD_CLOEXEC | sys::TFD_NONBLOCK) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if clock.cast_unsigned() == sys::CLOCK_TAI {
+        return Err(Errno::EINVAL);
+    }
+    let realtime = clock_is_real(clock)?;
+    check_alarm_clock(task, clock)?;
+    let expirations = Arc::<Expirations>::default();
+    let timer = Timer::counting(expirations.clone(), realtime);
+    let open = OpenFlags::RDWR | OpenFlags::from_bits_retain(flags & sys::TFD_NONBLOCK);
+    let file = File::anonymous(
+        "anon_inode:[timerfd]",
+        Arc::new(TimerFd { _counted: census::TimerFd::default(), timer, expirations }),
+        open,
+    );
+    task.files().install(file, flags & sys::TFD_CLOEXEC != 0)
+}
+
+/// `timerfd_settime(2)`
+pub fn sys_timerfd_settime(task: &Task, fd: i32, flags: u32, new: UserPtr<ITimerSpec>, old: UserPtr<ITimerSpec>) -> SysResult {
+    let new = new.read()?;
+    if flags & !(sys::TFD_TIMER_ABSTIME | sys::TFD_TIMER_CANCEL_ON_SET) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    new.check()?;
+    let file = task.file_io(fd)?;
+    let timer = file.ops_as::<TimerFd>().ok_or(Errno::EINVAL)?;
+    let still = hold();
+    let before = timer.timer.set(None, 0);
+    let expirations = &timer.expirations;
+    expirations.count.store(0, Ordering::Release);
+    expirations.cancellable.store(flags == sys::TFD_TIMER_ABSTIME | sys::TFD_TIMER_CANCEL_ON_SET, Ordering::Release);
+    timer.timer.set_to(&still, &new, flags & sys::TFD_TIMER_ABSTIME != 0)?;
+    drop(still);
+    timer.timer.fire_if_due();
+    old.write_optional(&ITimerSpec::from_ns(before))?;
+    if expirations.take_cancelled() { Err(Errno::ECANCELED) } else { Ok(0) }
+}
+
+/// `timerfd_gettime(2)`
+pub fn sys_timerfd_gettime(task: &Task, fd: i32, value: UserPtr<ITimerSpec>) -> SysResult {
+    let file = task.file_io(fd)?;
+    let timer = file.ops_as::<TimerFd>().ok_or(Errno::EINVAL)?;
+    value.write(&ITimerSpec::from_ns(timer.timer.get()))?;
+    Ok(0)
+}

@@ -1,0 +1,142 @@
+//! Setting the wall clock: `clock_settime(2)`, `settimeofday(2)`. Every instance has its own, so none disturbs another one.
+//!
+//! Kernel and programs keep the wall clock as its distance from the monotonic one, which never jumps. What waits for a time of the
+//! wall clock has turned that into monotonic time with the distance of then, so whoever sets the clock tells it: threads in calls begin
+//! these anew (`Until`), and timers are moved (`process::timer`).
+
+use core::sync::atomic::Ordering;
+
+use ::task::{Mutex, MutexGuard, now_ns};
+use abi::errno::Errno;
+use guard::timer;
+use linux_raw_sys::general as sys;
+
+use crate::process::process_table;
+use crate::time::vdso;
+use crate::uaccess::UserPtr;
+use crate::uapi::time::{NS_PER_SEC, TimeSpec, TimeVal};
+use crate::{SysResult, Task};
+
+/// `struct timezone`, minutes west of Greenwich and a kind of summer time: remembered, and added to no time.
+type Zone = [i32; 2];
+
+/// What is told of the zone; `None` until somebody set it. Who holds it may set the clock.
+static ZONE: Mutex<Option<Zone>> = Mutex::new(None);
+
+/// While it is held nobody sets the wall clock.
+pub(crate) type Still = MutexGuard<'static, Option<Zone>>;
+
+/// Holds the wall clock's distance from the monotonic one as it is.
+pub(crate) fn hold() -> Still {
+    ZONE.lock()
+}
+
+/// The zone that was set last.
+pub(crate) fn zone() -> Zone {
+    ZONE.lock().unwrap_or_default()
+}
+
+/// The monotonic time of an absolute time of one of the two clocks, for a call that waits for it and keeps this meanwhile: if the
+/// wall clock is set, the thread is interrupted as if by a signal that was dealt with already, and the call begins anew.
+pub(crate) struct Until<'a> {
+    ns: u64,
+    task: &'a Task,
+}
+
+impl<'a> Until<'a> {
+    /// # Errors
+    /// `EINVAL` if it is no time.
+    pub(crate) fn new(task: &'a Task, time: TimeSpec, realtime: bool) -> Result<Self, Errno> {
+        // Before the distance is read: who sets it afterwards finds the thread.
+        task.waits_for_wall_clock.store(realtime, Ordering::SeqCst);
+        let mut until = Self { ns: 0, task };
+        until.ns = monotonic_of(time, realtime)?;
+        Ok(until)
+    }
+
+    /// As monotonic time.
+    pub(crate) fn ns(&self) -> u64 {
+        self.ns
+    }
+}
+
+impl Drop for Until<'_> {
+    fn drop(&mut self) {
+        self.task.waits_for_wall_clock.store(false, Ordering::Relaxed);
+    }
+}
+
+/// The monotonic time of an absolute time of one of the two clocks, as they are now.
+///
+/// # Errors
+/// `EINVAL` if it is no time.
+pub(crate) fn monotonic_of(time: TimeSpec, realtime: bool) -> Result<u64, Errno> {
+    let ns = time.to_ns()?;
+    let behind = if realtime { timer::wall_base_ns() } else { 0 };
+    Ok(ns.saturating_sub(behind))
+}
+
+/// Sets the wall clock to a time.
+///
+/// # Errors
+/// `EINVAL` for a time before the machine's start, or in the far future.
+fn set(_still: &Still, ns: u64) -> Result<(), Errno> {
+    let base = ns.checked_sub(now_ns()).filter(|_| ns < i64::MAX as u64).ok_or(Errno::EINVAL)?;
+    let before = timer::wall_base_ns();
+    timer::set_wall_base(base);
+    vdso::wall_clock_was_set();
+    crate::process::timer::wall_clock_was_set(base.wrapping_sub(before).cast_signed());
+    for process in process_table::select(|_, _| true) {
+        for task in process.tasks() {
+            if task.waits_for_wall_clock.load(Ordering::SeqCst) {
+                task.interrupt();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether the caller may set the clock.
+fn check(task: &Task) -> Result<(), Errno> {
+    if task.cred().capable(sys::CAP_SYS_TIME) { Ok(()) } else { Err(Errno::EPERM) }
+}
+
+/// Moves the wall clock by a distance, for a caller who may.
+pub(crate) fn step(task: &Task, forward_ns: i64) -> Result<(), Errno> {
+    check(task)?;
+    let still = hold();
+    set(&still, timer::wall_ns().checked_add_signed(forward_ns).ok_or(Errno::EINVAL)?)
+}
+
+/// `clock_settime(2)`: only of the wall clock.
+pub fn sys_clock_settime(task: &Task, clock: i32, time: UserPtr<TimeSpec>) -> SysResult {
+    if clock.cast_unsigned() != sys::CLOCK_REALTIME {
+        return Err(Errno::EINVAL);
+    }
+    let ns = time.read()?.to_ns()?;
+    check(task)?;
+    set(&hold(), ns).map(|()| 0)
+}
+
+/// `settimeofday(2)`: the time, the zone, or both. The first to tell a zone but no time says that the clock showed the zone's time.
+pub fn sys_settimeofday(task: &Task, time: UserPtr<TimeVal>, zone: UserPtr<Zone>) -> SysResult {
+    const MOST_MINUTES: i32 = 15 * 60;
+    let ns = time.read_optional()?.map(TimeVal::to_ns).transpose()?;
+    let zone = zone.read_optional()?;
+    check(task)?;
+    if zone.is_some_and(|[west, _]| west.abs() > MOST_MINUTES) {
+        return Err(Errno::EINVAL);
+    }
+    let mut still = hold();
+    let ns = match zone {
+        Some([west, _]) if still.is_none() && west != 0 && ns.is_none() => {
+            Some(timer::wall_ns().saturating_add_signed(i64::from(west) * 60 * NS_PER_SEC.cast_signed()))
+        }
+        _ => ns,
+    };
+    if let Some(ns) = ns {
+        set(&still, ns)?;
+    }
+    *still = zone.or(*still);
+    Ok(0)
+}

@@ -1,0 +1,254 @@
+//! Signals by number and name, and what is told with one (`siginfo_t`).
+
+use linux_raw_sys::general as sys;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// How many signals there are; they are numbered from 1.
+pub const COUNT: i32 = 64;
+/// The first real-time signal: from here on every one sent arrives.
+pub const FIRST_REAL_TIME: i32 = 32;
+
+/// A set of signals: bit `n - 1` is signal `n`.
+pub type SigSet = u64;
+
+/// The set of one signal.
+#[must_use]
+pub const fn bit(signal: i32) -> SigSet {
+    1 << (signal - 1)
+}
+
+/// The set of several signals.
+const fn set(signals: &[u32]) -> SigSet {
+    let (mut set, mut i) = (0, 0);
+    while i < signals.len() {
+        set |= bit(signals[i] as i32);
+        i += 1;
+    }
+    set
+}
+
+/// Signals that cannot be blocked, caught or ignored.
+pub const UNBLOCKABLE: SigSet = set(&[sys::SIGKILL, sys::SIGSTOP]);
+/// Signals that stop a process unless caught.
+pub const STOPPING: SigSet = set(&[sys::SIGSTOP, sys::SIGTSTP, sys::SIGTTIN, sys::SIGTTOU]);
+/// Signals that an instruction causes; they are delivered first.
+pub const SYNCHRONOUS: SigSet = set(&[sys::SIGSEGV, sys::SIGBUS, sys::SIGILL, sys::SIGTRAP, sys::SIGFPE, sys::SIGSYS]);
+/// Signals that do nothing unless caught.
+const IGNORED: SigSet = set(&[sys::SIGCHLD, sys::SIGCONT, sys::SIGURG, sys::SIGWINCH]);
+/// Signals whose default would also write a core file; a process's status tells.
+const DUMPING: SigSet = set(&[
+    sys::SIGQUIT,
+    sys::SIGILL,
+    sys::SIGTRAP,
+    sys::SIGABRT,
+    sys::SIGBUS,
+    sys::SIGFPE,
+    sys::SIGSEGV,
+    sys::SIGXCPU,
+    sys::SIGXFSZ,
+    sys::SIGSYS,
+]);
+
+/// What a signal does to a process that did not ask for anything else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Default {
+    /// Nothing.
+    Ignore,
+    /// It stops until `SIGCONT`.
+    Stop,
+    /// It ends.
+    End,
+}
+
+/// The default action of a signal.
+#[must_use]
+pub const fn default_action(signal: i32) -> Default {
+    let bit = bit(signal);
+    if bit & IGNORED != 0 {
+        Default::Ignore
+    } else if bit & STOPPING != 0 {
+        Default::Stop
+    } else {
+        Default::End
+    }
+}
+
+/// Whether the default action of a signal writes a core file.
+#[must_use]
+pub const fn dumps(signal: i32) -> bool {
+    bit(signal) & DUMPING != 0
+}
+
+const NAMES: [&str; 32] = [
+    "0",
+    "SIGHUP",
+    "SIGINT",
+    "SIGQUIT",
+    "SIGILL",
+    "SIGTRAP",
+    "SIGABRT",
+    "SIGBUS",
+    "SIGFPE",
+    "SIGKILL",
+    "SIGUSR1",
+    "SIGSEGV",
+    "SIGUSR2",
+    "SIGPIPE",
+    "SIGALRM",
+    "SIGTERM",
+    "SIGSTKFLT",
+    "SIGCHLD",
+    "SIGCONT",
+    "SIGSTOP",
+    "SIGTSTP",
+    "SIGTTIN",
+    "SIGTTOU",
+    "SIGURG",
+    "SIGXCPU",
+    "SIGXFSZ",
+    "SIGVTALRM",
+    "SIGPROF",
+    "SIGWINCH",
+    "SIGIO",
+    "SIGPWR",
+    "SIGSYS",
+];
+
+/// The name of a signal, for messages.
+#[must_use]
+pub fn name(signal: i32) -> &'static str {
+    usize::try_from(signal).ok().and_then(|n| NAMES.get(n)).copied().unwrap_or(if signal <= COUNT { "SIGRT" } else { "SIG?" })
+}
+
+/// `siginfo_t`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(8))]
+pub struct SigInfo {
+    /// The signal.
+    pub signo: i32,
+    /// An error number; hardly ever set.
+    pub errno: i32,
+    /// Where it comes from (`SI_*`), or what happened (`SEGV_*`, `CLD_*`, …).
+    pub code: i32,
+    padding: i32,
+    /// What depends on the code.
+    pub fields: [u32; 28],
+}
+
+const _: () = assert!(size_of::<SigInfo>() == 128);
+
+impl SigInfo {
+    /// Whether Linux knows what belongs to such a code of such a signal.
+    pub(crate) fn has_known_form(&self) -> bool {
+        /// The least code of those for all signals, without two that stand apart.
+        const LEAST: i32 = -7;
+        const ASYNC_NAMES: i32 = -60;
+        const KERNEL: i32 = 0x80;
+        let most = match self.signo.cast_unsigned() {
+            sys::SIGILL => 11,
+            sys::SIGFPE => 15,
+            sys::SIGSEGV => 9,
+            sys::SIGBUS => 5,
+            sys::SIGSYS => 2,
+            _ => 6,
+        };
+        (LEAST..=most).contains(&self.code) || matches!(self.code, ASYNC_NAMES | KERNEL)
+    }
+
+    fn new(signo: i32, code: i32) -> Self {
+        Self { signo, errno: 0, code, padding: 0, fields: [0; 28] }
+    }
+
+    fn put(mut self, at: usize, value: u64) -> Self {
+        self.fields[at] = value as u32;
+        self.fields[at + 1] = (value >> 32) as u32;
+        self
+    }
+
+    /// From the kernel, about nothing in particular.
+    #[must_use]
+    pub fn kernel(signo: i32) -> Self {
+        Self::new(signo, sys::SI_KERNEL as i32)
+    }
+
+    /// From a process: `code` says by which call.
+    #[must_use]
+    pub fn from_process(signo: i32, code: i32, pid: i32, uid: u32) -> Self {
+        let mut info = Self::new(signo, code);
+        info.fields[0] = pid.cast_unsigned();
+        info.fields[1] = uid;
+        info
+    }
+
+    /// From an instruction that touched `addr`, or is there.
+    #[must_use]
+    pub fn fault(signo: i32, code: i32, addr: u64) -> Self {
+        Self::new(signo, code).put(0, addr)
+    }
+
+    /// About a child: what happened to it, its status or signal, its processor time in clock ticks.
+    #[must_use]
+    pub fn child(code: i32, pid: i32, uid: u32, status: i32, ticks: u64) -> Self {
+        let mut info = Self::from_process(sys::SIGCHLD as i32, code, pid, uid);
+        info.fields[2] = status.cast_unsigned();
+        info.put(4, ticks)
+    }
+
+    /// About a system call that was not allowed: from where it came, its number and the kind of processor.
+    #[must_use]
+    pub fn system_call(signo: i32, code: i32, errno: i32, addr: u64, number: u32, arch: u32) -> Self {
+        let mut info = Self::new(signo, code).put(0, addr);
+        info.errno = errno;
+        (info.fields[2], info.fields[3]) = (number, arch);
+        info
+    }
+
+    /// From a POSIX message queue: who sent the message.
+    #[must_use]
+    pub fn message_queue(signo: i32, pid: i32, uid: u32, value: u64) -> Self {
+        Self::from_process(signo, sys::SI_MESGQ, pid, uid).put(2, value)
+    }
+
+    /// About a descriptor (`F_SETSIG`): what happened there, and what it is ready for.
+    #[must_use]
+    pub fn poll(signo: i32, code: i32, band: u32, fd: i32) -> Self {
+        let mut info = Self::new(signo, code).put(0, u64::from(band));
+        info.fields[2] = fd.cast_unsigned();
+        info
+    }
+
+    /// From a POSIX timer.
+    #[must_use]
+    pub fn timer(signo: i32, id: i32, overrun: i32, value: u64) -> Self {
+        let mut info = Self::new(signo, sys::SI_TIMER);
+        info.fields[0] = id.cast_unsigned();
+        info.fields[1] = overrun.cast_unsigned();
+        info.put(2, value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_where_linux_has_them() {
+        let info = SigInfo::fault(11, 1, 0x1122_3344_5566_7788);
+        assert_eq!(info.as_bytes()[16..24], 0x1122_3344_5566_7788u64.to_ne_bytes());
+        let info = SigInfo::child(1, 7, 8, 9, 10);
+        let word = |at: usize| i32::from_ne_bytes(info.as_bytes()[at..at + 4].try_into().unwrap());
+        assert_eq!([word(0), word(8), word(16), word(20), word(24), word(32)], [17, 1, 7, 8, 9, 10]);
+        let info = SigInfo::timer(14, 3, 2, 99);
+        assert_eq!(info.as_bytes()[24..32], 99u64.to_ne_bytes());
+    }
+
+    #[test]
+    fn defaults() {
+        assert_eq!(default_action(sys::SIGCHLD as i32), Default::Ignore);
+        assert_eq!(default_action(sys::SIGTSTP as i32), Default::Stop);
+        assert_eq!(default_action(sys::SIGTERM as i32), Default::End);
+        assert_eq!(default_action(COUNT), Default::End);
+        assert!(dumps(sys::SIGSEGV as i32) && !dumps(sys::SIGKILL as i32));
+        assert_eq!((name(11), name(40), name(0)), ("SIGSEGV", "SIGRT", "0"));
+    }
+}

@@ -1,0 +1,125 @@
+//! Buffers of programs: `struct iovec`, and copies to and from several of them.
+
+use abi::errno::Errno;
+use abi::layout::USER_END;
+use alloc::vec::Vec;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::uaccess::{self, UserPtr};
+
+/// The most that one call transfers, as on Linux.
+pub(crate) const MAX_TRANSFER: usize = 0x7fff_f000;
+
+/// Transfers up to this size go through a buffer on the stack.
+pub(crate) const SMALL: usize = 256;
+
+/// The most buffers a vectored call takes.
+pub(crate) const IOV_MAX: usize = 1024;
+
+/// `struct iovec`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct IoVec {
+    pub(crate) base: u64,
+    pub(crate) len: u64,
+}
+
+/// The caller's buffers of one transfer: address and length each.
+pub(crate) struct Buffers(Vec<(usize, usize)>);
+
+/// Whether memory of a program can be there at all.
+pub(crate) fn in_user_space(addr: usize, len: usize) -> bool {
+    addr.checked_add(len).is_some_and(|end| end <= USER_END)
+}
+
+impl Buffers {
+    /// Buffers in another's memory, of which only the lengths can be wrong yet.
+    ///
+    /// # Errors
+    /// `EFAULT`, `EINVAL`.
+    pub(crate) fn read_foreign(iov: UserPtr<IoVec>, count: usize) -> Result<Self, Errno> {
+        if count > IOV_MAX {
+            return Err(Errno::EINVAL);
+        }
+        let mut buffers = Vec::with_capacity(count);
+        for i in 0..count {
+            let entry = iov.add(i).read()?;
+            buffers.push((entry.base as usize, entry.len as usize));
+        }
+        // All are read, then all lengths are looked at, then all addresses: that decides which error it is.
+        if buffers.iter().any(|(_, len)| isize::try_from(*len).is_err()) {
+            return Err(Errno::EINVAL);
+        }
+        Ok(Self(buffers))
+    }
+
+    pub(crate) fn read(iov: UserPtr<IoVec>, count: usize) -> Result<Self, Errno> {
+        let Self(mut buffers) = Self::read_foreign(iov, count)?;
+        let mut total = 0usize;
+        for (addr, len) in &mut buffers {
+            if !in_user_space(*addr, *len) {
+                return Err(Errno::EFAULT);
+            }
+            *len = (*len).min(MAX_TRANSFER - total);
+            total += *len;
+        }
+        Ok(Self(buffers))
+    }
+
+    pub(crate) fn as_slice(&self) -> &[(usize, usize)] {
+        &self.0
+    }
+}
+
+/// Number of bytes of all buffers.
+pub(crate) fn total(buffers: &[(usize, usize)]) -> usize {
+    buffers.iter().map(|b| b.1).sum()
+}
+
+/// Runs `f` on the pieces of the buffers that make up `offset..offset + len`: address and range within the piece of the kernel's buffer.
+pub(crate) fn pieces(
+    buffers: &[(usize, usize)],
+    offset: usize,
+    len: usize,
+    mut f: impl FnMut(usize, core::ops::Range<usize>) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let mut skip = offset;
+    let mut done = 0;
+    for &(addr, size) in buffers {
+        if skip >= size {
+            skip -= size;
+            continue;
+        }
+        let n = (size - skip).min(len - done);
+        f(addr.wrapping_add(skip), done..done + n)?;
+        done += n;
+        skip = 0;
+        if done == len {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Copies to the caller's buffers, from byte `offset` of them on, until one cannot be written to: how much that is.
+pub(crate) fn copy_out(buffers: &[(usize, usize)], offset: usize, from: &[u8]) -> usize {
+    let mut copied = 0;
+    let whole = pieces(buffers, offset, from.len(), |addr, range| {
+        let n = uaccess::write_some(addr, &from[range.clone()]);
+        copied += n;
+        if n == range.len() { Ok(()) } else { Err(Errno::EFAULT) }
+    });
+    if whole.is_ok() { from.len() } else { copied }
+}
+
+/// Copies from the caller's buffers, from byte `offset` of them on, until one cannot be read: how much that is.
+pub(crate) fn copy_in(buffers: &[(usize, usize)], offset: usize, to: &mut [u8]) -> usize {
+    let mut copied = 0;
+    let whole = pieces(buffers, offset, to.len(), |addr, range| {
+        let len = range.len();
+        let n = uaccess::read_some(addr, &mut to[range]);
+        copied += n;
+        if n == len { Ok(()) } else { Err(Errno::EFAULT) }
+    });
+    if whole.is_ok() { to.len() } else { copied }
+}
