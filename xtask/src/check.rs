@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::source::{self, Counts};
-use crate::{abi, build, dependencies, pages, paths, retired};
+use crate::{abi, build, dependencies, layers, pages, paths, retired};
 
 /// Packages that only build for bare metal: everything that calls the guard.
 pub const KERNEL_ONLY: &[&str] = &["guard", "drivers", "link", "linux", "node", "skerry-kernel"];
@@ -53,6 +53,7 @@ pub fn all() -> Vec<Outcome> {
         ("nothing is left to be done", no_words(&["TODO", "FIXME", "XXX", "todo!(", "unimplemented!("])),
         ("`unsafe` is forbidden outside the guard and its building blocks", unsafe_is_forbidden()),
         ("every file has one topic", file_lengths()),
+        ("modules use what is in their layer or below", every_source().and_then(|sources| layers::check(&sources))),
         ("the guard is small", guard_is_small()),
         ("the table of system calls is the kernel's", abi::is_current()),
         ("what the pages name, exists", pages::check()),

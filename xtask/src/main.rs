@@ -13,6 +13,7 @@ mod fuzz;
 mod initramfs;
 mod iso;
 mod ksyms;
+mod layers;
 mod linux;
 mod mutants;
 mod packages;

@@ -192,6 +192,50 @@ pub fn words(text: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| word.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_'))
 }
 
+/// The first name of each path that begins with `crate::`, with its line (from 1); of a list in braces that of each entry.
+pub fn crate_paths(source: &str) -> Vec<(usize, &str)> {
+    let tokens = tokens(source);
+    let mut found = Vec::new();
+    for (at, window) in tokens.windows(4).enumerate() {
+        let [(line, _, Token::Word("crate")), (_, _, Token::Mark(b':')), (_, _, Token::Mark(b':')), (_, _, first)] = window
+        else {
+            continue;
+        };
+        match first {
+            Token::Word(name) => found.push((line + 1, *name)),
+            Token::Mark(b'{') => found.extend(first_names(&tokens[at + 3..])),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The first name of each entry of a list in braces, with which these tokens begin.
+fn first_names<'a>(tokens: &[(usize, usize, Token<'a>)]) -> Vec<(usize, &'a str)> {
+    let mut names = Vec::new();
+    let mut depth = 0usize;
+    let mut begins = false;
+    for (line, _, token) in tokens {
+        match token {
+            Token::Mark(b'{') => {
+                depth += 1;
+                begins = depth == 1;
+            }
+            Token::Mark(b'}') => depth -= 1,
+            Token::Mark(b',') if depth == 1 => begins = true,
+            Token::Word(name) if begins => {
+                names.push((line + 1, *name));
+                begins = false;
+            }
+            _ => {}
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    names
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
