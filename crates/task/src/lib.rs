@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+pub mod cpu_stats;
 mod event;
 #[cfg(any(target_os = "none", test))]
 mod fifo;
@@ -31,11 +32,12 @@ use kernel as platform;
 pub use event::Event;
 pub use fair::{Policy, RR_QUANTUM_NS, RtLimits, SLICE_NS};
 pub use platform::{
-    Condvar, CpuId, Mutex, MutexGuard, Once, PreemptGuard, ReadGuard, RwLock, Thread, UserSpace, WriteGuard, cpu_count, current,
-    now_ns, park, park_until, preempt_disable, sleep_until, spawn, topology, yield_now,
+    Condvar, CpuId, Mutex, MutexGuard, Once, PreemptGuard, RcuArc, ReadGuard, RwLock, Thread, UserSpace, WriteGuard,
+    change_rt_limits, cpu_count, current, now_ns, park, park_until, preempt_disable, rt_limits, sleep_until, spawn,
+    start_recording, stats, topology, yield_now,
 };
 #[cfg(target_os = "none")]
-pub use platform::{Site, change_rt_limits, init, lock_sites, rt_limits, start_cpu, start_recording, stats};
+pub use platform::{Site, init, lock_sites, start_cpu};
 pub use wait::{WaitError, WaitQueue};
 
 /// The atomics of the core library; on the host those of the explorer.

@@ -8,8 +8,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use fs::lock::{self, Owner};
 use fs::{Cred, File, FsStruct, OpenFlags, ops};
-use guard::rcu::RcuArc;
-use task::{Mutex, Once};
+use task::{Mutex, Once, RcuArc};
 
 /// How many descriptors a process may have unless `RLIMIT_NOFILE` says otherwise.
 pub const DEFAULT_LIMIT: usize = 1024;

@@ -3,7 +3,9 @@
 //! In a thread of a model that is explored ([`crate::explore`]), who runs, sleeps and wakes, and what the clock shows, is decided there.
 
 mod lock;
+pub mod stats;
 pub mod sync;
+mod user;
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -12,23 +14,41 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 
+pub use guard::cpu::CpuId;
 use lfmutex::{Token, scheduler};
 use topology::{Levels, Topology};
 
 pub use self::lock::{Condvar, Mutex, MutexGuard, Once, ReadGuard, RwLock, WriteGuard};
+use self::user::OfUser;
+pub use self::user::{change_rt_limits, rt_limits, start_recording};
 use crate::NoMemory;
 
 /// Where the kernel's scheduler may be perturbed.
 pub(crate) fn point() {}
 
-/// A CPU number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CpuId(pub u32);
-
 /// What is made current on a CPU before a thread's user code runs there.
 pub trait UserSpace: Send + Sync {
     /// Makes this the CPU's user address space.
     fn activate(&self);
+}
+
+/// A place that holds an `Arc<T>` or nothing.
+#[derive(Debug)]
+pub struct RcuArc<T>(std::sync::Mutex<Option<Arc<T>>>);
+
+impl<T> RcuArc<T> {
+    /// A place with nothing in it.
+    pub const fn empty() -> Self {
+        Self(std::sync::Mutex::new(None))
+    }
+    /// What is there.
+    pub fn load(&self) -> Option<Arc<T>> {
+        self.0.lock().expect("not poisoned").clone()
+    }
+    /// Puts `new` there, and returns what was there.
+    pub fn swap(&self, new: Option<Arc<T>>) -> Option<Arc<T>> {
+        std::mem::replace(&mut *self.0.lock().expect("not poisoned"), new)
+    }
 }
 
 /// A thread.
@@ -40,6 +60,7 @@ pub struct Thread {
     dead: sync::AtomicBool,
     joined: crate::WaitQueue,
     ext: OnceLock<Arc<dyn Any + Send + Sync>>,
+    user: OfUser,
 }
 
 thread_local! {
@@ -74,6 +95,7 @@ fn new_thread(name: &str, token: Token) -> Arc<Thread> {
         dead: sync::AtomicBool::new(false),
         joined: crate::WaitQueue::new(),
         ext: OnceLock::new(),
+        user: OfUser::default(),
     })
 }
 

@@ -33,6 +33,7 @@ pub use core::sync::atomic as sync;
 use core::sync::atomic::Ordering;
 
 pub use guard::cpu::CpuId;
+pub use guard::rcu::RcuArc;
 pub use guard::timer::now_ns;
 pub use idle::start_cpu;
 pub use lfmutex::{Condvar, Mutex, MutexGuard, Once, ReadGuard, RwLock, WriteGuard};

@@ -6,33 +6,7 @@ use guard::cpu::CpuId;
 use guard::timer::now_ns;
 
 use super::cpu::{IDLE, shared};
-
-/// What one CPU has done since the instance started.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CpuStats {
-    /// Context switches.
-    pub switches: u64,
-    /// Threads it woke.
-    pub wakes: u64,
-    /// Threads it put into another CPU's wake queue.
-    pub remote_wakes: u64,
-    /// Interrupts it sent for that.
-    pub ipis: u64,
-    /// Interrupts it did not have to send, because the other CPU polled, was told already, or looks in time by itself.
-    pub ipis_saved: u64,
-    /// Threads it gave to idle CPUs that asked.
-    pub steals: u64,
-    /// Times it polled for work.
-    pub polls: u64,
-    /// Times it went to sleep: an idle CPU that is left alone does so once.
-    pub sleeps: u64,
-    /// Nanoseconds without a thread.
-    pub idle_ns: u64,
-    /// Nanoseconds in which threads waited for it.
-    pub stalled_ns: u64,
-    /// Threads running or queued at this moment.
-    pub runnable: u32,
-}
+use crate::cpu_stats::CpuStats;
 
 /// The counters of a CPU.
 #[must_use]

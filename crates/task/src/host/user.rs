@@ -1,0 +1,155 @@
+//! What a kernel keeps with threads that run programs, on the host: it is kept, and nothing follows from it.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use fair::{Policy, RtLimits};
+use guard::fpu::UserFpu;
+
+use super::{CpuId, Thread, UserSpace};
+
+const NUDGED: u8 = 1;
+const MOVED: u8 = 2;
+
+/// State of a thread that runs a program.
+#[derive(Default)]
+pub(super) struct OfUser {
+    attention: AtomicU8,
+    is_watched: AtomicBool,
+    kernel_ns: AtomicU64,
+    policy: Mutex<Policy>,
+    cpus: Mutex<Vec<u64>>,
+    numbers: Mutex<(u32, u32)>,
+    space: Mutex<Option<Arc<dyn UserSpace>>>,
+    fpu: Mutex<Option<UserFpu>>,
+}
+
+impl Thread {
+    /// Makes the thread find [`Self::take_nudge`].
+    pub fn nudge(&self) {
+        self.user.attention.fetch_or(NUDGED, Ordering::SeqCst);
+    }
+    /// Whether [`Self::nudge`] was called since the last time.
+    pub fn take_nudge(&self) -> bool {
+        self.user.attention.fetch_and(!NUDGED, Ordering::SeqCst) & NUDGED != 0
+    }
+    /// Not 0 while the thread is not to go on in ring 3.
+    pub fn attention(&self) -> &AtomicU8 {
+        &self.user.attention
+    }
+    /// From now on it is noted when the thread moves, or not any more. The first time counts as a move.
+    pub fn watch(&self, on: bool) {
+        self.user.is_watched.store(on, Ordering::SeqCst);
+        self.user.attention.fetch_and(!MOVED, Ordering::SeqCst);
+        self.mark_moved();
+    }
+    /// Has a thread that is watched believe that it was moved.
+    pub fn mark_moved(&self) {
+        if self.user.is_watched.load(Ordering::SeqCst) {
+            self.user.attention.fetch_or(MOVED, Ordering::SeqCst);
+        }
+    }
+    /// Whether [`Self::mark_moved`] was called since the last time.
+    pub fn take_moved(&self) -> bool {
+        self.user.attention.fetch_and(!MOVED, Ordering::SeqCst) & MOVED != 0
+    }
+    /// False: no CPU is taken from it.
+    pub fn take_left(&self) -> bool {
+        false
+    }
+    /// False: what the host's scheduler does is not known.
+    pub fn is_sleeping(&self) -> bool {
+        false
+    }
+    /// False, as [`Self::is_sleeping`].
+    pub fn waits_for_lock(&self) -> bool {
+        false
+    }
+    /// The only one.
+    pub fn cpu(&self) -> CpuId {
+        CpuId(0)
+    }
+    /// Counts nothing.
+    pub fn begin_kernel_work(&self) {}
+    /// Counts a nanosecond.
+    pub fn end_kernel_work(&self) {
+        self.end_sampled_work(1);
+    }
+    /// Counts a nanosecond for each call.
+    pub fn end_sampled_work(&self, calls: u64) {
+        self.user.kernel_ns.fetch_add(calls, Ordering::Relaxed);
+    }
+    /// What the two above have counted.
+    pub fn kernel_time_ns(&self) -> u64 {
+        self.user.kernel_ns.load(Ordering::Relaxed)
+    }
+    /// Zeros: nobody counts.
+    pub fn switches(&self) -> [u64; 2] {
+        [0; 2]
+    }
+    /// Keeps the numbers of its process and itself.
+    pub fn set_numbers(&self, process: u32, thread: u32) {
+        *self.user.numbers.lock().expect("not poisoned") = (process, thread);
+    }
+    /// What was set by [`Self::set_numbers`].
+    pub fn numbers(&self) -> (u32, u32) {
+        *self.user.numbers.lock().expect("not poisoned")
+    }
+    /// Keeps the CPUs it may run on. False, and no change, if the only one is not among them.
+    pub fn set_cpus(&self, mask: &[u64]) -> bool {
+        let has_first = mask.first().is_some_and(|word| word & 1 != 0);
+        if has_first {
+            *self.user.cpus.lock().expect("not poisoned") = mask.to_vec();
+        }
+        has_first
+    }
+    /// Keeps its policy.
+    pub fn set_policy(&self, policy: Policy) {
+        *self.user.policy.lock().expect("not poisoned") = policy;
+    }
+    /// What was set by [`Self::set_policy`].
+    pub fn policy(&self) -> Policy {
+        *self.user.policy.lock().expect("not poisoned")
+    }
+    /// Keeps its user address space.
+    pub fn set_user(&self, space: Option<Arc<dyn UserSpace>>) {
+        *self.user.space.lock().expect("not poisoned") = space;
+    }
+    /// Keeps its floating-point state.
+    pub fn set_fpu(&self, fpu: Option<UserFpu>) {
+        *self.user.fpu.lock().expect("not poisoned") = fpu;
+    }
+    /// Runs `f` with the state that was set.
+    pub fn with_fpu<R>(&self, f: impl FnOnce(&mut UserFpu) -> R) -> Option<R> {
+        self.user.fpu.lock().expect("not poisoned").as_mut().map(f)
+    }
+    /// As [`Self::with_fpu`].
+    pub fn with_loaded_fpu<R>(&self, f: impl FnOnce(&mut UserFpu) -> R) -> Option<R> {
+        self.with_fpu(f)
+    }
+}
+
+static RT_LIMITS: Mutex<RtLimits> = Mutex::new(RtLimits::DEFAULT);
+
+/// Limits of real-time threads, which nobody keeps to.
+pub fn rt_limits() -> RtLimits {
+    *RT_LIMITS.lock().expect("not poisoned")
+}
+
+/// Sets the limits to what `change` makes of the present ones.
+///
+/// # Errors
+/// The ones of `change`.
+pub fn change_rt_limits<E>(change: impl FnOnce(RtLimits) -> Result<RtLimits, E>) -> Result<(), E> {
+    let mut limits = RT_LIMITS.lock().expect("not poisoned");
+    *limits = change(*limits)?;
+    Ok(())
+}
+
+/// Records nothing.
+///
+/// # Errors
+/// Never on the host.
+pub fn start_recording(_classes: u32) -> Result<(), guard::trace::NoRings> {
+    Ok(())
+}
