@@ -63,7 +63,7 @@ pub fn sys_setpgid(task: &Task, pid: i32, group: i32) -> SysResult {
     let own = task.pid();
     let pid = if pid == 0 { own } else { pid };
     let group = if group == 0 { pid } else { group };
-    if pid < 0 || group < 0 {
+    if group < 0 {
         return Err(Errno::EINVAL);
     }
     let mut table = TABLE.lock();
