@@ -11,7 +11,9 @@ use crate::source::{self, Counts};
 use crate::{abi, build, dependencies, layers, pages, paths, retired};
 
 /// Packages that only build for bare metal: everything that calls the guard.
-pub const KERNEL_ONLY: &[&str] = &["guard", "drivers", "link", "linux", "node", "skerry-kernel"];
+pub const KERNEL_ONLY: &[&str] = &["guard", "drivers", "link", "node", "skerry-kernel"];
+/// Packages that build for bare metal and, with doubles of what is below them, for the host, and differ between the two.
+const KERNEL_TOO: &[&str] = &["linux", "task", "vm", "fs"];
 /// Packages whose lock-free parts are model-checked.
 pub const LOOM_TESTED: &[&str] = &["ring", "lfmutex", "rcu", "frames", "trace"];
 /// The packages that may hold `unsafe`: the guard, the building blocks below it, the tool (for its ioctl calls), the interface to
@@ -246,7 +248,7 @@ fn host<'a>(before: &[&'a str], after: &[&'a str]) -> Vec<&'a str> {
 fn kernel<'a>(before: &[&'a str], after: &[&'a str]) -> Vec<&'a str> {
     let mut arguments = before.to_vec();
     arguments.extend(["--target", build::KERNEL_TARGET]);
-    for package in KERNEL_ONLY {
+    for package in KERNEL_ONLY.iter().chain(KERNEL_TOO) {
         arguments.extend(["-p", package]);
     }
     arguments.extend(after);

@@ -31,53 +31,32 @@ extern crate alloc;
 pub mod state;
 pub mod uapi;
 
-#[cfg(target_os = "none")]
 pub mod cred;
-#[cfg(target_os = "none")]
 #[macro_use]
 pub mod entry;
-#[cfg(target_os = "none")]
 pub mod files;
-#[cfg(target_os = "none")]
 pub mod futex;
-#[cfg(target_os = "none")]
 pub mod ipc;
-#[cfg(target_os = "none")]
 pub mod kernfs;
-#[cfg(target_os = "none")]
 pub mod mm;
-#[cfg(target_os = "none")]
 pub mod mount;
-#[cfg(target_os = "none")]
 pub mod process;
-#[cfg(target_os = "none")]
 pub mod process_control;
-#[cfg(target_os = "none")]
 pub mod procfs;
-#[cfg(target_os = "none")]
 pub mod ptrace;
-#[cfg(target_os = "none")]
 pub mod sched;
-#[cfg(target_os = "none")]
 pub mod seccomp;
-#[cfg(target_os = "none")]
 pub mod signal;
-#[cfg(target_os = "none")]
 pub mod socket;
-#[cfg(target_os = "none")]
 pub mod system;
-#[cfg(target_os = "none")]
+#[cfg(test)]
+mod tests;
 pub mod time;
-#[cfg(target_os = "none")]
 pub mod uaccess;
-#[cfg(target_os = "none")]
 pub(crate) mod uio;
 
-#[cfg(target_os = "none")]
 pub use entry::init::{Hooks, Program, init, signal_init, spawn_init};
-#[cfg(target_os = "none")]
 pub use entry::object_counts::census;
-#[cfg(target_os = "none")]
 pub use process::task::{Task, current_task};
 
 /// What a system call returns: the value for the program, or the error whose negative number it sees.

@@ -42,7 +42,7 @@ const HOST: &[&str] = &[
     "task", "topology", "trace", "vm",
 ];
 /// Those in which kernel mutants are made and that have tests on the host.
-const BOTH: &[&str] = &["futex", "fs", "net", "vm", "task", "node", "guard"];
+const BOTH: &[&str] = &["linux", "futex", "fs", "net", "vm", "task", "node", "guard"];
 /// The test that runs those, as `cargo xtask test --list` has it.
 const HOST_TEST: &str = "host/unit";
 /// For each mutant that is wanted, so many are built in: some turn out to be no Rust.

@@ -244,8 +244,8 @@ fn created(task: &Task, id: i32) -> Result<Arc<Timer>, Errno> {
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ITimerSpec {
-    interval: TimeSpec,
-    value: TimeSpec,
+    pub(crate) interval: TimeSpec,
+    pub(crate) value: TimeSpec,
 }
 
 impl ITimerSpec {

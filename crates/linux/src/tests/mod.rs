@@ -1,0 +1,126 @@
+//! System calls on the host: a task of a process of its own, without a program, makes them in the test's thread.
+//!
+//! Memory of programs is the test's own, at addresses as a program has them. There is nobody to mend a fault, so bad pointers of these
+//! tests are addresses of the kernel, which are refused before they are touched.
+
+mod credentials;
+mod descriptors;
+mod futexes;
+mod ipc;
+mod processes;
+mod scheduling;
+mod signals;
+mod timers;
+
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::hint::black_box;
+use std::sync::Once;
+
+use abi::errno::Errno;
+use fs::ramfs::RamFs;
+use fs::{FsStruct, mount};
+use vm::AddressSpace;
+
+use crate::process::process_table;
+use crate::process::task::Inherited;
+use crate::process::{NewProcess, Process};
+use crate::state::credentials::Credentials;
+use crate::state::fdtable::FdTable;
+use crate::state::sched_params::Schedule;
+use crate::uaccess::UserPtr;
+use crate::uapi::sigframe::AltStack;
+use crate::{SysResult, Task};
+
+/// An address that no program can have.
+const BAD: usize = abi::layout::USER_END;
+
+/// The result of a call: a value, or the number of an error.
+fn outcome(result: SysResult) -> Result<usize, i32> {
+    result.map_err(Errno::raw)
+}
+
+/// A value in a program's memory.
+struct User<T>(Vec<T>);
+
+impl<T: Copy> User<T> {
+    fn new(value: T) -> Self {
+        Self(vec![value])
+    }
+
+    fn addr(&self) -> usize {
+        black_box(self.0.as_ptr()).expose_provenance()
+    }
+
+    fn ptr(&self) -> UserPtr<T> {
+        UserPtr::new(self.addr())
+    }
+
+    /// What is there now.
+    fn get(&self) -> T {
+        black_box(&self.0)[0]
+    }
+}
+
+/// A null pointer.
+fn null<T>() -> UserPtr<T> {
+    UserPtr::new(0)
+}
+
+/// A pointer to what is not there.
+fn bad<T>() -> UserPtr<T> {
+    UserPtr::new(BAD)
+}
+
+/// A process with one task, which no thread runs yet, as a child of `parent` (0: of nobody).
+fn new_task(parent: i32, maker: Weak<Task>, cred: Credentials) -> Arc<Task> {
+    let pid = process_table::allocate().unwrap();
+    let cred = Arc::new(cred);
+    let process = Process::new(NewProcess {
+        pid,
+        maker,
+        exit_signal: 17,
+        space: AddressSpace::new(vm::USER_END).unwrap(),
+        actions: Arc::default(),
+        limits: crate::state::rlimit::default_limits(),
+        owner: cred.clone(),
+        image: Default::default(),
+        oom_adjustment: 0,
+        persona: 0,
+        traced: false,
+    });
+    let inherited = Inherited {
+        files: Arc::new(FdTable::new()),
+        fs: Arc::new(FsStruct::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none"))),
+        namespaces: crate::state::namespaces::first().clone(),
+        cred: cred.into(),
+        name: "test".into(),
+        blocked: 0,
+        stack: AltStack::none(),
+        cpus: Vec::new(),
+        schedule: Schedule::default(),
+        seccomp: Default::default(),
+        memory_policy: Default::default(),
+        io_priority: 0,
+        settings: Default::default(),
+    };
+    let task = Task::new(pid, process.clone(), inherited);
+    process.add_task(task.clone()).unwrap();
+    process_table::add_process(parent, process);
+    process_table::add_task(&task);
+    task
+}
+
+/// A task of the superuser that the calling thread runs. Process 1, which signals treat differently, is there before.
+fn task() -> Arc<Task> {
+    static INIT: Once = Once::new();
+    INIT.call_once(|| assert_eq!(new_task(0, Weak::new(), Credentials::root()).pid(), 1));
+    let task = new_task(1, Weak::new(), Credentials::root());
+    task.attach();
+    task
+}
+
+/// A child of a task's process.
+fn child_of(task: &Arc<Task>) -> Arc<Task> {
+    new_task(task.pid(), Arc::downgrade(task), (*task.cred()).clone())
+}
