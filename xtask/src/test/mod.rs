@@ -6,7 +6,7 @@ mod host;
 mod left;
 pub mod scenarios;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -30,11 +30,29 @@ const EXCERPT: usize = 300;
 /// What the names of tests begin with that take minutes each: they are run when they are asked for.
 const LONG: &str = "long/";
 
+/// What `--quick` runs: the source's rules, the host's tests, and a short scenario of each kind (boot, memory, instances and their end,
+/// Debian's programs, watching, a terminal, many CPUs).
+const QUICK: [&str; 9] = [
+    "host/source",
+    "host/unit",
+    "machine/boot",
+    "machine/memory",
+    "machine/life",
+    "machine/busybox",
+    "machine/observe",
+    "machine/terminal",
+    "machine/64-processors",
+];
+
 /// Run the tests.
 #[derive(Args)]
 pub struct Arguments {
-    /// Only the tests whose name contains this; those called `long/…` run only then
-    filter: Option<String>,
+    /// Only tests whose names contain one of these; those called `long/…` run only then
+    #[arg(value_name = "FILTER")]
+    filters: Vec<String>,
+    /// Only what is wanted before each commit: the source's rules, the host's tests, a short scenario of each kind; minutes
+    #[arg(long, conflicts_with = "filters")]
+    quick: bool,
     /// The kernel of the machine tests: `skerry`, or `linux=VMLINUZ` for those that apply to it
     #[arg(long, default_value = "skerry", value_parser = parse_kernel, value_name = "KERNEL")]
     kernel: Kernel,
@@ -108,23 +126,27 @@ impl Check {
 struct Tally {
     passed: usize,
     failed: Vec<String>,
+    /// Names of the tests in which that was.
+    failed_tests: BTreeSet<&'static str>,
     /// What failed, and held in a later attempt.
     unsteady: Vec<String>,
 }
 
 impl Tally {
     /// Counts a test that will not be run again, after what failed in its attempts before.
-    fn add(&mut self, test: &str, checks: Vec<Check>, before: Vec<String>) {
+    fn add(&mut self, test: &'static str, checks: Vec<Check>, before: Vec<String>) {
         let failures = failures(test, &checks);
         self.passed += checks.len() - failures.len();
         if failures.is_empty() {
             self.unsteady.extend(before);
+        } else {
+            self.failed_tests.insert(test);
         }
         self.failed.extend(failures);
     }
 
-    /// Tells what failed; the last line counts: `N passed, N failed`.
-    fn print(&self, logs: &Path) {
+    /// Tells what failed, and the command that repeats it, as `again` makes it of names; the last line counts: `N passed, N failed`.
+    fn print(&self, logs: &Path, again: impl Fn(&mut dyn Iterator<Item = &'static str>) -> String) {
         let list = |title: &str, failures: &[String]| {
             if !failures.is_empty() {
                 println!("\n{title} (machine logs are in {}):", logs.display());
@@ -133,6 +155,9 @@ impl Tally {
         };
         list("failed at first, held when run again", &self.unsteady);
         list("failed", &self.failed);
+        if !self.failed_tests.is_empty() {
+            println!("\nto repeat: {}", again(&mut self.failed_tests.iter().copied()));
+        }
         println!("\n{}", self.last_line());
     }
 
@@ -164,12 +189,33 @@ fn failures(test: &str, checks: &[Check]) -> Vec<String> {
     checks.iter().filter_map(failure).collect()
 }
 
+impl Arguments {
+    /// Whether a test of this name is asked for.
+    fn wants(&self, name: &str) -> bool {
+        if self.quick {
+            QUICK.contains(&name)
+        } else if self.filters.is_empty() {
+            !name.starts_with(LONG)
+        } else {
+            self.filters.iter().any(|filter| name.contains(filter.as_str()))
+        }
+    }
+
+    /// The command that runs these tests again.
+    fn again<'a>(&self, names: impl Iterator<Item = &'a str>) -> String {
+        let mut command = String::from("cargo xtask test");
+        if let Kernel::Linux(image) = &self.kernel {
+            write!(command, " --kernel linux={}", image.display()).expect("a string takes all");
+        }
+        names.for_each(|name| command.extend([" ", name]));
+        command
+    }
+}
+
 /// Carries out `cargo xtask test`.
 pub fn run(arguments: Arguments) -> Result<ExitCode> {
-    let wanted = |test: &Test| {
-        arguments.filter.as_deref().map_or(!test.name.starts_with(LONG), |filter| test.name.contains(filter))
-            && (arguments.kernel == Kernel::Skerry || test.place == Place::AnyMachine)
-    };
+    let wanted =
+        |test: &Test| arguments.wants(test.name) && (arguments.kernel == Kernel::Skerry || test.place == Place::AnyMachine);
     let tests: Vec<Test> = host::tests().into_iter().chain(scenarios::tests()).filter(wanted).collect();
     if arguments.list {
         tests.iter().for_each(|test| println!("{}", test.name));
@@ -212,7 +258,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
         attempt(test);
     }
     let tally = tally.into_inner().expect("reporting does not panic");
-    tally.print(&logs);
+    tally.print(&logs, |names| arguments.again(names));
     Ok(ExitCode::from(u8::from(!tally.failed.is_empty() || tally.passed == 0)))
 }
 
@@ -246,6 +292,27 @@ mod tests {
         results.into_iter().map(check).collect()
     }
 
+    fn arguments(filters: &[&str], quick: bool) -> Arguments {
+        let filters = filters.iter().map(|&filter| filter.to_owned()).collect();
+        Arguments { filters, quick, kernel: Kernel::Skerry, retries: 0, list: false }
+    }
+
+    #[test]
+    fn tests_are_chosen_by_name() {
+        let all = arguments(&[], false);
+        assert!(all.wants("host/unit") && !all.wants("long/soak"));
+        let some = arguments(&["boot", "soak"], false);
+        assert!(some.wants("machine/boot") && some.wants("long/soak") && !some.wants("host/unit"));
+        assert_eq!(some.again(["machine/boot", "long/soak"].into_iter()), "cargo xtask test machine/boot long/soak");
+    }
+
+    #[test]
+    fn what_is_quick_is_there() {
+        let quick = arguments(&[], true);
+        let there = host::tests().into_iter().chain(scenarios::tests()).filter(|test| quick.wants(test.name)).count();
+        assert_eq!(there, QUICK.len());
+    }
+
     #[test]
     fn the_last_line_counts_and_names_a_failure() {
         let mut tally = Tally::default();
@@ -255,6 +322,7 @@ mod tests {
         assert_eq!(tally.last_line(), "4 passed, 0 failed, 1 unsteady (b: it: was late)");
         tally.add("c", checks([Ok(()), Err("two\nlines")]), vec!["c: it: other".into()]);
         assert_eq!(tally.last_line(), "5 passed, 1 failed, 1 unsteady (c: it: two lines)");
+        assert_eq!(tally.failed_tests.iter().copied().collect::<Vec<_>>(), ["c"]);
         tally.failed[0] = "é".repeat(EXCERPT + 1);
         assert!(tally.last_line().ends_with(&format!("({}…)", "é".repeat(EXCERPT))));
     }
