@@ -11,22 +11,22 @@
 extern crate alloc;
 
 mod address;
-mod alarms;
+mod timer;
 pub mod inet;
 pub mod netlink;
-mod notices;
+mod error_queue;
 mod options;
 pub mod packet;
-mod port;
-mod rare;
-pub mod settings;
+mod endpoint;
+mod extended_options;
+pub mod sysctl;
 mod socket;
-mod stream;
-mod tables;
+mod byte_stream;
+mod object_counts;
 pub mod unix;
 
 pub use address::{Address, LinkAddress, UnixName};
-pub use alarms::{Alarm, set_alarms};
+pub use timer::{Alarm, set_alarms};
 pub use options::{Linger, Options};
 pub use socket::{Caller, Flags, Groups, Incoming, Kind, Memory, Outgoing, Protocol, Socket, Ucred, Wait, set_identity};
-pub use tables::census;
+pub use object_counts::census;

@@ -1,9 +1,9 @@
 //! What `setsockopt(2)` sets on any socket (`socket(7)`).
 
 use crate::Flags;
-use crate::notices::{Notice, Notices};
-use crate::rare::Rare;
-use crate::settings;
+use crate::error_queue::{Notice, Notices};
+use crate::extended_options::Rare;
+use crate::sysctl;
 use abi::errno::Errno;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -57,8 +57,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            send_buffer: AtomicUsize::new(settings::SEND_DEFAULT.size()),
-            receive_buffer: AtomicUsize::new(settings::RECEIVE_DEFAULT.size()),
+            send_buffer: AtomicUsize::new(sysctl::SEND_DEFAULT.size()),
+            receive_buffer: AtomicUsize::new(sysctl::RECEIVE_DEFAULT.size()),
             fixed: AtomicI32::new(0),
             send_timeout: AtomicU64::new(0),
             receive_timeout: AtomicU64::new(0),
@@ -268,9 +268,9 @@ impl Options {
         match option {
             net::SO_BUF_LOCK if value & !(SEND_FIXED | RECEIVE_FIXED) != 0 => return Err(Errno::EINVAL),
             net::SO_BUF_LOCK => self.fixed.store(value, Ordering::Relaxed),
-            net::SO_SNDBUF => self.send_buffer.store(buffer(MIN_SEND_BUFFER, settings::SEND_MOST.size()), Ordering::Relaxed),
+            net::SO_SNDBUF => self.send_buffer.store(buffer(MIN_SEND_BUFFER, sysctl::SEND_MOST.size()), Ordering::Relaxed),
             net::SO_RCVBUF => {
-                self.receive_buffer.store(buffer(MIN_RECEIVE_BUFFER, settings::RECEIVE_MOST.size()), Ordering::Relaxed)
+                self.receive_buffer.store(buffer(MIN_RECEIVE_BUFFER, sysctl::RECEIVE_MOST.size()), Ordering::Relaxed)
             }
             net::SO_SNDBUFFORCE | net::SO_RCVBUFFORCE if !privileged => return Err(Errno::EPERM),
             net::SO_SNDBUFFORCE => self.send_buffer.store(buffer(MIN_SEND_BUFFER, i32::MAX as usize / 2), Ordering::Relaxed),
@@ -406,7 +406,7 @@ mod tests {
         let options = Options::default();
         options.set_number(net::SO_RCVBUF, 1152, false).unwrap();
         let notice = |data: usize| Notice {
-            cause: crate::notices::Cause::refused(true),
+            cause: crate::error_queue::Cause::refused(true),
             offender: None,
             to: None,
             time: None,

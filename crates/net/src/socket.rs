@@ -464,7 +464,7 @@ impl FileOps for Socket {
                 return Ok(0);
             }
             // Whatever the family: the C library asks the first socket it gets.
-            _ => return crate::inet::interfaces::ioctl(request),
+            _ => return crate::inet::dev_ioctl::ioctl(request),
         };
         if self.protocol.listening() {
             return Err(Errno::EINVAL);

@@ -134,7 +134,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     for (path, text) in texts {
         place(dir, path, pseudo::file(Attr::new(dev, 0o444), move || Ok(text().into_bytes())));
     }
-    for setting in net::settings::all() {
+    for setting in net::sysctl::all() {
         let file = pseudo::writable_file(Attr::new(dev, 0o644), || Ok(setting.text().into_bytes()), |text| setting.set(text));
         place(dir, &format!("net/{}", setting.path), file);
     }

@@ -2,29 +2,29 @@
 //!
 //! Inside, an IPv4 address is always an IPv4 address; only at the edge of an `AF_INET6` socket is it a mapped one.
 
-mod datagrams;
-mod groups;
-mod info;
-pub(crate) mod interfaces;
-mod known;
-pub mod listing;
+mod datagram;
+mod multicast;
+mod tcp_info;
+pub(crate) mod dev_ioctl;
+mod option_table;
+pub mod procfs;
 pub mod network;
 mod options;
-pub(crate) mod packets;
+pub(crate) mod ip;
 mod raw;
-mod table;
+mod bind_table;
 mod tcp;
-pub mod texts;
+pub mod procfs_host;
 mod udp;
-pub(crate) mod wire;
+pub(crate) mod frame;
 
-pub use datagrams::Datagram;
+pub use datagram::Datagram;
 pub use network::{Interface, Network, Route};
-pub use packets::arrive as packet_arrives;
+pub use ip::arrive as packet_arrives;
 pub(crate) use tcp::connections_begun;
 pub use tcp::{Initiator, Opening, arrive};
 
-use crate::{Address, Caller, Incoming, Kind, Options, Socket, settings};
+use crate::{Address, Caller, Incoming, Kind, Options, Socket, sysctl};
 use abi::errno::Errno;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -106,7 +106,7 @@ impl Common {
             ino: AtomicU64::new(0),
             uid: crate::socket::identity().uid,
             options: InetOptions::default(),
-            only_v6: AtomicBool::new(settings::ONLY_V6.size() != 0),
+            only_v6: AtomicBool::new(sysctl::ONLY_V6.size() != 0),
         }
     }
 
@@ -165,7 +165,7 @@ impl Common {
 
     /// Whether an address may be bound that is not this host's.
     fn may_be_foreign(&self) -> bool {
-        self.options.free_bind() || settings::FOREIGN_ADDRESSES.size() != 0
+        self.options.free_bind() || sysctl::FOREIGN_ADDRESSES.size() != 0
     }
 
     /// Checks an address to be bound.
@@ -180,7 +180,7 @@ impl Common {
         if (mapped && self.only_v6()) || !(anywhere || network::is_local(ip)) {
             return Err(Errno::EADDRNOTAVAIL);
         }
-        if (1..settings::FIRST_FREE_PORT.size()).contains(&meant.port().into()) && !caller.walk.cred.has(CAP_NET_BIND_SERVICE) {
+        if (1..sysctl::FIRST_FREE_PORT.size()).contains(&meant.port().into()) && !caller.walk.cred.has(CAP_NET_BIND_SERVICE) {
             return Err(Errno::EACCES);
         }
         Ok(meant)

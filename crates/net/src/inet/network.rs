@@ -1,6 +1,6 @@
 //! What carries between hosts: the trait that a network is, and the one that every instance has, the loop.
 
-use super::{Datagram, Opening, packets, tcp, wire};
+use super::{Datagram, Opening, ip, tcp, frame};
 use crate::packet;
 use abi::errno::Errno;
 use alloc::vec;
@@ -127,8 +127,8 @@ impl Network for Loop {
 
     fn transmit(&self, datagram: Datagram) -> Result<()> {
         if packet::listens() {
-            packet::hear(&wire::frame(&datagram), Self::INDEX, None);
+            packet::hear(&frame::frame(&datagram), Self::INDEX, None);
         }
-        packets::arrive(datagram)
+        ip::arrive(datagram)
     }
 }

@@ -1,9 +1,9 @@
 //! Options of the levels of IP, TCP and UDP. Most have no meaning without packets: they are checked, remembered and given back. Which
 //! there are is in `known.rs`, groups are in `groups.rs`.
 
-use super::groups::{self, Membership};
-use super::info::info;
-use super::known::{LOOP_SEGMENT, SWITCH, TCP_INQ, UDP_LITE, known};
+use super::multicast::{self, Membership};
+use super::tcp_info::info;
+use super::option_table::{LOOP_SEGMENT, SWITCH, TCP_INQ, UDP_LITE, known};
 use super::network;
 use super::tcp::Tcp;
 use super::{Common, Family};
@@ -182,7 +182,7 @@ pub(super) fn set(common: &Common, tcp: Option<&Tcp>, bound: bool, level: u32, o
         // There is none.
         (TCP, TCP_ULP) => return Err(Errno::ENOENT),
         (IP, net::IP_OPTIONS) => return if value.is_empty() { Ok(()) } else { Err(Errno::EINVAL) },
-        (IP | IPV6, option) if groups::is_about(level, option) => return groups::set(common, level, option, value),
+        (IP | IPV6, option) if multicast::is_about(level, option) => return multicast::set(common, level, option, value),
         _ => {}
     }
     if matches!(level, TCP | UDP | UDP_LITE) && value.len() < size_of::<i32>() {

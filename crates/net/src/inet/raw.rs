@@ -1,11 +1,11 @@
 //! Sockets that speak IP itself (`raw(7)`), and those that may send nothing but echo requests (`icmp(7)`).
 
-use super::datagrams::{Endpoint, Inbox, Sends, Transport};
-use super::packets::{self, ECHO, ECHO6, ICMP, ICMP6};
-use super::{Common, Datagram, Family, network, wire};
-use crate::port::SENDING;
+use super::datagram::{Endpoint, Inbox, Sends, Transport};
+use super::ip::{self, ECHO, ECHO6, ICMP, ICMP6};
+use super::{Common, Datagram, Family, network, frame};
+use crate::endpoint::SENDING;
 use crate::socket::{groups, identity};
-use crate::{Address, Caller, Flags, Kind, Outgoing, Socket, settings};
+use crate::{Address, Caller, Flags, Kind, Outgoing, Socket, sysctl};
 use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -64,7 +64,7 @@ pub struct Raw {
 
 /// Whether the caller is in one of the groups whose members may ask (`net.ipv4.ping_group_range`).
 fn may_ask() -> bool {
-    let may = |group: u32| settings::ASKING_GROUPS.spans(group.into());
+    let may = |group: u32| sysctl::ASKING_GROUPS.spans(group.into());
     may(identity().gid) || groups().iter().copied().any(may)
 }
 
@@ -153,7 +153,7 @@ impl Raw {
         // Where packets come from is no port's business.
         packet.from.set_port(0);
         if self.is_v4() {
-            packet.data = [packets::v4_header(&packet, packet.data.len()), core::mem::take(&mut packet.data)].concat();
+            packet.data = [ip::v4_header(&packet, packet.data.len()), core::mem::take(&mut packet.data)].concat();
         }
         self.inbox.take(packet, &[]);
     }
@@ -201,14 +201,14 @@ impl Raw {
 
     fn put_sum(&self, packet: &mut Datagram) {
         let at = match self.sum_at.load(Ordering::Relaxed) {
-            _ if self.asks && self.is_v4() => return packets::seal(&mut packet.data, packet.from.ip(), packet.to.ip()),
+            _ if self.asks && self.is_v4() => return ip::seal(&mut packet.data, packet.from.ip(), packet.to.ip()),
             at if at < 0 || self.is_v4() => return,
             at => at as usize,
         };
         let Some(place) = packet.data.get_mut(at..at + 2) else { return };
         place.fill(0);
-        let head = packets::pseudo_header(packet.from.ip(), packet.to.ip(), packet.data.len(), self.protocol);
-        let sum = packets::checksum(&[&head, &packet.data]);
+        let head = ip::pseudo_header(packet.from.ip(), packet.to.ip(), packet.data.len(), self.protocol);
+        let sum = ip::checksum(&[&head, &packet.data]);
         packet.data[at..at + 2].copy_from_slice(&sum.to_be_bytes());
     }
 }
@@ -305,7 +305,7 @@ impl Transport for Raw {
         let route = network::current().route(to.ip())?;
         let source = sends.source.or(state.local).unwrap_or(route.source);
         let packet = if self.with_headers() {
-            packets::with_header(message.data, to.ip(), source, route.interface).ok_or(Errno::EINVAL)?
+            ip::with_header(message.data, to.ip(), source, route.interface).ok_or(Errno::EINVAL)?
         } else {
             let mut packet = Datagram {
                 from: SocketAddr::new(source, 0),
@@ -319,10 +319,10 @@ impl Transport for Raw {
                 data: if self.asks { self.request(message.data)? } else { message.data.to_vec() },
             };
             self.put_sum(&mut packet);
-            packets::without_header(&mut packet).ok_or(Errno::EINVAL)?;
+            ip::without_header(&mut packet).ok_or(Errno::EINVAL)?;
             packet
         };
-        self.inbox.stamp_sent(&message.beside, || wire::frame(&packet));
+        self.inbox.stamp_sent(&message.beside, || frame::frame(&packet));
         // What is lost on its way is not told.
         let _ = network::current().transmit(packet);
         Ok(len)

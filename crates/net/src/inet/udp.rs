@@ -1,11 +1,11 @@
 //! UDP sockets: queues of datagrams. UDP-Lite is the same with ports of its own: without packets there is no checksum to cover less.
 
-use super::datagrams::{Endpoint, Inbox, Sends, Transport};
+use super::datagram::{Endpoint, Inbox, Sends, Transport};
 use super::options::{IP, IPV6};
-use super::table::{Bound, Place, Scope, Sharing, Table, share};
-use super::{Common, Datagram, Family, network, packets, wire};
-use crate::notices::{Cause, Notice};
-use crate::port::SENDING;
+use super::bind_table::{Bound, Place, Scope, Sharing, Table, share};
+use super::{Common, Datagram, Family, network, ip, frame};
+use crate::error_queue::{Cause, Notice};
+use crate::endpoint::SENDING;
 use crate::{Address, Caller, Flags, Kind, Outgoing, Socket};
 use abi::errno::Errno;
 use alloc::collections::BTreeMap;
@@ -122,7 +122,7 @@ impl Udp {
     }
 
     fn take(&self, datagram: Datagram) {
-        let header = packets::udp_header(&datagram);
+        let header = ip::udp_header(&datagram);
         self.inbox.take(datagram, &header);
     }
 
@@ -296,7 +296,7 @@ impl Transport for Udp {
             lost: 0,
             data: message.data.to_vec(),
         };
-        self.inbox.stamp_sent(&message.beside, || wire::frame(&datagram));
+        self.inbox.stamp_sent(&message.beside, || frame::frame(&datagram));
         // It has gone out; that nobody was there is told by the next call, to one who talks to somebody or wants to know all.
         if let Err(error) = network::current().transmit(datagram) {
             let tells = self.tells_errors();

@@ -1,7 +1,7 @@
 //! `NETLINK_SOCK_DIAG`: lists of sockets, which `ss` asks for (`sock_diag(7)`).
 
 use super::{DUMP, MULTI, Reply};
-use crate::inet::listing::{self, Shown};
+use crate::inet::procfs::{self, Shown};
 use crate::unix;
 use abi::errno::Errno;
 use alloc::vec::Vec;
@@ -50,7 +50,7 @@ pub(super) fn list(reply: &mut Reply, body: &[u8]) -> Result<bool> {
         [family, protocol, wanted, ..]
             if body.len() >= INET_REQUEST && matches!(u32::from(*family), net::AF_INET | net::AF_INET6) =>
         {
-            let sockets = listing::shown(*protocol).ok_or(Errno::ENOENT)?;
+            let sockets = procfs::shown(*protocol).ok_or(Errno::ENOENT)?;
             let states = word(body, 4);
             let of_family = |socket: &&Shown| u32::from(*family) == socket.family && states >> socket.state & 1 != 0;
             sockets.iter().filter(of_family).for_each(|socket| inet(reply, socket, *wanted));

@@ -8,7 +8,7 @@ mod route;
 
 pub use generic::set_accounts;
 
-use crate::port::{Port, RECEIVING, SENDING};
+use crate::endpoint::{Port, RECEIVING, SENDING};
 use crate::socket::identity;
 use crate::{Address, Caller, Flags, Incoming, Kind, Options, Outgoing, Protocol, Socket, Wait};
 use abi::errno::Errno;

@@ -6,11 +6,11 @@
 mod ring;
 
 use crate::inet::network::{self, Interface};
-use crate::inet::{packets, wire};
-use crate::port::{Port, RECEIVING, SENDING};
-use crate::rare::now;
+use crate::inet::{ip, frame};
+use crate::endpoint::{Port, RECEIVING, SENDING};
+use crate::extended_options::now;
 use crate::socket::Memory;
-use crate::{Address, Caller, Flags, Incoming, Kind, LinkAddress, Options, Outgoing, Protocol, Socket, Wait, alarms};
+use crate::{Address, Caller, Flags, Incoming, Kind, LinkAddress, Options, Outgoing, Protocol, Socket, Wait, timer};
 use abi::errno::Errno;
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
@@ -195,7 +195,7 @@ struct BlockTime {
     sequence: u64,
 }
 
-impl alarms::Alarm for BlockTime {
+impl timer::Alarm for BlockTime {
     fn fire(&self) {
         let Some(socket) = self.socket.upgrade() else { return };
         let given = socket.port.queue.lock().ring.as_mut().is_some_and(|ring| ring.time_out(self.sequence));
@@ -209,7 +209,7 @@ impl Packets {
     fn take(&self, frame: &[u8], interface: &Interface, way: u8) {
         let bound = *self.bound.lock();
         let protocol =
-            frame.get(wire::LINK_HEADER - 2..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u16::from_be_bytes(*b));
+            frame.get(frame::LINK_HEADER - 2..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u16::from_be_bytes(*b));
         let meant = match bound.protocol {
             0 => false,
             // What goes out is for those only who want everything.
@@ -219,8 +219,8 @@ impl Packets {
         if !meant || !(bound.interface == 0 || bound.interface == interface.index) || self.port.is_shut(RECEIVING) {
             return;
         }
-        let link = if self.kind == Kind::Raw { wire::LINK_HEADER } else { 0 };
-        let mut data = if link == 0 { &frame[wire::LINK_HEADER.min(frame.len())..] } else { frame };
+        let link = if self.kind == Kind::Raw { frame::LINK_HEADER } else { 0 };
+        let mut data = if link == 0 { &frame[frame::LINK_HEADER.min(frame.len())..] } else { frame };
         let full = data.len();
         if let Some(filter) = self.port.options.filter() {
             match filter.run(&Seen { data, protocol, way, interface: interface.index }) as usize {
@@ -259,7 +259,7 @@ impl Packets {
             *(if taken { received } else { lost }) += 1;
             if let Some((sequence, patience)) = alarm {
                 let time = BlockTime { socket: self.this.clone(), sequence };
-                alarms::after(u64::from(patience) * 1_000_000, Arc::new(time));
+                timer::after(u64::from(patience) * 1_000_000, Arc::new(time));
             }
             told
         };
@@ -287,7 +287,7 @@ impl Packets {
 
     /// `struct tpacket_auxdata`.
     fn auxdata(&self, packet: &Packet) -> Vec<u8> {
-        let network = if self.kind == Kind::Raw { wire::LINK_HEADER as u16 } else { 0 };
+        let network = if self.kind == Kind::Raw { frame::LINK_HEADER as u16 } else { 0 };
         let words = [ring::USER, packet.full as u32, packet.data.len() as u32].map(u32::to_ne_bytes).concat();
         [words, [0, network, 0, 0].map(u16::to_ne_bytes).concat()].concat()
     }
@@ -448,23 +448,23 @@ impl Protocol for Packets {
             Some(_) => return Err(Errno::EINVAL),
         };
         let interface = Self::interface(index)?.ok_or(Errno::ENXIO)?;
-        let link = if self.kind == Kind::Raw { 0 } else { wire::LINK_HEADER };
+        let link = if self.kind == Kind::Raw { 0 } else { frame::LINK_HEADER };
         let frame = if link == 0 {
             message.data.to_vec()
         } else {
-            [&[0; wire::LINK_HEADER - 2][..], &protocol.to_be_bytes(), message.data].concat()
+            [&[0; frame::LINK_HEADER - 2][..], &protocol.to_be_bytes(), message.data].concat()
         };
-        if frame.len() < wire::LINK_HEADER {
+        if frame.len() < frame::LINK_HEADER {
             return Err(Errno::EINVAL);
         }
-        if frame.len() > interface.mtu as usize + wire::LINK_HEADER {
+        if frame.len() > interface.mtu as usize + frame::LINK_HEADER {
             return Err(Errno::EMSGSIZE);
         }
         hear(&frame, interface.index, Some(&self.this));
         // As on Linux: of IPv4 the loop's addresses are not believed to come in from a program.
-        if let Some(packet) = packets::of_frame(&frame, interface.index).filter(|packet| packet.to.is_ipv6()) {
+        if let Some(packet) = ip::of_frame(&frame, interface.index).filter(|packet| packet.to.is_ipv6()) {
             // What is for nobody is lost.
-            let _ = packets::arrive(packet);
+            let _ = ip::arrive(packet);
         }
         Ok(message.data.len())
     }

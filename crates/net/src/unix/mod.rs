@@ -4,20 +4,20 @@
 //! nothing of each other but queues. Open files under way in queues (`rights.rs`) may lead in a ring back to the queue they are in;
 //! that module finds such rings and empties them.
 
-mod listing;
-mod names;
-mod port;
-mod rights;
-mod transfer;
+mod procfs;
+mod name_table;
+mod endpoint;
+mod scm_rights;
+mod send_recv;
 
-pub use listing::listing;
-pub(crate) use listing::{Shown, shown};
-pub(crate) use names::names_in_use;
-pub(crate) use port::unreturned;
-pub use rights::Rights;
-pub(crate) use rights::under_way;
+pub use procfs::listing;
+pub(crate) use procfs::{Shown, shown};
+pub(crate) use name_table::names_in_use;
+pub(crate) use endpoint::unreturned;
+pub use scm_rights::Rights;
+pub(crate) use scm_rights::under_way;
 
-use crate::port::{RECEIVING, SENDING};
+use crate::endpoint::{RECEIVING, SENDING};
 use crate::socket::{groups, identity};
 use crate::{Address, Caller, Flags, Groups, Incoming, Kind, Options, Outgoing, Protocol, Socket, Ucred, UnixName, Wait};
 use abi::errno::Errno;
@@ -28,8 +28,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, Result, ops};
 use linux_raw_sys::net;
-use names::Binding;
-use port::Port;
+use name_table::Binding;
+use endpoint::Port;
 use task::{Mutex, Once};
 
 /// Connections nobody has accepted yet.
@@ -190,7 +190,7 @@ impl Unix {
             }
             waiting.release();
         }
-        rights::collect_after_close();
+        scm_rights::collect_after_close();
     }
 
     /// The peer's port.
@@ -204,7 +204,7 @@ impl Unix {
     /// The socket at an address.
     fn find(&self, caller: &Caller<'_>, address: &Address) -> Result<Arc<Unix>> {
         let Address::Unix(name) = address else { return Err(Errno::EINVAL) };
-        names::find(caller, self.kind, name)
+        name_table::find(caller, self.kind, name)
     }
 
     fn bind_to(&self, name: impl FnOnce() -> Result<(Binding, UnixName)>) -> Result<()> {
@@ -220,7 +220,7 @@ impl Unix {
 
     /// Gives the socket an abstract name of the kernel's choice, unless it has one.
     fn bind_anywhere(&self) -> Result<()> {
-        match self.bind_to(|| names::bind_anywhere(self.kind, &self.this)) {
+        match self.bind_to(|| name_table::bind_anywhere(self.kind, &self.this)) {
             Err(Errno::EINVAL) => Ok(()),
             result => result,
         }
@@ -277,7 +277,7 @@ impl Protocol for Unix {
 
     fn bind(&self, caller: &Caller<'_>, address: &Address) -> Result<()> {
         let Address::Unix(name) = address else { return Err(Errno::EINVAL) };
-        let bind = || names::bind(caller, self.kind, name, &self.this);
+        let bind = || name_table::bind(caller, self.kind, name, &self.this);
         match name {
             UnixName::Unnamed => self.bind_anywhere(),
             UnixName::Abstract(_) => self.bind_to(|| Ok((bind()?, name.clone()))),
@@ -329,7 +329,7 @@ impl Protocol for Unix {
             if state.binding.is_none() || self.peer.get().is_some() {
                 return Err(Errno::EINVAL);
             }
-            let most = backlog.min(crate::settings::MAX_BACKLOG.size());
+            let most = backlog.min(crate::sysctl::MAX_BACKLOG.size());
             match &mut state.backlog {
                 Some(backlog) => backlog.most = most,
                 none => *none = Some(Backlog { waiting: VecDeque::new(), most }),

@@ -2,7 +2,7 @@
 
 use super::{BEGUN, Connection, PORTS, Port, State, Tcp, reset};
 use crate::inet::network;
-use crate::inet::table::{Place, Scope};
+use crate::inet::bind_table::{Place, Scope};
 use crate::{Address, Wait};
 use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};

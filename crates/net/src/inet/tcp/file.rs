@@ -2,9 +2,9 @@
 
 use super::{Connection, Tcp, after_end, reset};
 use crate::inet::options;
-use crate::inet::table::Scope;
+use crate::inet::bind_table::Scope;
 use crate::packet;
-use crate::port::{ENDED, RECEIVING, SENDING};
+use crate::endpoint::{ENDED, RECEIVING, SENDING};
 use crate::{Address, Caller, Flags, Incoming, Kind, Outgoing, Protocol, Socket, Wait};
 use abi::errno::Errno;
 use alloc::sync::Arc;

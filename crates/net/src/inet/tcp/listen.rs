@@ -1,11 +1,11 @@
 //! Waiting for connections.
 
 use super::connect::Opening;
-use super::defer::Deferred;
-use super::{Common, Connection, PORTS, Port, Tcp, heard};
-use crate::inet::table::{Scope, share};
-use crate::port::{RECEIVING, SENDING};
-use crate::{Socket, Wait, settings};
+use super::defer_accept::Deferred;
+use super::{Common, Connection, PORTS, Port, Tcp, tap};
+use crate::inet::bind_table::{Scope, share};
+use crate::endpoint::{RECEIVING, SENDING};
+use crate::{Socket, Wait, sysctl};
 use abi::errno::Errno;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -32,7 +32,7 @@ pub fn arrive(opening: Opening) {
     if let Some(opening) = refused
         && let Some(initiator) = opening.initiator.upgrade()
     {
-        heard::opening(opening.from, opening.to, false);
+        tap::opening(opening.from, opening.to, false);
         initiator.failed(Errno::ECONNREFUSED);
     }
 }
@@ -68,7 +68,7 @@ impl Tcp {
             server
         };
         self.port.readable.notify_of(Events::READABLE);
-        heard::opening(opening.from, opening.to, true);
+        tap::opening(opening.from, opening.to, true);
         // Last: whoever began it may send from here on, and close.
         initiator.established(server.port.clone());
         None
@@ -107,7 +107,7 @@ impl Tcp {
 
     /// What `listen(2)` does.
     pub(super) fn start_listening(&self, backlog: usize) -> Result<()> {
-        let most = backlog.min(settings::MAX_BACKLOG.size());
+        let most = backlog.min(sysctl::MAX_BACKLOG.size());
         let mut state = self.state.lock();
         if state.connecting.is_some() || self.connection.get().is_some() {
             return Err(Errno::EINVAL);

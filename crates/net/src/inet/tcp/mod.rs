@@ -1,23 +1,23 @@
-//! TCP sockets: connections are pairs of ports ([`crate::stream`]).
+//! TCP sockets: connections are pairs of ports ([`crate::byte_stream`]).
 
 mod connect;
-mod defer;
+mod defer_accept;
 mod file;
-mod heard;
+mod tap;
 mod listen;
-mod patience;
+mod user_timeout;
 
 pub use connect::{Initiator, Opening};
 pub use listen::arrive;
 
-use super::known::TCP_INQ;
+use super::option_table::TCP_INQ;
 use super::options::TCP;
-use super::table::{Bound, Place, Scope, Sharing, Table};
+use super::bind_table::{Bound, Place, Scope, Sharing, Table};
 use super::{Common, Family};
 use crate::packet;
-use crate::port::{self, ENDED, RECEIVING, SENDING};
-use crate::stream::{Pair, Stream};
-use crate::{Flags, Incoming, Options, Outgoing, Socket, Wait, settings};
+use crate::endpoint::{self, ENDED, RECEIVING, SENDING};
+use crate::byte_stream::{Pair, Stream};
+use crate::{Flags, Incoming, Options, Outgoing, Socket, Wait, sysctl};
 use abi::errno::Errno;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::{Arc, Weak};
@@ -33,7 +33,7 @@ use task::{Mutex, Once};
 const SENDS: usize = 87_040;
 
 /// One side of a connection: where it receives.
-pub(super) type Port = port::Port<Stream>;
+pub(super) type Port = endpoint::Port<Stream>;
 
 pub(super) static PORTS: Table<Tcp> = Table::new();
 
@@ -121,7 +121,7 @@ impl Tcp {
     }
 
     pub(super) fn new(family: Family) -> Arc<Self> {
-        let options = Arc::new(Options::with_buffers(settings::TCP_SEND.middle(), settings::TCP_RECEIVE.middle()));
+        let options = Arc::new(Options::with_buffers(sysctl::TCP_SEND.middle(), sysctl::TCP_RECEIVE.middle()));
         Self::with(Common::new(family), Arc::new(Port::new(options)))
     }
 

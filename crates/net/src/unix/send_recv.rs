@@ -1,12 +1,12 @@
 //! Sending and receiving.
 
 use super::Unix;
-use super::port::{Packet, Port, Queue};
-use super::rights::Rights;
-use crate::port::{RECEIVING, ROOM, SENDING};
+use super::endpoint::{Packet, Port, Queue};
+use super::scm_rights::Rights;
+use crate::endpoint::{RECEIVING, ROOM, SENDING};
 use crate::socket::identity;
-use crate::stream::Pair;
-use crate::{Address, Flags, Incoming, Kind, Outgoing, Ucred, UnixName, Wait, settings};
+use crate::byte_stream::Pair;
+use crate::{Address, Flags, Incoming, Kind, Outgoing, Ucred, UnixName, Wait, sysctl};
 use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -54,7 +54,7 @@ impl Unix {
             return true;
         }
         let mut queue = peer.queue.lock();
-        let room = queue.closed || queue.packets.len() <= settings::UNIX_DATAGRAMS.size();
+        let room = queue.closed || queue.packets.len() <= sysctl::UNIX_DATAGRAMS.size();
         if !room && tell {
             self.wait_at(&mut queue);
         }
@@ -200,7 +200,7 @@ impl Unix {
             if used != 0 && used + cost > limit {
                 return None;
             }
-            if !partners && queue.packets.len() > settings::UNIX_DATAGRAMS.size() {
+            if !partners && queue.packets.len() > sysctl::UNIX_DATAGRAMS.size() {
                 self.wait_at(&mut queue);
                 return None;
             }

@@ -4,7 +4,7 @@
 //! told how long they may wait, an alarm looks whether they have moved; at any other time there is none.
 
 use super::{Connection, Tcp};
-use crate::alarms::{self, Alarm};
+use crate::timer::{self, Alarm};
 use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::Ordering;
@@ -67,7 +67,7 @@ impl Tcp {
         let Some(before) = self.stuck(connection) else { return };
         if !self.watched.swap(true, Ordering::AcqRel) {
             let look = Look { socket: self.this.clone(), before };
-            alarms::after(u64::from(self.patience()) * 1_000_000, Arc::new(look));
+            timer::after(u64::from(self.patience()) * 1_000_000, Arc::new(look));
         }
     }
 }

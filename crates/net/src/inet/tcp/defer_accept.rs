@@ -1,8 +1,8 @@
 //! Connections that are accepted only when data has come (`TCP_DEFER_ACCEPT`, `tcp(7)`).
 
 use super::Tcp;
-use crate::alarms::{self, Alarm};
-use crate::port::{ENDED, SENDING};
+use crate::timer::{self, Alarm};
+use crate::endpoint::{ENDED, SENDING};
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::Ordering;
 use fs::poll::{Events, PollObserver};
@@ -72,7 +72,7 @@ impl Tcp {
         let deferred = Arc::new(Deferred { server: server.clone(), listener: self.this.clone() });
         let watcher: Arc<dyn PollObserver> = deferred.clone();
         server.port.readable.watch(&watcher);
-        alarms::after(u64::from(seconds) * 1_000_000_000, Arc::new(Timeout(Arc::downgrade(&deferred))));
+        timer::after(u64::from(seconds) * 1_000_000_000, Arc::new(Timeout(Arc::downgrade(&deferred))));
         deferred
     }
 }

@@ -4,7 +4,7 @@ use abi::errno::Errno;
 use fs::ramfs::RamFs;
 use fs::{Cred, File, FsStruct, OpenFlags, mount};
 use linux_raw_sys::net as sys;
-use net::{Address, Caller, Kind, Protocol, Socket, Wait, settings};
+use net::{Address, Caller, Kind, Protocol, Socket, Wait, sysctl};
 use std::sync::Arc;
 
 const PATIENT: Wait = Wait { nonblocking: false, timeout: 0 };
@@ -23,7 +23,7 @@ fn ports_that_are_given_are_of_the_range_and_come_to_an_end() {
     let cred = Cred::root();
     let caller = Caller { walk: context.walk(&cred), umask: 0 };
     let at = |text: &str| Address::Inet(text.parse().unwrap());
-    let range = settings::all().find(|setting| setting.path == "ipv4/ip_local_port_range").unwrap();
+    let range = sysctl::all().find(|setting| setting.path == "ipv4/ip_local_port_range").unwrap();
     range.set(b"40000 40002").unwrap();
     for kind in [Kind::Datagram, Kind::Stream] {
         let server = make(kind);

@@ -1,7 +1,7 @@
 //! Options of internet sockets that are numbers: which there are, what they are at first, and between what they may be.
 
 use super::options::{IP, IPV6, TCP, UDP};
-use crate::settings;
+use crate::sysctl;
 use abi::errno::Errno;
 use fs::Result;
 use linux_raw_sys::net;
@@ -121,14 +121,14 @@ const KNOWN: [Known; 84] = [
 ];
 
 /// What the administrator says an option is at first.
-fn administered(level: u32, option: u32) -> Option<&'static settings::Setting> {
+fn administered(level: u32, option: u32) -> Option<&'static sysctl::Setting> {
     Some(match (level, option) {
-        (IP, net::IP_TTL) => &settings::HOPS,
-        (TCP, net::TCP_KEEPIDLE) => &settings::KEEP_IDLE,
-        (TCP, net::TCP_KEEPINTVL) => &settings::KEEP_INTERVAL,
-        (TCP, net::TCP_KEEPCNT) => &settings::KEEP_PROBES,
-        (TCP, net::TCP_SYNCNT) => &settings::SYN_RETRIES,
-        (TCP, net::TCP_LINGER2) => &settings::FIN_TIMEOUT,
+        (IP, net::IP_TTL) => &sysctl::HOPS,
+        (TCP, net::TCP_KEEPIDLE) => &sysctl::KEEP_IDLE,
+        (TCP, net::TCP_KEEPINTVL) => &sysctl::KEEP_INTERVAL,
+        (TCP, net::TCP_KEEPCNT) => &sysctl::KEEP_PROBES,
+        (TCP, net::TCP_SYNCNT) => &sysctl::SYN_RETRIES,
+        (TCP, net::TCP_LINGER2) => &sysctl::FIN_TIMEOUT,
         _ => return None,
     })
 }

@@ -1,6 +1,6 @@
 //! Who is bound to which port: one table per transport.
 
-use crate::settings;
+use crate::sysctl;
 use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -13,7 +13,7 @@ use task::Mutex;
 
 /// The ports that are given to who asks for none.
 fn ephemeral() -> RangeInclusive<u16> {
-    let [first, last] = settings::EPHEMERAL.pair();
+    let [first, last] = sysctl::EPHEMERAL.pair();
     first as u16..=last as u16
 }
 

@@ -1,6 +1,6 @@
 //! What a socket is told beside its data (`MSG_ERRQUEUE`): why what it sent was refused, when it went out, that its bytes were copied.
 
-use crate::rare::Beside;
+use crate::extended_options::Beside;
 use crate::{Address, Incoming};
 use abi::errno::Errno;
 use alloc::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! Options that few sockets have: filters, the time of arrival, and numbers that are remembered and have no meaning here.
 
 use crate::Options;
-use crate::notices::{Cause, Notice};
+use crate::error_queue::{Cause, Notice};
 use abi::errno::Errno;
 use alloc::boxed::Box;
 use alloc::sync::Arc;

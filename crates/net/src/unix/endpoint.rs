@@ -1,8 +1,8 @@
 //! What a socket of this family has beside its queue: a name, credentials, and whom its datagrams go to.
 
-use super::rights::Rights;
-use crate::port::{self, RECEIVING, ROOM, SENDING};
-use crate::stream::Stream;
+use super::scm_rights::Rights;
+use crate::endpoint::{self, RECEIVING, ROOM, SENDING};
+use crate::byte_stream::Stream;
 use crate::{Groups, Kind, Options, Ucred, UnixName};
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
@@ -73,7 +73,7 @@ impl DerefMut for Queue {
 pub(super) struct Port {
     _counted: census::UnixPort,
     kind: Kind,
-    port: port::Port<Queue>,
+    port: endpoint::Port<Queue>,
     name: Mutex<UnixName>,
     credentials: Mutex<(Ucred, Option<Groups>)>,
     /// What this socket's datagrams take up in others' queues.
@@ -98,7 +98,7 @@ impl Drop for Port {
 }
 
 impl Deref for Port {
-    type Target = port::Port<Queue>;
+    type Target = endpoint::Port<Queue>;
 
     fn deref(&self) -> &Self::Target {
         &self.port
@@ -110,7 +110,7 @@ impl Port {
         Arc::new(Self {
             _counted: census::UnixPort::default(),
             kind,
-            port: port::Port::new(options),
+            port: endpoint::Port::new(options),
             name: Mutex::new(UnixName::Unnamed),
             credentials: Mutex::new((Ucred::NOBODY, None)),
             sent: AtomicUsize::new(0),

@@ -1,7 +1,7 @@
 //! Lists of the sockets of this family.
 
 use super::{ALL, Unix};
-use crate::port::{RECEIVING, SENDING};
+use crate::endpoint::{RECEIVING, SENDING};
 use crate::{Kind, Protocol as _, UnixName};
 use alloc::collections::BTreeMap;
 use alloc::string::String;

@@ -3,7 +3,7 @@
 //! Facts: RFC 791 (IPv4), RFC 8200 (IPv6), RFC 768 (UDP), RFC 9293 (TCP).
 
 use super::Datagram;
-use super::packets::{self, UDP_HEADER};
+use super::ip::{self, UDP_HEADER};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use linux_raw_sys::net;
@@ -42,7 +42,7 @@ fn v6_header(packet: &Datagram, length: usize) -> Vec<u8> {
 pub(crate) fn frame(packet: &Datagram) -> Vec<u8> {
     let mut above = Vec::new();
     if matches!(packet.protocol, UDP | UDP_LITE) {
-        above.extend_from_slice(&packets::udp_header(packet));
+        above.extend_from_slice(&ip::udp_header(packet));
         above.extend_from_slice(&packet.data);
         put_sum(&mut above, UDP_HEADER - 2, packet);
     } else {
@@ -56,7 +56,7 @@ fn with_link(packet: &Datagram, above: &[u8]) -> Vec<u8> {
     bytes.resize(LINK_HEADER - 2, 0);
     bytes.extend_from_slice(&ether_type(packet.to.ip()).to_be_bytes());
     if packet.to.is_ipv4() {
-        bytes.extend_from_slice(&packets::v4_header(packet, above.len()));
+        bytes.extend_from_slice(&ip::v4_header(packet, above.len()));
     } else {
         bytes.extend_from_slice(&v6_header(packet, above.len()));
     }
@@ -71,9 +71,9 @@ fn put_sum(bytes: &mut [u8], at: usize, packet: &Datagram) {
             let length = (bytes.len() as u16).to_be_bytes();
             [&from.octets()[..], &to.octets(), &[0, packet.protocol], &length].concat()
         }
-        _ => packets::pseudo_header(from, to, bytes.len(), packet.protocol),
+        _ => ip::pseudo_header(from, to, bytes.len(), packet.protocol),
     };
-    let sum = match packets::checksum(&[&head, bytes]) {
+    let sum = match ip::checksum(&[&head, bytes]) {
         // That would mean there is none.
         0 => u16::MAX,
         sum => sum,
@@ -129,7 +129,7 @@ impl Segment<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inet::packets::checksum;
+    use crate::inet::ip::checksum;
 
     fn addresses(v6: bool) -> (SocketAddr, SocketAddr) {
         let ip: IpAddr = if v6 { "::1".parse().unwrap() } else { "127.0.0.1".parse().unwrap() };
@@ -148,7 +148,7 @@ mod tests {
                 assert_eq!(bytes.len(), LINK_HEADER + header + length);
                 let above = &bytes[LINK_HEADER + header..];
                 assert_eq!(above[..4], [0x03, 0xe8, 0x07, 0xd0]);
-                let head = packets::pseudo_header(from.ip(), to.ip(), above.len(), protocol);
+                let head = ip::pseudo_header(from.ip(), to.ip(), above.len(), protocol);
                 // Mapped, IPv4 addresses add words of ones to the sum, which are nothing.
                 assert_eq!(checksum(&[&head, above]), 0);
                 if !v6 {
@@ -172,23 +172,23 @@ mod tests {
                 let bytes = frame(&sent);
                 assert_eq!(bytes.len(), LINK_HEADER + if v6 { 40 } else { 20 } + header + 8);
                 assert_eq!(bytes[LINK_HEADER - 2..LINK_HEADER], if v6 { [0x86, 0xdd] } else { [8, 0] });
-                let got = packets::of_frame(&bytes, 7).unwrap();
+                let got = ip::of_frame(&bytes, 7).unwrap();
                 assert_eq!((got.from.ip(), got.to.ip(), got.interface), (sent.from.ip(), sent.to.ip(), 7));
                 assert_eq!((got.protocol, got.ttl, got.tos, &got.data), (protocol, 61, 0x1c, &sent.data));
                 let ports = if header == 0 { (0, 0) } else { (1000, 2000) };
                 assert_eq!((got.from.port(), got.to.port()), ports);
                 // What is behind the packet is not of it; a frame that ends within the headers is none.
                 let padded = [&bytes[..], &[0xee; 9]].concat();
-                assert_eq!(packets::of_frame(&padded, 7).unwrap().data, sent.data);
+                assert_eq!(ip::of_frame(&padded, 7).unwrap().data, sent.data);
                 for length in [0, LINK_HEADER - 1, LINK_HEADER, LINK_HEADER + 19, bytes.len() - 8 - header.min(1)] {
-                    let cut = packets::of_frame(&bytes[..length], 7);
+                    let cut = ip::of_frame(&bytes[..length], 7);
                     assert!(cut.is_none() || header == 0 && length == bytes.len() - 8, "{length}");
                 }
             }
         }
         let mut other = frame(&datagram(false, UDP, b"x"));
         other[LINK_HEADER - 1] = 6;
-        assert!(packets::of_frame(&other, 1).is_none(), "ARP");
+        assert!(ip::of_frame(&other, 1).is_none(), "ARP");
     }
 
     /// The length that a datagram of UDP says is the one that counts.
@@ -197,9 +197,9 @@ mod tests {
         let mut bytes = frame(&datagram(false, UDP, b"contents"));
         let length = LINK_HEADER + 20 + 5;
         bytes[length] = 8 + 3;
-        assert_eq!(packets::of_frame(&bytes, 1).unwrap().data, b"con");
+        assert_eq!(ip::of_frame(&bytes, 1).unwrap().data, b"con");
         bytes[length] = 4;
-        assert_eq!(packets::of_frame(&bytes, 1).unwrap().data, b"");
+        assert_eq!(ip::of_frame(&bytes, 1).unwrap().data, b"");
     }
 
     /// A program may leave the sender out, and say more in its header than there must be.
@@ -207,7 +207,7 @@ mod tests {
     fn what_a_programs_header_leaves_out_is_filled_in() {
         let (from, to) = addresses(false);
         let bytes = &frame(&datagram(false, 89, b"data"))[LINK_HEADER..];
-        let read = |bytes: &[u8]| packets::with_header(bytes, to.ip(), "10.0.0.9".parse().unwrap(), 3);
+        let read = |bytes: &[u8]| ip::with_header(bytes, to.ip(), "10.0.0.9".parse().unwrap(), 3);
         assert_eq!(read(bytes).unwrap().from.ip(), from.ip());
         let mut nobody = bytes.to_vec();
         nobody[12..16].fill(0);

@@ -2,9 +2,9 @@
 
 use super::{Connection, Tcp};
 use crate::inet::network;
-use crate::inet::wire::{ACK, FIN, PSH, RST, SYN, Segment};
+use crate::inet::frame::{ACK, FIN, PSH, RST, SYN, Segment};
 use crate::packet;
-use crate::port::SENDING;
+use crate::endpoint::SENDING;
 use core::net::SocketAddr;
 
 /// The most bytes of one segment.

@@ -1,6 +1,6 @@
 //! Streams of bytes between two ports: what sockets of all families that are connected pairs of streams have in common.
 
-use crate::port::{Port, RECEIVING, ROOM, SENDING};
+use crate::endpoint::{Port, RECEIVING, ROOM, SENDING};
 use crate::unix::Rights;
 use crate::{Flags, Incoming, Outgoing, Ucred, Wait};
 use abi::errno::Errno;

@@ -3,7 +3,7 @@
 //! Facts: RFC 791 (IPv4), RFC 792 (ICMP), RFC 1071 (the checksum), RFC 4443 (ICMPv6).
 
 use super::raw::{self, Raw};
-use super::wire::LINK_HEADER;
+use super::frame::LINK_HEADER;
 use super::{Datagram, network, udp};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};

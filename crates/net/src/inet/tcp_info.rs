@@ -1,6 +1,6 @@
 //! `struct tcp_info` (`tcp(7)`).
 
-use super::known::LOOP_SEGMENT;
+use super::option_table::LOOP_SEGMENT;
 use super::tcp::Tcp;
 use alloc::vec;
 use alloc::vec::Vec;

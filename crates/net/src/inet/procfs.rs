@@ -1,6 +1,6 @@
 //! The texts of `/proc/net` (`proc(5)`).
 
-use super::datagrams::Transport;
+use super::datagram::Transport;
 use super::{Common, Family, network, raw, tcp, udp};
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
@@ -171,7 +171,7 @@ pub(crate) fn shown(protocol: u8) -> Option<Vec<Shown>> {
                     Some((waiting, most)) => (most, waiting),
                     None => (socket.queued(false), socket.queued(true)),
                 };
-                let (info, shut) = (Some(super::info::info(socket)), socket.port.shut_bits());
+                let (info, shut) = (Some(super::tcp_info::info(socket)), socket.port.shut_bits());
                 Shown { info, shut, ..Shown::new(&socket.common, socket.addresses(), socket.tcp_state(), queues) }
             };
             sockets.iter().map(show).collect()

@@ -2,8 +2,8 @@
 
 use super::options::{IP, IPV6};
 use super::{Common, Family, network};
-use crate::port::{self, RECEIVING, SENDING};
-use crate::rare::Beside;
+use crate::endpoint::{self, RECEIVING, SENDING};
+use crate::extended_options::Beside;
 use crate::{Address, Caller, Flags, Incoming, Kind, Memory, Options, Outgoing, Protocol, Socket, Wait};
 use abi::errno::Errno;
 use alloc::collections::VecDeque;
@@ -52,7 +52,7 @@ pub(super) struct Queue {
 
 /// Where a socket receives datagrams.
 pub(super) struct Inbox {
-    pub(super) port: port::Port<Queue>,
+    pub(super) port: endpoint::Port<Queue>,
     pub(super) options: Arc<Options>,
     lost: AtomicU64,
 }
@@ -60,7 +60,7 @@ pub(super) struct Inbox {
 impl Inbox {
     pub(super) fn new() -> Self {
         let options = Arc::new(Options::default());
-        Self { port: port::Port::new(options.clone()), options, lost: AtomicU64::new(0) }
+        Self { port: endpoint::Port::new(options.clone()), options, lost: AtomicU64::new(0) }
     }
 
     /// Error, data: whoever waits for either looks again.
