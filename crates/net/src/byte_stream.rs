@@ -1,8 +1,8 @@
 //! Streams of bytes between two ports: what sockets of all families that are connected pairs of streams have in common.
 
-use crate::endpoint::{Port, RECEIVING, ROOM, SENDING};
-use crate::unix::Rights;
-use crate::{Flags, Incoming, Outgoing, Ucred, Wait};
+use crate::endpoint::{Endpoint, RECEIVING, ROOM, SENDING};
+use crate::unix::ScmRights;
+use crate::{MsgFlags, OutgoingMessage, ReceivedMessage, Ucred, WaitPolicy};
 use abi::errno::Errno;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -15,17 +15,17 @@ use fs::{File, Result};
 const WHOLE: usize = 1 << 20;
 
 /// A stretch of a stream that was sent with more than bytes.
-pub(crate) struct Mark {
+pub(crate) struct ScmSegment {
     /// Where it begins and ends, in bytes since the connection was made.
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) credentials: Option<Ucred>,
-    pub(crate) rights: Option<Rights>,
+    pub(crate) rights: Option<ScmRights>,
 }
 
 /// The last byte of what was sent with `MSG_OOB`. It is in the stream, too, where receiving stops before it and then goes on behind it.
 #[derive(Clone, Copy)]
-pub(crate) struct Urgent {
+pub(crate) struct UrgentByte {
     /// Where it is, in bytes since the connection was made.
     at: u64,
     /// It has been received by itself.
@@ -34,28 +34,28 @@ pub(crate) struct Urgent {
 
 /// Bytes that were sent and not received yet.
 #[derive(Default)]
-pub struct Stream {
+pub struct ByteStream {
     pub(crate) bytes: VecDeque<u8>,
     /// How many have been received in all.
     pub(crate) taken: u64,
-    pub(crate) marks: VecDeque<Mark>,
+    pub(crate) marks: VecDeque<ScmSegment>,
     /// The byte that was sent as urgent last, unless what follows it has been received.
-    pub(crate) urgent: Option<Urgent>,
+    pub(crate) urgent: Option<UrgentByte>,
     /// What counts against the sender's buffer.
     pub(crate) charge: usize,
     /// The socket is gone.
     pub(crate) closed: bool,
 }
 
-impl AsMut<Self> for Stream {
+impl AsMut<Self> for ByteStream {
     fn as_mut(&mut self) -> &mut Self {
         self
     }
 }
 
-impl Stream {
+impl ByteStream {
     /// Notes what a stretch was sent with. Stretches of one sender that follow each other become one.
-    fn mark(&mut self, mark: Mark) {
+    fn mark(&mut self, mark: ScmSegment) {
         if mark.rights.is_none()
             && let Some(last) = self.marks.back_mut()
             && last.rights.is_none()
@@ -100,7 +100,7 @@ impl Stream {
         if self.hole(inline) > 0 && self.urgent.is_some_and(|urgent| urgent.read) {
             self.skip_urgent();
         }
-        self.urgent = Some(Urgent { at: self.taken + self.bytes.len() as u64 - 1, read: false });
+        self.urgent = Some(UrgentByte { at: self.taken + self.bytes.len() as u64 - 1, read: false });
     }
 
     /// Whether the next byte is, or was, an urgent one.
@@ -135,11 +135,11 @@ impl Stream {
 
 /// What receiving a piece of a stream found.
 #[derive(Default)]
-struct Taken {
+struct StreamRead {
     bytes: usize,
     /// Who sent it, from the first byte on.
     credentials: Option<Ucred>,
-    rights: Option<Rights>,
+    rights: Option<ScmRights>,
     /// What was only looked at.
     seen: Vec<Arc<File>>,
     /// The receiver must not go on: what follows came from somebody else, or after open files.
@@ -148,16 +148,16 @@ struct Taken {
 
 /// Takes (or with `peek` looks at) bytes of a stream, up to where the receiver has to stop. With `who` the bytes are all one
 /// sender's; `before` is the sender of those this call has already. Of what is only looked at the first `hole` are left out.
-fn take_bytes(queue: &mut Stream, buf: &mut [u8], peek: bool, hole: usize, who: bool, before: Option<Ucred>) -> Taken {
+fn take_bytes(queue: &mut ByteStream, buf: &mut [u8], peek: bool, hole: usize, who: bool, before: Option<Ucred>) -> StreamRead {
     let ahead = queue.urgent.map_or(0, |urgent| urgent.at.saturating_sub(queue.taken) as usize);
     let limit = buf.len().min(if ahead > 0 { ahead } else { queue.bytes.len() - hole });
-    let mut taken = Taken { credentials: before, bytes: limit, ..Taken::default() };
+    let mut taken = StreamRead { credentials: before, bytes: limit, ..StreamRead::default() };
     if !queue.marks.is_empty() || who {
         let start = queue.taken + hole as u64;
         let end = start + limit as u64;
         let mut at = start;
         // Whether bytes up to `to` from this sender may be taken too.
-        let go_on = |taken: &mut Taken, from: Option<Ucred>| {
+        let go_on = |taken: &mut StreamRead, from: Option<Ucred>| {
             let from = from.unwrap_or(Ucred::UNKNOWN_SENDER);
             !who || *taken.credentials.get_or_insert(from) == from
         };
@@ -214,31 +214,31 @@ fn take_bytes(queue: &mut Stream, buf: &mut [u8], peek: bool, hole: usize, who: 
 }
 
 /// Both ends of a connection, as one of them sees it.
-pub(crate) struct Pair<'a, Q> {
+pub(crate) struct ConnectedStream<'a, Q> {
     /// Its own.
-    pub(crate) own: &'a Port<Q>,
+    pub(crate) own: &'a Endpoint<Q>,
     /// The other one.
-    pub(crate) peer: &'a Port<Q>,
+    pub(crate) peer: &'a Endpoint<Q>,
     /// How many bytes may wait at the other end.
     pub(crate) limit: usize,
 }
 
-impl<Q: AsMut<Stream>> Pair<'_, Q> {
+impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
     /// Sends bytes with what goes with them. How many is less than all of them if it may not, or need not, wait for room. `told` hears of
     /// each stretch that was put into the queue, and how many bytes there were before it.
     ///
     /// # Errors
-    /// As [`Wait::at`]; the port's own error; `EPIPE` if nothing can be sent any more.
+    /// As [`WaitPolicy::at`]; the port's own error; `EPIPE` if nothing can be sent any more.
     pub(crate) fn send(
         &self,
-        mut message: Outgoing<'_>,
+        mut message: OutgoingMessage<'_>,
         credentials: Option<Ucred>,
-        flags: Flags,
-        wait: Wait,
+        flags: MsgFlags,
+        wait: WaitPolicy,
         told: &mut dyn FnMut(u64, &[u8]),
     ) -> Result<usize> {
         let data = message.data;
-        let urgent = flags.contains(Flags::OOB);
+        let urgent = flags.contains(MsgFlags::OOB);
         let mut done = 0;
         if data.is_empty() && self.own.is_shut(SENDING) {
             return Err(Errno::EPIPE);
@@ -259,7 +259,7 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
                 }
                 let rights = message.rights.take();
                 if credentials.is_some() || rights.is_some() {
-                    queue.mark(Mark { start, end: start + n as u64, credentials, rights });
+                    queue.mark(ScmSegment { start, end: start + n as u64, credentials, rights });
                 }
                 Some(Ok((start, n)))
             };
@@ -285,7 +285,7 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
     ///
     /// # Errors
     /// The port's own error; `EPIPE` if nothing can be sent any more.
-    fn room(&self, queue: &Stream) -> Option<Result<usize>> {
+    fn room(&self, queue: &ByteStream) -> Option<Result<usize>> {
         if let Some(error) = self.own.take_error() {
             return Some(Err(error));
         }
@@ -299,8 +299,8 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
     /// Waits until there is room for anything.
     ///
     /// # Errors
-    /// As [`Wait::at`] and [`Self::room`].
-    pub(crate) fn wait_for_room(&self, wait: Wait) -> Result<()> {
+    /// As [`WaitPolicy::at`] and [`Self::room`].
+    pub(crate) fn wait_for_room(&self, wait: WaitPolicy) -> Result<()> {
         wait.at(&self.own.writable, || Some(self.room(self.peer.queue.lock().as_mut())?.map(drop)))
     }
 
@@ -325,8 +325,8 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
     /// Receives bytes that came with nothing else, waiting for the first. `None`: there is more to it.
     ///
     /// # Errors
-    /// As [`Wait::at`].
-    pub(crate) fn receive_plain(&self, buf: &mut [u8], wait: Wait) -> Result<Option<usize>> {
+    /// As [`WaitPolicy::at`].
+    pub(crate) fn receive_plain(&self, buf: &mut [u8], wait: WaitPolicy) -> Result<Option<usize>> {
         let attempt = || {
             let mut queue = self.own.queue.lock();
             let queue = queue.as_mut();
@@ -349,14 +349,14 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
     /// Receives bytes, and what came with them; with `who`, of one sender.
     ///
     /// # Errors
-    /// As [`Wait::at`]; the port's own error.
-    pub(crate) fn receive(&self, buf: &mut [u8], flags: Flags, who: bool, wait: Wait) -> Result<Incoming> {
-        if flags.contains(Flags::OOB) {
+    /// As [`WaitPolicy::at`]; the port's own error.
+    pub(crate) fn receive(&self, buf: &mut [u8], flags: MsgFlags, who: bool, wait: WaitPolicy) -> Result<ReceivedMessage> {
+        if flags.contains(MsgFlags::OOB) {
             return self.receive_urgent(buf, flags);
         }
-        let peek = flags.contains(Flags::PEEK);
-        let least = if flags.contains(Flags::WAITALL) { buf.len() } else { self.own.options.receive_least().min(buf.len()) };
-        let mut got = Incoming::default();
+        let peek = flags.contains(MsgFlags::PEEK);
+        let least = if flags.contains(MsgFlags::WAITALL) { buf.len() } else { self.own.options.receive_least().min(buf.len()) };
+        let mut got = ReceivedMessage::default();
         loop {
             let done = got.copied;
             let before = got.credentials;
@@ -365,7 +365,7 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
                 let mut hole = 0;
                 if queue.as_mut().at_mark() {
                     if done > 0 {
-                        return Some(Ok(Taken { credentials: before, stop: true, ..Taken::default() }));
+                        return Some(Ok(StreamRead { credentials: before, stop: true, ..StreamRead::default() }));
                     }
                     hole = queue.as_mut().hole(self.own.inline());
                     if hole > 0 && !peek {
@@ -375,7 +375,7 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
                 }
                 hole += self.own.options.left_out(flags);
                 if queue.as_mut().bytes.len() <= hole {
-                    return self.own.nothing_in(queue, Taken { stop: true, ..Taken::default() });
+                    return self.own.nothing_in(queue, StreamRead { stop: true, ..StreamRead::default() });
                 }
                 Some(Ok(take_bytes(queue.as_mut(), &mut buf[done..], peek, hole, who, before)))
             };
@@ -390,7 +390,7 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
             self.own.options.went_on(taken.bytes, flags);
             got.copied += taken.bytes;
             got.credentials = got.credentials.or(taken.credentials);
-            let seen = (!taken.seen.is_empty()).then(|| Rights::new(taken.seen));
+            let seen = (!taken.seen.is_empty()).then(|| ScmRights::new(taken.seen));
             got.rights = taken.rights.or(seen);
             if taken.stop || peek || got.copied >= least {
                 break;
@@ -404,27 +404,33 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
     ///
     /// # Errors
     /// `EINVAL` if there is none, or it is received with the others.
-    pub(crate) fn receive_urgent(&self, buf: &mut [u8], flags: Flags) -> Result<Incoming> {
+    pub(crate) fn receive_urgent(&self, buf: &mut [u8], flags: MsgFlags) -> Result<ReceivedMessage> {
         let mut queue = self.own.queue.lock();
         let queue = queue.as_mut();
         let found = queue.urgent.filter(|urgent| !urgent.read && !self.own.inline()).ok_or(Errno::EINVAL)?;
         let byte = queue.bytes.get((found.at - queue.taken) as usize).ok_or(Errno::EINVAL)?;
         let copied = buf.first_mut().map(|to| *to = *byte).map_or(0, |()| 1);
-        queue.urgent = Some(Urgent { read: !flags.contains(Flags::PEEK), ..found });
-        Ok(Incoming { copied, full: copied, urgent: true, ..Incoming::default() })
+        queue.urgent = Some(UrgentByte { read: !flags.contains(MsgFlags::PEEK), ..found });
+        Ok(ReceivedMessage { copied, full: copied, urgent: true, ..ReceivedMessage::default() })
     }
 
-    /// As [`Pair::receive`], into memory of its own: at most `limit` bytes, and no more than there are.
+    /// As [`ConnectedStream::receive`], into memory of its own: at most `limit` bytes, and no more than there are.
     ///
     /// # Errors
-    /// Those of [`Pair::receive`].
-    pub(crate) fn receive_owned(&self, limit: usize, flags: Flags, who: bool, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
-        if flags.contains(Flags::OOB) {
+    /// Those of [`ConnectedStream::receive`].
+    pub(crate) fn receive_owned(
+        &self,
+        limit: usize,
+        flags: MsgFlags,
+        who: bool,
+        wait: WaitPolicy,
+    ) -> Result<(Vec<u8>, ReceivedMessage)> {
+        if flags.contains(MsgFlags::OOB) {
             let mut byte = [0];
             let got = self.receive_urgent(&mut byte[..limit.min(1)], flags)?;
             return Ok((byte[..got.copied].to_vec(), got));
         }
-        let size = if flags.contains(Flags::WAITALL) {
+        let size = if flags.contains(MsgFlags::WAITALL) {
             WHOLE
         } else {
             let any = || {
@@ -443,27 +449,27 @@ impl<Q: AsMut<Stream>> Pair<'_, Q> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Options;
+    use crate::SocketOptions;
     use std::sync::Barrier;
 
     #[test]
     fn the_end_does_not_overtake_the_last_bytes() {
-        const NOW: Wait = Wait { nonblocking: true, timeout: 0 };
+        const NOW: WaitPolicy = WaitPolicy { nonblocking: true, timeout: 0 };
         for _ in 0..500 {
-            let [own, peer] = [(), ()].map(|()| Port::<Stream>::new(Arc::<Options>::default()));
+            let [own, peer] = [(), ()].map(|()| Endpoint::<ByteStream>::new(Arc::<SocketOptions>::default()));
             let begin = Barrier::new(2);
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     begin.wait();
-                    let pair = Pair { own: &peer, peer: &own, limit: 100 };
+                    let pair = ConnectedStream { own: &peer, peer: &own, limit: 100 };
                     assert_eq!(pair.send_plain(b"last"), Some(4));
                     own.shut(RECEIVING);
                 });
                 begin.wait();
-                let pair = Pair { own: &own, peer: &peer, limit: 100 };
+                let pair = ConnectedStream { own: &own, peer: &peer, limit: 100 };
                 let mut buf = [0; 8];
                 let got = loop {
-                    match pair.receive(&mut buf, Flags::empty(), false, NOW) {
+                    match pair.receive(&mut buf, MsgFlags::empty(), false, NOW) {
                         Err(Errno::EAGAIN) => {}
                         other => break other.map(|got| got.copied),
                     }

@@ -1,6 +1,6 @@
 //! Where a socket receives: its queue, and what others need to know of it. The same for all families; what the queue holds is theirs.
 
-use crate::Options;
+use crate::SocketOptions;
 use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};
 use fs::File;
@@ -20,8 +20,8 @@ pub(crate) const ENDED: u8 = 4;
 pub(crate) const ROOM: Events = Events::WRITABLE.union(Events::WRBAND);
 
 /// One socket's receiving side, with a queue of kind `Q`.
-pub struct Port<Q> {
-    pub(crate) options: Arc<Options>,
+pub struct Endpoint<Q> {
+    pub(crate) options: Arc<SocketOptions>,
     pub(crate) queue: Mutex<Q>,
     /// There is more to receive or accept, or never will be.
     pub(crate) readable: PollQueue,
@@ -35,8 +35,8 @@ pub struct Port<Q> {
     failed: AtomicBool,
 }
 
-impl<Q: Default> Port<Q> {
-    pub(crate) fn new(options: Arc<Options>) -> Self {
+impl<Q: Default> Endpoint<Q> {
+    pub(crate) fn new(options: Arc<SocketOptions>) -> Self {
         Self {
             options,
             queue: Mutex::default(),
@@ -50,7 +50,7 @@ impl<Q: Default> Port<Q> {
     }
 }
 
-impl<Q> Port<Q> {
+impl<Q> Endpoint<Q> {
     pub(crate) fn is_shut(&self, what: u8) -> bool {
         self.shut.load(Ordering::Acquire) & what == what
     }

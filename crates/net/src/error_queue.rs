@@ -1,7 +1,7 @@
 //! What a socket is told beside its data (`MSG_ERRQUEUE`): why what it sent was refused, when it went out, that its bytes were copied.
 
-use crate::extended_options::Beside;
-use crate::{Address, Incoming};
+use crate::extended_options::ControlMessage;
+use crate::{Address, ReceivedMessage};
 use abi::errno::Errno;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -22,7 +22,7 @@ const COST: usize = 256;
 
 /// `struct sock_extended_err`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Cause {
+pub(crate) struct ExtendedError {
     errno: u32,
     origin: u8,
     kind: u8,
@@ -31,7 +31,7 @@ pub(crate) struct Cause {
     data: u32,
 }
 
-impl Cause {
+impl ExtendedError {
     /// There is no such port.
     pub(crate) fn refused(v4: bool) -> Self {
         let (origin, kind, code) = if v4 { (BY_ICMP, 3, 3) } else { (BY_ICMP6, 1, 4) };
@@ -56,8 +56,8 @@ impl Cause {
 
 /// One thing that a socket is told.
 #[derive(Clone, Debug)]
-pub(crate) struct Notice {
-    pub(crate) cause: Cause,
+pub(crate) struct ErrorQueueEntry {
+    pub(crate) cause: ExtendedError,
     /// Who says so.
     pub(crate) offender: Option<SocketAddr>,
     /// Where what was sent was to go.
@@ -70,21 +70,21 @@ pub(crate) struct Notice {
 
 /// What one socket has still to be told.
 #[derive(Default)]
-pub(crate) struct Notices {
+pub(crate) struct ErrorQueue {
     any: AtomicBool,
-    queue: Mutex<VecDeque<Notice>>,
+    queue: Mutex<VecDeque<ErrorQueueEntry>>,
     /// How many sends there were that were not to be copied, all of which were.
     sends: AtomicU32,
 }
 
-impl Notices {
+impl ErrorQueue {
     /// Whether there is any.
     pub(crate) fn any(&self) -> bool {
         self.any.load(Ordering::Acquire)
     }
 
     /// Adds one if there is `room` for it, bytes; else it is lost.
-    pub(crate) fn put(&self, notice: Notice, room: usize) {
+    pub(crate) fn put(&self, notice: ErrorQueueEntry, room: usize) {
         let mut queue = self.queue.lock();
         let used: usize = queue.iter().map(|notice| notice.data.len() + COST).sum();
         if used + notice.data.len() + COST <= room {
@@ -98,7 +98,7 @@ impl Notices {
         let number = self.sends.fetch_add(1, Ordering::Relaxed);
         {
             let mut queue = self.queue.lock();
-            if let Some(Notice { cause, .. }) = queue.back_mut()
+            if let Some(ErrorQueueEntry { cause, .. }) = queue.back_mut()
                 && cause.origin == BY_COPYING
                 && cause.data.wrapping_add(1) == number
             {
@@ -106,12 +106,12 @@ impl Notices {
                 return;
             }
         }
-        let cause = Cause::copied(number, number);
-        self.put(Notice { cause, offender: None, to: None, time: None, data: Vec::new() }, room);
+        let cause = ExtendedError::copied(number, number);
+        self.put(ErrorQueueEntry { cause, offender: None, to: None, time: None, data: Vec::new() }, room);
     }
 
     /// The oldest.
-    pub(crate) fn take(&self) -> Option<Notice> {
+    pub(crate) fn take(&self) -> Option<ErrorQueueEntry> {
         if !self.any() {
             return None;
         }
@@ -122,16 +122,16 @@ impl Notices {
     }
 }
 
-impl Notice {
+impl ErrorQueueEntry {
     /// What its receiver is given, through a socket of IPv6 or of IPv4: bytes, and what is beside them. `shown` is an address as that
     /// socket shows it.
     pub(crate) fn incoming(
         self,
         v6: bool,
         limit: usize,
-        mut beside: Vec<Beside>,
+        mut beside: Vec<ControlMessage>,
         shown: impl Fn(SocketAddr) -> Address,
-    ) -> (Vec<u8>, Incoming) {
+    ) -> (Vec<u8>, ReceivedMessage) {
         const V4_ADDRESS: usize = 16;
         const V6_ADDRESS: usize = 28;
         let (level, kind, room) = if v6 {
@@ -146,7 +146,7 @@ impl Notice {
         let full = data.len();
         data.truncate(limit);
         let copied = data.len();
-        (data, Incoming { copied, full, from: self.to.map(shown), beside, ..Incoming::default() })
+        (data, ReceivedMessage { copied, full, from: self.to.map(shown), beside, ..ReceivedMessage::default() })
     }
 }
 
@@ -156,22 +156,24 @@ mod tests {
 
     #[test]
     fn sends_that_follow_each_other_are_told_of_together() {
-        let notices = Notices::default();
+        let notices = ErrorQueue::default();
         for _ in 0..3 {
             notices.copied(4096);
         }
-        let time = Notice { cause: Cause::stamped(0, 7), offender: None, to: None, time: Some(1), data: vec![1; 9] };
+        let time =
+            ErrorQueueEntry { cause: ExtendedError::stamped(0, 7), offender: None, to: None, time: Some(1), data: vec![1; 9] };
         notices.put(time, 4096);
         notices.copied(4096);
-        let causes: Vec<Cause> = std::iter::from_fn(|| notices.take()).map(|notice| notice.cause).collect();
-        assert_eq!(causes, [Cause::copied(0, 2), Cause::stamped(0, 7), Cause::copied(3, 3)]);
+        let causes: Vec<ExtendedError> = std::iter::from_fn(|| notices.take()).map(|notice| notice.cause).collect();
+        assert_eq!(causes, [ExtendedError::copied(0, 2), ExtendedError::stamped(0, 7), ExtendedError::copied(3, 3)]);
         assert!(!notices.any());
     }
 
     #[test]
     fn what_has_no_room_is_lost() {
-        let notices = Notices::default();
-        let notice = Notice { cause: Cause::refused(true), offender: None, to: None, time: None, data: vec![0; 100] };
+        let notices = ErrorQueue::default();
+        let notice =
+            ErrorQueueEntry { cause: ExtendedError::refused(true), offender: None, to: None, time: None, data: vec![0; 100] };
         notices.put(notice.clone(), 100);
         assert!(notices.take().is_none());
         for _ in 0..5 {

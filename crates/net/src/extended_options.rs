@@ -1,7 +1,7 @@
 //! Options that few sockets have: filters, the time of arrival, and numbers that are remembered and have no meaning here.
 
-use crate::Options;
-use crate::error_queue::{Cause, Notice};
+use crate::SocketOptions;
+use crate::error_queue::{ErrorQueueEntry, ExtendedError};
 use abi::errno::Errno;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -12,11 +12,11 @@ use fs::{Result, Timestamp};
 use linux_raw_sys::net;
 
 /// A control message: level, kind, bytes.
-pub(crate) type Beside = (u32, u32, Vec<u8>);
+pub(crate) type ControlMessage = (u32, u32, Vec<u8>);
 
 /// What few sockets have.
 #[derive(Clone, Default)]
-pub(crate) struct Rare {
+pub(crate) struct ExtendedOptions {
     filter: Option<Arc<Program>>,
     /// The filter stays as it is (`SO_LOCK_FILTER`).
     locked: bool,
@@ -65,8 +65,8 @@ fn known(option: u32) -> Result<(u32, i32, bool)> {
     REMEMBERED.into_iter().find(|known| known.0 == option).ok_or(Errno::ENOPROTOOPT)
 }
 
-impl Options {
-    fn change_rare<R>(&self, change: impl FnOnce(&mut Rare) -> R) -> R {
+impl SocketOptions {
+    fn change_rare<R>(&self, change: impl FnOnce(&mut ExtendedOptions) -> R) -> R {
         change(self.rare.lock().get_or_insert_with(Box::default))
     }
 
@@ -132,8 +132,8 @@ impl Options {
     }
 
     /// What a socket made by accepting from this one has of it.
-    pub(crate) fn inherited_rare(&self) -> Option<Box<Rare>> {
-        self.rare.lock().clone().map(|rare| Box::new(Rare { cookie: 0, ..*rare }))
+    pub(crate) fn inherited_rare(&self) -> Option<Box<ExtendedOptions>> {
+        self.rare.lock().clone().map(|rare| Box::new(ExtendedOptions { cookie: 0, ..*rare }))
     }
 
     /// Whether setting `SO_TIMESTAMPING` to `flags` begins to number what is sent.
@@ -169,7 +169,7 @@ impl Options {
     }
 
     /// At which stages what is sent now is stamped, if at any; `beside` is what was said of the message.
-    pub(crate) fn stages(&self, beside: &[Beside]) -> u32 {
+    pub(crate) fn stages(&self, beside: &[ControlMessage]) -> u32 {
         let stamping = self.stamping.load(Ordering::Relaxed);
         if stamping == 0 {
             return 0;
@@ -200,7 +200,7 @@ impl Options {
             if stages & asked != 0 {
                 // What has come to its end has no bytes any more.
                 let data = if stage == 2 { Vec::new() } else { data.clone() };
-                self.notice(Notice { cause: Cause::stamped(stage, key), offender: None, to: None, time, data });
+                self.notice(ErrorQueueEntry { cause: ExtendedError::stamped(stage, key), offender: None, to: None, time, data });
             }
         }
     }
@@ -211,7 +211,7 @@ impl Options {
     }
 
     /// The control message that tells of a time, if those of software are wanted.
-    pub(crate) fn stamp_of(&self, time: u64) -> Option<Beside> {
+    pub(crate) fn stamp_of(&self, time: u64) -> Option<ControlMessage> {
         let stamping = self.stamping.load(Ordering::Relaxed);
         (stamping & SOFTWARE != 0).then(|| three_stamps(Timestamp::from_ns(time), stamping))
     }
@@ -302,7 +302,7 @@ impl Options {
     }
 
     /// The control messages that tell when something arrived. What was there before anybody asked arrives now.
-    pub(crate) fn stamps(&self, arrival: u64) -> Vec<Beside> {
+    pub(crate) fn stamps(&self, arrival: u64) -> Vec<ControlMessage> {
         let (stamp, stamping) = (self.stamp.load(Ordering::Relaxed), self.stamping.load(Ordering::Relaxed));
         let mut told = Vec::new();
         if stamp | stamping == 0 {
@@ -386,7 +386,7 @@ fn pair(seconds: i64, fraction: u32) -> Vec<u8> {
 }
 
 /// The control message of `SO_TIMESTAMPING`: three stamps, software's, one that is not used any more, hardware's.
-fn three_stamps(time: Timestamp, stamping: u32) -> Beside {
+fn three_stamps(time: Timestamp, stamping: u32) -> ControlMessage {
     let kind = if stamping & NEWER != 0 { net::SO_TIMESTAMPING_NEW } else { net::SO_TIMESTAMPING_OLD };
     (net::SOL_SOCKET, kind, [pair(time.sec, time.nsec), alloc::vec![0; 32]].concat())
 }
@@ -409,7 +409,7 @@ mod tests {
 
     #[test]
     fn who_may_not_raise_a_number_may_lower_it() {
-        let options = Options::default();
+        let options = SocketOptions::default();
         let set = |option, value, privileged| options.remember(option, value, privileged);
         // A mark takes the right whatever it is.
         assert_eq!((set(net::SO_MARK, 0, false), set(net::SO_MARK, 5, true)), (Err(Errno::EPERM), Ok(())));
@@ -432,7 +432,7 @@ mod tests {
 
     #[test]
     fn numbers_of_what_is_sent_begin_where_they_are_asked_for() {
-        let options = Options::default();
+        let options = SocketOptions::default();
         let (numbered, bare) = (NUMBERED.cast_signed(), WITHOUT_BYTES.cast_signed());
         assert_eq!((options.begins_numbers(numbered), options.begins_numbers(bare)), (true, false));
         options.set_stamping(net::SO_TIMESTAMPING_OLD, numbered, 5).unwrap();
@@ -453,22 +453,25 @@ mod tests {
 
     #[test]
     fn stages_are_those_of_the_socket_or_of_the_message() {
-        let options = Options::default();
+        let options = SocketOptions::default();
         let own = [(net::SOL_SOCKET, net::SO_TIMESTAMPING_OLD, (OF_SENT | OF_ARRIVALS).to_ne_bytes().to_vec())];
         assert_eq!((options.stages(&[]), options.stages(&own)), (0, 0), "nothing is stamped");
         options.set_stamping(net::SO_TIMESTAMPING_OLD, (OF_QUEUED | OF_ENDED | SOFTWARE).cast_signed(), 0).unwrap();
         assert_eq!((options.stages(&[]), options.stages(&own)), (OF_QUEUED | OF_ENDED, OF_SENT));
-        assert_eq!(Options::of_messages(OF_QUEUED | OF_ENDED), OF_QUEUED);
+        assert_eq!(SocketOptions::of_messages(OF_QUEUED | OF_ENDED), OF_QUEUED);
         // Each stage is told by itself; what has ended has no bytes any more.
         options.stamp_sent(OF_QUEUED | OF_SENT | OF_ENDED, 3, || alloc::vec![1, 2, 3]);
         let told: Vec<_> =
             core::iter::from_fn(|| options.notices.take()).map(|notice| (notice.cause, notice.data.len())).collect();
-        assert_eq!(told, [(Cause::stamped(1, 3), 3), (Cause::stamped(0, 3), 3), (Cause::stamped(2, 3), 0)]);
+        assert_eq!(
+            told,
+            [(ExtendedError::stamped(1, 3), 3), (ExtendedError::stamped(0, 3), 3), (ExtendedError::stamped(2, 3), 0)]
+        );
     }
 
     #[test]
     fn what_a_message_says_is_checked() {
-        let options = Options::default();
+        let options = SocketOptions::default();
         let check = |kind, bytes: &[u8], privileged| options.check_beside(kind, bytes, privileged);
         let word = |word: u32| word.to_ne_bytes();
         assert_eq!((check(net::SO_MARK, &word(1), false), check(net::SO_MARK, &word(1), true)), (Err(Errno::EPERM), Ok(())));
@@ -492,7 +495,7 @@ mod tests {
 
     #[test]
     fn a_chooser_chooses_among_those_there_are() {
-        let options = Options::default();
+        let options = SocketOptions::default();
         assert_eq!((options.choose(b"x", 3), options.set_chooser(None)), (None, Err(Errno::ENOENT)));
         options.set_chooser(Some(constant(2))).unwrap();
         assert_eq!((options.choose(b"x", 3), options.choose(b"x", 2)), (Some(2), None));
@@ -501,7 +504,7 @@ mod tests {
 
     #[test]
     fn a_filter_is_set_taken_away_and_locked() {
-        let options = Options::default();
+        let options = SocketOptions::default();
         assert!(options.filter().is_none());
         assert_eq!((options.set_filter(None), options.admits(b"head", b"rest")), (Err(Errno::ENOENT), Some(8)));
         options.set_filter(Some(constant(6))).unwrap();
@@ -520,11 +523,11 @@ mod tests {
 
     #[test]
     fn times_are_told_in_the_form_that_was_asked_for() {
-        let options = Options::default();
+        let options = SocketOptions::default();
         assert_eq!(options.last_arrival(), Err(Errno::ENOENT));
         options.received(3_000_000_007);
         assert_eq!(options.last_arrival(), Ok(Timestamp { sec: 3, nsec: 7 }));
-        let options = Options::default();
+        let options = SocketOptions::default();
         assert_eq!((options.arrival(), options.stamps(3_000_007_999).len(), options.stamp_of(5)), (0, 0, None));
         let two = |seconds: i64, rest: i64| [seconds.to_ne_bytes(), rest.to_ne_bytes()].concat();
         for (option, rest) in [(net::SO_TIMESTAMP_OLD, 7), (net::SO_TIMESTAMP_NEW, 7), (net::SO_TIMESTAMPNS_OLD, 7999)] {

@@ -1,6 +1,6 @@
 //! Sockets: what `socket(2)` makes, without the system calls themselves.
 //!
-//! A [`Socket`] is an open file ([`fs::FileOps`]) with the options every socket has, over a [`Protocol`], which is one family's idea of
+//! A [`Socket`] is an open file ([`fs::FileOps`]) with the options every socket has, over a [`SocketOps`], which is one family's idea of
 //! binding, connecting and transferring: [`unix`] is `AF_UNIX`, [`inet`] `AF_INET` and `AF_INET6`,
 //! [`netlink`] the part of `AF_NETLINK` that tells of interfaces, [`packet`] `AF_PACKET`. Guarantees, locks and costs are in `docs/sockets.md`.
 //!
@@ -11,22 +11,25 @@
 extern crate alloc;
 
 mod address;
-mod timer;
+mod byte_stream;
+mod endpoint;
+mod error_queue;
+mod extended_options;
 pub mod inet;
 pub mod netlink;
-mod error_queue;
+mod object_counts;
 mod options;
 pub mod packet;
-mod endpoint;
-mod extended_options;
-pub mod sysctl;
 mod socket;
-mod byte_stream;
-mod object_counts;
+pub mod sysctl;
+mod timer;
 pub mod unix;
 
 pub use address::{Address, LinkAddress, UnixName};
-pub use timer::{Alarm, set_alarms};
-pub use options::{Linger, Options};
-pub use socket::{Caller, Flags, Groups, Incoming, Kind, Memory, Outgoing, Protocol, Socket, Ucred, Wait, set_identity};
 pub use object_counts::census;
+pub use options::{Linger, SocketOptions};
+pub use socket::{
+    Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketMemory, SocketOps, SocketType, SupplementaryGroups, Ucred,
+    WaitPolicy, set_identity,
+};
+pub use timer::{TimerCallback, set_alarms};

@@ -1,8 +1,8 @@
 //! What `setsockopt(2)` sets on any socket (`socket(7)`).
 
-use crate::Flags;
-use crate::error_queue::{Notice, Notices};
-use crate::extended_options::Rare;
+use crate::MsgFlags;
+use crate::error_queue::{ErrorQueue, ErrorQueueEntry};
+use crate::extended_options::ExtendedOptions;
 use crate::sysctl;
 use abi::errno::Errno;
 use alloc::boxed::Box;
@@ -24,7 +24,7 @@ const RECEIVE_FIXED: i32 = 2;
 pub type Linger = (bool, i32);
 
 /// The options of one socket.
-pub struct Options {
+pub struct SocketOptions {
     send_buffer: AtomicUsize,
     receive_buffer: AtomicUsize,
     /// Which of the two were set by the program (`SO_BUF_LOCK`): a bit each.
@@ -46,15 +46,15 @@ pub struct Options {
     pub(crate) stamp_key: AtomicU32,
     /// Where looking at what waits begins, bytes (`SO_PEEK_OFF`); -1: always at the front.
     peek_offset: AtomicI32,
-    pub(crate) notices: Notices,
+    pub(crate) notices: ErrorQueue,
     /// When the message that was received last arrived; 0: there was none, 1: nobody looked.
     pub(crate) last: AtomicU64,
     /// Whether there is a filter.
     pub(crate) filtered: AtomicBool,
-    pub(crate) rare: Mutex<Option<Box<Rare>>>,
+    pub(crate) rare: Mutex<Option<Box<ExtendedOptions>>>,
 }
 
-impl Default for Options {
+impl Default for SocketOptions {
     fn default() -> Self {
         Self {
             send_buffer: AtomicUsize::new(sysctl::SEND_DEFAULT.size()),
@@ -71,7 +71,7 @@ impl Default for Options {
             stamping: AtomicU32::new(0),
             stamp_key: AtomicU32::new(0),
             peek_offset: AtomicI32::new(-1),
-            notices: Notices::default(),
+            notices: ErrorQueue::default(),
             last: AtomicU64::new(0),
             filtered: AtomicBool::new(false),
             rare: Mutex::new(None),
@@ -99,7 +99,7 @@ fn is_switch(option: u32) -> bool {
     option < u64::BITS && SWITCHES >> option & 1 != 0
 }
 
-impl Options {
+impl SocketOptions {
     /// Options with buffers of other sizes.
     pub(crate) fn with_buffers(send: usize, receive: usize) -> Self {
         Self { send_buffer: AtomicUsize::new(send), receive_buffer: AtomicUsize::new(receive), ..Self::default() }
@@ -201,16 +201,16 @@ impl Options {
     }
 
     /// How many bytes a call with these flags leaves out.
-    pub(crate) fn left_out(&self, flags: Flags) -> usize {
-        if flags.contains(Flags::PEEK) { self.peek_offset().max(0) as usize } else { 0 }
+    pub(crate) fn left_out(&self, flags: MsgFlags) -> usize {
+        if flags.contains(MsgFlags::PEEK) { self.peek_offset().max(0) as usize } else { 0 }
     }
 
     /// So many bytes were received, or only looked at.
-    pub(crate) fn went_on(&self, bytes: usize, flags: Flags) {
+    pub(crate) fn went_on(&self, bytes: usize, flags: MsgFlags) {
         let offset = self.peek_offset();
         if offset >= 0 {
             let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
-            let ahead = if flags.contains(Flags::PEEK) { offset.saturating_add(bytes) } else { (offset - bytes).max(0) };
+            let ahead = if flags.contains(MsgFlags::PEEK) { offset.saturating_add(bytes) } else { (offset - bytes).max(0) };
             self.set_peek_offset(ahead);
         }
     }
@@ -221,7 +221,7 @@ impl Options {
     }
 
     /// The socket has to be told something, unless there are too many such things.
-    pub(crate) fn notice(&self, notice: Notice) {
+    pub(crate) fn notice(&self, notice: ErrorQueueEntry) {
         self.notices.put(notice, self.receive_buffer());
     }
 
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn buffers_are_doubled_and_bounded_as_on_linux() {
-        let options = Options::default();
+        let options = SocketOptions::default();
         assert_eq!(options.number(net::SO_SNDBUF), Ok(212_992));
         options.grow_send_buffer(300_000);
         assert_eq!((options.number(net::SO_SNDBUF), options.number(net::SO_BUF_LOCK)), (Ok(300_000), Ok(0)));
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn switches_are_remembered_and_others_refused() {
-        let options = Options::default();
+        let options = SocketOptions::default();
         options.set_number(net::SO_REUSEADDR, 7, false).unwrap();
         assert_eq!(options.number(net::SO_REUSEADDR), Ok(1));
         assert_eq!(options.number(net::SO_KEEPALIVE), Ok(0));
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn numbers_are_kept_within_their_limits() {
-        let options = Options::default();
+        let options = SocketOptions::default();
         let set = |option, value| {
             options.set_number(option, value, true).unwrap();
             options.number(option).unwrap()
@@ -373,22 +373,22 @@ mod tests {
 
     #[test]
     fn looking_goes_on_where_it_was_and_taking_comes_back() {
-        let options = Options::default();
+        let options = SocketOptions::default();
         // Without the option, always at the front.
-        options.went_on(5, Flags::PEEK);
-        assert_eq!((options.peek_offset(), options.left_out(Flags::PEEK)), (-1, 0));
+        options.went_on(5, MsgFlags::PEEK);
+        assert_eq!((options.peek_offset(), options.left_out(MsgFlags::PEEK)), (-1, 0));
         options.set_peek_offset(0);
-        options.went_on(5, Flags::PEEK);
-        assert_eq!((options.left_out(Flags::PEEK), options.left_out(Flags::empty())), (5, 0));
-        options.went_on(3, Flags::empty());
-        assert_eq!(options.left_out(Flags::PEEK), 2);
-        options.went_on(9, Flags::empty());
+        options.went_on(5, MsgFlags::PEEK);
+        assert_eq!((options.left_out(MsgFlags::PEEK), options.left_out(MsgFlags::empty())), (5, 0));
+        options.went_on(3, MsgFlags::empty());
+        assert_eq!(options.left_out(MsgFlags::PEEK), 2);
+        options.went_on(9, MsgFlags::empty());
         assert_eq!(options.peek_offset(), 0);
     }
 
     #[test]
     fn what_is_accepted_inherits() {
-        let options = Options::with_buffers(7000, 8000);
+        let options = SocketOptions::with_buffers(7000, 8000);
         options.set_timeout(true, 3);
         options.set_timeout(false, 4);
         options.set_linger((true, 9));
@@ -398,15 +398,15 @@ mod tests {
         let heir = options.inherit();
         assert_eq!((heir.send_buffer(), heir.receive_buffer(), heir.send_timeout(), heir.receive_timeout()), (7000, 8000, 3, 4));
         assert_eq!((heir.linger(), heir.switch(net::SO_KEEPALIVE), heir.pass_credentials()), ((true, 9), true, true));
-        assert_eq!((options.linger(), Options::default().linger()), ((true, 9), (false, 0)));
+        assert_eq!((options.linger(), SocketOptions::default().linger()), ((true, 9), (false, 0)));
     }
 
     #[test]
     fn what_a_socket_is_told_waits_for_it() {
-        let options = Options::default();
+        let options = SocketOptions::default();
         options.set_number(net::SO_RCVBUF, 1152, false).unwrap();
-        let notice = |data: usize| Notice {
-            cause: crate::error_queue::Cause::refused(true),
+        let notice = |data: usize| ErrorQueueEntry {
+            cause: crate::error_queue::ExtendedError::refused(true),
             offender: None,
             to: None,
             time: None,

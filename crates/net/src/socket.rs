@@ -1,7 +1,7 @@
 //! An open socket, of whatever family.
 
-use crate::unix::Rights;
-use crate::{Address, Options};
+use crate::unix::ScmRights;
+use crate::{Address, SocketOptions};
 use abi::errno::Errno;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -14,7 +14,7 @@ use task::Once;
 
 /// What travels: `socket(2)`'s type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum SocketType {
     /// Bytes, in order, between two (`SOCK_STREAM`).
     Stream,
     /// Messages, each for itself, from anybody (`SOCK_DGRAM`).
@@ -25,7 +25,7 @@ pub enum Kind {
     Raw,
 }
 
-impl Kind {
+impl SocketType {
     /// The number of the type.
     #[must_use]
     pub const fn number(self) -> i32 {
@@ -63,15 +63,15 @@ impl Ucred {
 }
 
 /// Somebody's supplementary groups.
-pub type Groups = Arc<[u32]>;
+pub type SupplementaryGroups = Arc<[u32]>;
 
 /// What is known of who runs the calling thread: the personality says it.
-type Identity = (fn() -> Ucred, fn() -> Groups);
+type CredentialsProvider = (fn() -> Ucred, fn() -> SupplementaryGroups);
 
-static IDENTITY: Once<Identity> = Once::new();
+static IDENTITY: Once<CredentialsProvider> = Once::new();
 
 /// Sets the functions that say who runs the calling thread, and what its groups are. The first call counts.
-pub fn set_identity(who: fn() -> Ucred, groups: fn() -> Groups) {
+pub fn set_identity(who: fn() -> Ucred, groups: fn() -> SupplementaryGroups) {
     IDENTITY.call_once(|| (who, groups));
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn identity() -> Ucred {
     IDENTITY.get().map_or(Ucred::UNKNOWN_SENDER, |(who, _)| who())
 }
 
-pub(crate) fn groups() -> Groups {
+pub(crate) fn groups() -> SupplementaryGroups {
     IDENTITY.get().map_or_else(|| Arc::from([]), |(_, groups)| groups())
 }
 
@@ -94,7 +94,7 @@ pub struct Caller<'a> {
 bitflags::bitflags! {
     /// The flags of `send(2)` and `recv(2)` that matter here.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub struct Flags: u32 {
+    pub struct MsgFlags: u32 {
         /// Urgent data.
         const OOB = net::MSG_OOB;
         /// Leave in the queue what is received.
@@ -106,14 +106,14 @@ bitflags::bitflags! {
 
 /// How long to wait.
 #[derive(Clone, Copy, Debug)]
-pub struct Wait {
+pub struct WaitPolicy {
     /// Not at all.
     pub nonblocking: bool,
     /// At most so many nanoseconds; 0 is for ever.
     pub timeout: u64,
 }
 
-impl Wait {
+impl WaitPolicy {
     /// Waits at `source` until `attempt` gives a result.
     ///
     /// # Errors
@@ -139,20 +139,20 @@ impl Wait {
 }
 
 /// What is sent in one call.
-pub struct Outgoing<'a> {
+pub struct OutgoingMessage<'a> {
     /// The bytes.
     pub data: &'a [u8],
     /// Where to, if not to the connected peer.
     pub to: Option<(&'a Caller<'a>, &'a Address)>,
     /// Open files to go with it (`SCM_RIGHTS`).
-    pub rights: Option<Rights>,
+    pub rights: Option<ScmRights>,
     /// Who the sender says it is (`SCM_CREDENTIALS`), checked.
     pub credentials: Option<Ucred>,
     /// What else it says of the message: level, kind and bytes of control messages of levels below that of all sockets.
     pub beside: Vec<(u32, u32, Vec<u8>)>,
 }
 
-impl<'a> Outgoing<'a> {
+impl<'a> OutgoingMessage<'a> {
     /// Bytes for the connected peer and nothing else.
     #[must_use]
     pub const fn plain(data: &'a [u8]) -> Self {
@@ -162,7 +162,7 @@ impl<'a> Outgoing<'a> {
 
 /// What one call received.
 #[derive(Default)]
-pub struct Incoming {
+pub struct ReceivedMessage {
     /// How many bytes are in the buffer.
     pub copied: usize,
     /// How many the message had.
@@ -170,7 +170,7 @@ pub struct Incoming {
     /// Where it came from, of sockets that are not connected.
     pub from: Option<Address>,
     /// The open files that came with it.
-    pub rights: Option<Rights>,
+    pub rights: Option<ScmRights>,
     /// Who sent it, if the receiver asked for that.
     pub credentials: Option<Ucred>,
     /// It is urgent data (`MSG_OOB`).
@@ -181,7 +181,7 @@ pub struct Incoming {
 
 /// What a socket's queues hold, bytes (`SO_MEMINFO`).
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Memory {
+pub struct SocketMemory {
     /// What waits to be received.
     pub received: usize,
     /// What was sent and waits to be received by the peer.
@@ -191,12 +191,12 @@ pub struct Memory {
 }
 
 /// One family's sockets.
-pub trait Protocol: FileOps {
+pub trait SocketOps: FileOps {
     /// The family's number.
     fn family(&self) -> u32;
 
     /// The kind.
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> SocketType;
 
     /// The number of the protocol.
     fn number(&self) -> i32 {
@@ -216,7 +216,7 @@ pub trait Protocol: FileOps {
     ///
     /// # Errors
     /// Those of `connect(2)`.
-    fn connect(&self, caller: &Caller<'_>, address: &Address, wait: Wait) -> Result<()>;
+    fn connect(&self, caller: &Caller<'_>, address: &Address, wait: WaitPolicy) -> Result<()>;
 
     /// Waits for connections from now on.
     ///
@@ -228,7 +228,7 @@ pub trait Protocol: FileOps {
     ///
     /// # Errors
     /// Those of `accept(2)`.
-    fn accept(&self, wait: Wait) -> Result<Socket>;
+    fn accept(&self, wait: WaitPolicy) -> Result<Socket>;
 
     /// Its own address.
     fn local(&self) -> Address;
@@ -249,15 +249,15 @@ pub trait Protocol: FileOps {
     ///
     /// # Errors
     /// Those of `send(2)`.
-    fn check_message(&self, _to: Option<&Address>, _length: usize, flags: Flags) -> Result<()> {
-        if flags.contains(Flags::OOB) { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
+    fn check_message(&self, _to: Option<&Address>, _length: usize, flags: MsgFlags) -> Result<()> {
+        if flags.contains(MsgFlags::OOB) { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
     }
 
     /// Waits until a stream that is connected has room for anything, as it does before the bytes are looked at.
     ///
     /// # Errors
     /// Those of `send(2)`.
-    fn wait_for_room(&self, _wait: Wait) -> Result<()> {
+    fn wait_for_room(&self, _wait: WaitPolicy) -> Result<()> {
         Ok(())
     }
 
@@ -265,19 +265,19 @@ pub trait Protocol: FileOps {
     ///
     /// # Errors
     /// Those of `send(2)`.
-    fn send(&self, message: Outgoing<'_>, flags: Flags, wait: Wait) -> Result<usize>;
+    fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags, wait: WaitPolicy) -> Result<usize>;
 
     /// Receives.
     ///
     /// # Errors
     /// Those of `recv(2)`.
-    fn receive(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming>;
+    fn receive(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy) -> Result<ReceivedMessage>;
 
     /// Receives into memory of its own: at most `limit` bytes, and no more than there are.
     ///
     /// # Errors
     /// Those of `recv(2)`.
-    fn receive_owned(&self, limit: usize, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)>;
+    fn receive_owned(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)>;
 
     /// Who connected it or was connected to (`SO_PEERCRED`).
     fn peer_credentials(&self) -> Ucred {
@@ -285,7 +285,7 @@ pub trait Protocol: FileOps {
     }
 
     /// The peer's supplementary groups when it was connected (`SO_PEERGROUPS`); `None` if nobody is known.
-    fn peer_groups(&self) -> Option<Groups> {
+    fn peer_groups(&self) -> Option<SupplementaryGroups> {
         None
     }
 
@@ -299,15 +299,15 @@ pub trait Protocol: FileOps {
     fn queued(&self, incoming: bool) -> usize;
 
     /// What its queues hold.
-    fn memory(&self) -> Memory {
-        Memory { received: self.queued(true), sent: self.queued(false), lost: 0 }
+    fn memory(&self) -> SocketMemory {
+        SocketMemory { received: self.queued(true), sent: self.queued(false), lost: 0 }
     }
 
     /// Takes the oldest of what it is to be told of what it sent, with at most `limit` bytes.
     ///
     /// # Errors
     /// `EAGAIN` if there is nothing.
-    fn take_notice(&self, _limit: usize) -> Result<(Vec<u8>, Incoming)> {
+    fn take_notice(&self, _limit: usize) -> Result<(Vec<u8>, ReceivedMessage)> {
         Err(Errno::EAGAIN)
     }
 
@@ -348,7 +348,7 @@ pub trait Protocol: FileOps {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// As [`Protocol::option`], of an option whose value depends on a number that the program gives.
+    /// As [`SocketOps::option`], of an option whose value depends on a number that the program gives.
     ///
     /// # Errors
     /// Those of `getsockopt(2)`.
@@ -379,26 +379,26 @@ pub trait Protocol: FileOps {
 /// An open socket.
 pub struct Socket {
     _counted: census::Socket,
-    protocol: Arc<dyn Protocol>,
-    options: Arc<Options>,
+    protocol: Arc<dyn SocketOps>,
+    options: Arc<SocketOptions>,
 }
 
 impl Socket {
     /// A socket of `protocol`, which shares `options` with it.
     #[must_use]
-    pub fn new(protocol: Arc<dyn Protocol>, options: Arc<Options>) -> Self {
+    pub fn new(protocol: Arc<dyn SocketOps>, options: Arc<SocketOptions>) -> Self {
         Self { _counted: census::Socket::default(), protocol, options }
     }
 
     /// What its family does.
     #[must_use]
-    pub fn protocol(&self) -> &dyn Protocol {
+    pub fn protocol(&self) -> &dyn SocketOps {
         &*self.protocol
     }
 
     /// Its options.
     #[must_use]
-    pub fn options(&self) -> &Options {
+    pub fn options(&self) -> &SocketOptions {
         &self.options
     }
 
@@ -414,14 +414,14 @@ impl Socket {
 
     /// How long a call that sends waits.
     #[must_use]
-    pub fn send_wait(&self, nonblocking: bool) -> Wait {
-        Wait { nonblocking, timeout: self.options.send_timeout() }
+    pub fn send_wait(&self, nonblocking: bool) -> WaitPolicy {
+        WaitPolicy { nonblocking, timeout: self.options.send_timeout() }
     }
 
     /// How long a call that receives, connects or accepts waits.
     #[must_use]
-    pub fn receive_wait(&self, nonblocking: bool) -> Wait {
-        Wait { nonblocking, timeout: self.options.receive_timeout() }
+    pub fn receive_wait(&self, nonblocking: bool) -> WaitPolicy {
+        WaitPolicy { nonblocking, timeout: self.options.receive_timeout() }
     }
 }
 
@@ -446,7 +446,7 @@ impl FileOps for Socket {
         let incoming = match request.command {
             linux_raw_sys::ioctl::FIONREAD => true,
             linux_raw_sys::ioctl::TIOCOUTQ => false,
-            SIOCATMARK if self.protocol.kind() == Kind::Stream => {
+            SIOCATMARK if self.protocol.kind() == SocketType::Stream => {
                 request.write(&i32::from(self.protocol.at_mark()?))?;
                 return Ok(0);
             }
@@ -459,7 +459,7 @@ impl FileOps for Socket {
                 return Ok(0);
             }
             // All that was sent has gone out.
-            SIOCOUTQNSD if self.protocol.family() != net::AF_UNIX && self.protocol.kind() == Kind::Stream => {
+            SIOCOUTQNSD if self.protocol.family() != net::AF_UNIX && self.protocol.kind() == SocketType::Stream => {
                 request.write(&0i32)?;
                 return Ok(0);
             }

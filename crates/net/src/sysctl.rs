@@ -12,7 +12,7 @@ const MOST: usize = 3;
 const LARGEST: i64 = i32::MAX as i64;
 
 /// One setting: as many numbers as it has, each within the same bounds.
-pub struct Setting {
+pub struct Sysctl {
     /// Where it is below `/proc/sys/net`.
     pub path: &'static str,
     values: [AtomicI64; MOST],
@@ -25,7 +25,7 @@ pub struct Setting {
     changing: Mutex<()>,
 }
 
-impl Setting {
+impl Sysctl {
     const fn many(path: &'static str, values: [i64; MOST], count: usize, least: i64, most: i64, rises: bool) -> Self {
         let [a, b, c] = values;
         let values = [AtomicI64::new(a), AtomicI64::new(b), AtomicI64::new(c)];
@@ -102,37 +102,37 @@ impl Setting {
 }
 
 /// The most connections that may wait to be accepted.
-pub(crate) static MAX_BACKLOG: Setting = Setting::number("core/somaxconn", 4096, 0, LARGEST);
+pub(crate) static MAX_BACKLOG: Sysctl = Sysctl::number("core/somaxconn", 4096, 0, LARGEST);
 /// What buffers hold at first, and the most an ordinary user may ask for.
-pub(crate) static RECEIVE_DEFAULT: Setting = Setting::number("core/rmem_default", 212_992, 2304, LARGEST);
-pub(crate) static RECEIVE_MOST: Setting = Setting::number("core/rmem_max", 212_992, 2304, LARGEST);
-pub(crate) static SEND_DEFAULT: Setting = Setting::number("core/wmem_default", 212_992, 4608, LARGEST);
-pub(crate) static SEND_MOST: Setting = Setting::number("core/wmem_max", 212_992, 4608, LARGEST);
+pub(crate) static RECEIVE_DEFAULT: Sysctl = Sysctl::number("core/rmem_default", 212_992, 2304, LARGEST);
+pub(crate) static RECEIVE_MOST: Sysctl = Sysctl::number("core/rmem_max", 212_992, 2304, LARGEST);
+pub(crate) static SEND_DEFAULT: Sysctl = Sysctl::number("core/wmem_default", 212_992, 4608, LARGEST);
+pub(crate) static SEND_MOST: Sysctl = Sysctl::number("core/wmem_max", 212_992, 4608, LARGEST);
 /// The same of TCP: least, at first, most.
-pub(crate) static TCP_RECEIVE: Setting = Setting::many("ipv4/tcp_rmem", [4096, 131_072, 6_291_456], 3, 1, LARGEST, false);
-pub(crate) static TCP_SEND: Setting = Setting::many("ipv4/tcp_wmem", [4096, 16_384, 4_194_304], 3, 1, LARGEST, false);
+pub(crate) static TCP_RECEIVE: Sysctl = Sysctl::many("ipv4/tcp_rmem", [4096, 131_072, 6_291_456], 3, 1, LARGEST, false);
+pub(crate) static TCP_SEND: Sysctl = Sysctl::many("ipv4/tcp_wmem", [4096, 16_384, 4_194_304], 3, 1, LARGEST, false);
 /// The ports that are given to who asks for none.
-pub(crate) static EPHEMERAL: Setting = Setting::many("ipv4/ip_local_port_range", [32_768, 60_999, 0], 2, 1, 65_535, true);
+pub(crate) static EPHEMERAL: Sysctl = Sysctl::many("ipv4/ip_local_port_range", [32_768, 60_999, 0], 2, 1, 65_535, true);
 /// Ports below are an administrator's.
-pub(crate) static FIRST_FREE_PORT: Setting = Setting::number("ipv4/ip_unprivileged_port_start", 1024, 0, 65_535);
+pub(crate) static FIRST_FREE_PORT: Sysctl = Sysctl::number("ipv4/ip_unprivileged_port_start", 1024, 0, 65_535);
 /// The groups whose members may have sockets that ask.
-pub(crate) static ASKING_GROUPS: Setting = Setting::many("ipv4/ping_group_range", [0, LARGEST, 0], 2, 0, LARGEST, false);
+pub(crate) static ASKING_GROUPS: Sysctl = Sysctl::many("ipv4/ping_group_range", [0, LARGEST, 0], 2, 0, LARGEST, false);
 /// Addresses that are not this host's can be bound.
-pub(crate) static FOREIGN_ADDRESSES: Setting = Setting::switch("ipv4/ip_nonlocal_bind", 0);
+pub(crate) static FOREIGN_ADDRESSES: Sysctl = Sysctl::switch("ipv4/ip_nonlocal_bind", 0);
 /// How far packets go.
-pub(crate) static HOPS: Setting = Setting::number("ipv4/ip_default_ttl", 64, 1, 255);
+pub(crate) static HOPS: Sysctl = Sysctl::number("ipv4/ip_default_ttl", 64, 1, 255);
 /// `::` does not take IPv4.
-pub(crate) static ONLY_V6: Setting = Setting::switch("ipv6/bindv6only", 0);
-pub(crate) static KEEP_IDLE: Setting = Setting::number("ipv4/tcp_keepalive_time", 7200, 1, 32_767);
-pub(crate) static KEEP_INTERVAL: Setting = Setting::number("ipv4/tcp_keepalive_intvl", 75, 1, 32_767);
-pub(crate) static KEEP_PROBES: Setting = Setting::number("ipv4/tcp_keepalive_probes", 9, 1, 127);
-pub(crate) static SYN_RETRIES: Setting = Setting::number("ipv4/tcp_syn_retries", 6, 1, 127);
-pub(crate) static FIN_TIMEOUT: Setting = Setting::number("ipv4/tcp_fin_timeout", 60, 0, LARGEST);
+pub(crate) static ONLY_V6: Sysctl = Sysctl::switch("ipv6/bindv6only", 0);
+pub(crate) static KEEP_IDLE: Sysctl = Sysctl::number("ipv4/tcp_keepalive_time", 7200, 1, 32_767);
+pub(crate) static KEEP_INTERVAL: Sysctl = Sysctl::number("ipv4/tcp_keepalive_intvl", 75, 1, 32_767);
+pub(crate) static KEEP_PROBES: Sysctl = Sysctl::number("ipv4/tcp_keepalive_probes", 9, 1, 127);
+pub(crate) static SYN_RETRIES: Sysctl = Sysctl::number("ipv4/tcp_syn_retries", 6, 1, 127);
+pub(crate) static FIN_TIMEOUT: Sysctl = Sysctl::number("ipv4/tcp_fin_timeout", 60, 0, LARGEST);
 /// How many datagrams wait at most for a receiver of `AF_UNIX` that has not named their sender its peer.
-pub(crate) static UNIX_DATAGRAMS: Setting = Setting::number("unix/max_dgram_qlen", 10, 0, LARGEST);
+pub(crate) static UNIX_DATAGRAMS: Sysctl = Sysctl::number("unix/max_dgram_qlen", 10, 0, LARGEST);
 
 /// Those that something depends on.
-static ACTING: [&Setting; 19] = [
+static ACTING: [&Sysctl; 19] = [
     &MAX_BACKLOG,
     &RECEIVE_DEFAULT,
     &RECEIVE_MOST,
@@ -155,38 +155,38 @@ static ACTING: [&Setting; 19] = [
 ];
 
 /// The others.
-static REMEMBERED: [Setting; 27] = [
-    Setting::number("core/optmem_max", 20_480, 0, LARGEST),
-    Setting::number("core/netdev_max_backlog", 1000, 0, LARGEST),
-    Setting::number("core/netdev_budget", 300, 0, LARGEST),
-    Setting::number("core/busy_poll", 0, 0, LARGEST),
-    Setting::number("core/busy_read", 0, 0, LARGEST),
-    Setting::switch("core/tstamp_allow_data", 1),
-    Setting::switch("ipv4/ip_forward", 0),
-    Setting::number("ipv4/ip_no_pmtu_disc", 0, 0, 3),
-    Setting::number("ipv4/igmp_max_memberships", 20, 0, LARGEST),
-    Setting::number("ipv4/igmp_max_msf", 10, 0, LARGEST),
-    Setting::switch("ipv4/icmp_echo_ignore_broadcasts", 1),
-    Setting::number("ipv4/tcp_max_syn_backlog", 4096, 0, LARGEST),
-    Setting::number("ipv4/tcp_max_tw_buckets", 8192, 0, LARGEST),
-    Setting::number("ipv4/tcp_max_orphans", 8192, 0, LARGEST),
-    Setting::number("ipv4/tcp_synack_retries", 5, 0, 255),
-    Setting::number("ipv4/tcp_retries1", 3, 0, 255),
-    Setting::number("ipv4/tcp_retries2", 15, 0, 255),
-    Setting::number("ipv4/tcp_tw_reuse", 2, 0, 2),
-    Setting::number("ipv4/tcp_syncookies", 1, 0, 2),
-    Setting::number("ipv4/tcp_fastopen", 1, 0, LARGEST),
-    Setting::switch("ipv4/tcp_sack", 1),
-    Setting::number("ipv4/tcp_timestamps", 1, 0, 2),
-    Setting::switch("ipv4/tcp_window_scaling", 1),
-    Setting::switch("ipv4/tcp_slow_start_after_idle", 1),
-    Setting::switch("ipv4/tcp_no_metrics_save", 0),
-    Setting::number("ipv4/tcp_notsent_lowat", -1, -1, LARGEST),
-    Setting::many("ipv4/udp_mem", [22_000, 29_000, 44_000], 3, 0, LARGEST, false),
+static REMEMBERED: [Sysctl; 27] = [
+    Sysctl::number("core/optmem_max", 20_480, 0, LARGEST),
+    Sysctl::number("core/netdev_max_backlog", 1000, 0, LARGEST),
+    Sysctl::number("core/netdev_budget", 300, 0, LARGEST),
+    Sysctl::number("core/busy_poll", 0, 0, LARGEST),
+    Sysctl::number("core/busy_read", 0, 0, LARGEST),
+    Sysctl::switch("core/tstamp_allow_data", 1),
+    Sysctl::switch("ipv4/ip_forward", 0),
+    Sysctl::number("ipv4/ip_no_pmtu_disc", 0, 0, 3),
+    Sysctl::number("ipv4/igmp_max_memberships", 20, 0, LARGEST),
+    Sysctl::number("ipv4/igmp_max_msf", 10, 0, LARGEST),
+    Sysctl::switch("ipv4/icmp_echo_ignore_broadcasts", 1),
+    Sysctl::number("ipv4/tcp_max_syn_backlog", 4096, 0, LARGEST),
+    Sysctl::number("ipv4/tcp_max_tw_buckets", 8192, 0, LARGEST),
+    Sysctl::number("ipv4/tcp_max_orphans", 8192, 0, LARGEST),
+    Sysctl::number("ipv4/tcp_synack_retries", 5, 0, 255),
+    Sysctl::number("ipv4/tcp_retries1", 3, 0, 255),
+    Sysctl::number("ipv4/tcp_retries2", 15, 0, 255),
+    Sysctl::number("ipv4/tcp_tw_reuse", 2, 0, 2),
+    Sysctl::number("ipv4/tcp_syncookies", 1, 0, 2),
+    Sysctl::number("ipv4/tcp_fastopen", 1, 0, LARGEST),
+    Sysctl::switch("ipv4/tcp_sack", 1),
+    Sysctl::number("ipv4/tcp_timestamps", 1, 0, 2),
+    Sysctl::switch("ipv4/tcp_window_scaling", 1),
+    Sysctl::switch("ipv4/tcp_slow_start_after_idle", 1),
+    Sysctl::switch("ipv4/tcp_no_metrics_save", 0),
+    Sysctl::number("ipv4/tcp_notsent_lowat", -1, -1, LARGEST),
+    Sysctl::many("ipv4/udp_mem", [22_000, 29_000, 44_000], 3, 0, LARGEST, false),
 ];
 
 /// All settings.
-pub fn all() -> impl Iterator<Item = &'static Setting> {
+pub fn all() -> impl Iterator<Item = &'static Sysctl> {
     ACTING.into_iter().chain(&REMEMBERED)
 }
 
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn numbers_are_within_bounds_or_nothing_changes() {
-        static RANGE: Setting = Setting::many("x", [10, 20, 0], 2, 1, 100, true);
+        static RANGE: Sysctl = Sysctl::many("x", [10, 20, 0], 2, 1, 100, true);
         assert_eq!(RANGE.text(), "10\t20\n");
         for bad in ["", "x", "0 5", "5 101", "30", "1 2 3", "50 40", "\u{ff}"] {
             assert_eq!(RANGE.set(bad.as_bytes()), Err(Errno::EINVAL), "{bad:?}");
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn every_setting_has_a_place_of_its_own() {
-        let all: Vec<&Setting> = all().collect();
+        let all: Vec<&Sysctl> = all().collect();
         for (at, setting) in all.iter().enumerate() {
             assert!(all[at + 1..].iter().all(|other| other.path != setting.path), "{}", setting.path);
             assert!(
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn limits_can_be_reached_and_several_numbers_be_given() {
-        static THREE: Setting = Setting::many("x", [1, 2, 3], 3, -1, 10, false);
+        static THREE: Sysctl = Sysctl::many("x", [1, 2, 3], 3, -1, 10, false);
         THREE.set(b"-1 10").unwrap();
         assert_eq!((THREE.text(), THREE.pair(), THREE.middle(), THREE.size()), ("-1\t10\t3\n".into(), [-1, 10], 10, 0));
         assert_eq!(
@@ -232,10 +232,10 @@ mod tests {
         );
         THREE.set(b"9 8 7").unwrap();
         assert_eq!(THREE.text(), "9\t8\t7\n", "these need not rise");
-        static RANGE: Setting = Setting::many("y", [10, 20, 0], 2, 1, 100, true);
+        static RANGE: Sysctl = Sysctl::many("y", [10, 20, 0], 2, 1, 100, true);
         RANGE.set(b"20 20").unwrap();
         assert!(RANGE.spans(20) && !RANGE.spans(19) && !RANGE.spans(21));
-        static ONE: Setting = Setting::switch("z", 1);
+        static ONE: Sysctl = Sysctl::switch("z", 1);
         assert_eq!(
             (ONE.text(), ONE.size(), ONE.set(b"1 1"), ONE.set(b"2")),
             ("1\n".into(), 1, Err(Errno::EINVAL), Err(Errno::EINVAL))

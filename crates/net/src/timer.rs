@@ -4,23 +4,23 @@ use alloc::sync::Arc;
 use task::Once;
 
 /// Something to be done at a time.
-pub trait Alarm: Send + Sync {
+pub trait TimerCallback: Send + Sync {
     /// The time has come. Called without locks, in a thread of its own.
     fn fire(&self);
 }
 
 /// Has an alarm fire at a time, nanoseconds since the start.
-type Setter = fn(u64, Arc<dyn Alarm>);
+type TimerScheduler = fn(u64, Arc<dyn TimerCallback>);
 
-static SETTER: Once<Setter> = Once::new();
+static SETTER: Once<TimerScheduler> = Once::new();
 
 /// Sets the function that has alarms fire. The first call counts; without one none ever fires.
-pub fn set_alarms(setter: Setter) {
+pub fn set_alarms(setter: TimerScheduler) {
     SETTER.call_once(|| setter);
 }
 
 /// Has an alarm fire after so many nanoseconds.
-pub(crate) fn after(nanoseconds: u64, alarm: Arc<dyn Alarm>) {
+pub(crate) fn after(nanoseconds: u64, alarm: Arc<dyn TimerCallback>) {
     if let Some(set) = SETTER.get() {
         set(task::now_ns().saturating_add(nanoseconds), alarm);
     }

@@ -4,16 +4,16 @@ use abi::errno::Errno;
 use fs::ramfs::RamFs;
 use fs::{Cred, File, FsStruct, OpenFlags, mount};
 use linux_raw_sys::net as sys;
-use net::{Address, Caller, Kind, Protocol, Socket, Wait, sysctl};
+use net::{Address, Caller, Socket, SocketOps, SocketType, WaitPolicy, sysctl};
 use std::sync::Arc;
 
-const PATIENT: Wait = Wait { nonblocking: false, timeout: 0 };
+const PATIENT: WaitPolicy = WaitPolicy { nonblocking: false, timeout: 0 };
 
-fn protocol(file: &File) -> &dyn Protocol {
+fn protocol(file: &File) -> &dyn SocketOps {
     file.ops_as::<Socket>().unwrap().protocol()
 }
 
-fn make(kind: Kind) -> Arc<File> {
+fn make(kind: SocketType) -> Arc<File> {
     net::inet::socket(sys::AF_INET, kind, 0).unwrap().into_file(OpenFlags::empty())
 }
 
@@ -25,10 +25,10 @@ fn ports_that_are_given_are_of_the_range_and_come_to_an_end() {
     let at = |text: &str| Address::Inet(text.parse().unwrap());
     let range = sysctl::all().find(|setting| setting.path == "ipv4/ip_local_port_range").unwrap();
     range.set(b"40000 40002").unwrap();
-    for kind in [Kind::Datagram, Kind::Stream] {
+    for kind in [SocketType::Datagram, SocketType::Stream] {
         let server = make(kind);
         protocol(&server).bind(&caller, &at("127.0.0.1:50000")).unwrap();
-        if kind == Kind::Stream {
+        if kind == SocketType::Stream {
             protocol(&server).listen(10).unwrap();
         }
         let connect = |file: &File| protocol(file).connect(&caller, &at("127.0.0.1:50000"), PATIENT);

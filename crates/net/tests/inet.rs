@@ -5,12 +5,14 @@ use fs::poll::Events;
 use fs::ramfs::RamFs;
 use fs::{Cred, File, FsStruct, OpenFlags, mount};
 use linux_raw_sys::net as sys;
-use net::{Address, Alarm, Caller, Flags, Incoming, Kind, Outgoing, Protocol, Socket, Wait};
+use net::{
+    Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketType, TimerCallback, WaitPolicy,
+};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, LazyLock, Mutex};
 
-const NOW: Wait = Wait { nonblocking: true, timeout: 0 };
-const PATIENT: Wait = Wait { nonblocking: false, timeout: 0 };
+const NOW: WaitPolicy = WaitPolicy { nonblocking: true, timeout: 0 };
+const PATIENT: WaitPolicy = WaitPolicy { nonblocking: false, timeout: 0 };
 const IP: u32 = sys::IPPROTO_IP as u32;
 const IPV6: u32 = sys::IPPROTO_IPV6 as u32;
 const UDP_LITE: i32 = sys::IPPROTO_UDPLITE as i32;
@@ -25,16 +27,16 @@ fn socket(file: &File) -> &Socket {
     file.ops_as::<Socket>().unwrap()
 }
 
-fn protocol(file: &File) -> &dyn Protocol {
+fn protocol(file: &File) -> &dyn SocketOps {
     socket(file).protocol()
 }
 
-fn make(family: u32, kind: Kind, number: i32) -> Arc<File> {
+fn make(family: u32, kind: SocketType, number: i32) -> Arc<File> {
     net::inet::socket(family, kind, number).unwrap().into_file(OpenFlags::empty())
 }
 
 fn udp() -> Arc<File> {
-    make(sys::AF_INET, Kind::Datagram, 0)
+    make(sys::AF_INET, SocketType::Datagram, 0)
 }
 
 fn at(text: &str) -> Address {
@@ -64,8 +66,8 @@ fn port(address: &Address) -> u16 {
 
 fn send_with(file: &File, data: &[u8], to: &Address, beside: &[(u32, u32, Vec<u8>)]) -> fs::Result<usize> {
     call(&Cred::root(), |caller| {
-        let message = Outgoing { to: Some((caller, to)), beside: beside.to_vec(), ..Outgoing::plain(data) };
-        protocol(file).send(message, Flags::empty(), NOW)
+        let message = OutgoingMessage { to: Some((caller, to)), beside: beside.to_vec(), ..OutgoingMessage::plain(data) };
+        protocol(file).send(message, MsgFlags::empty(), NOW)
     })
 }
 
@@ -74,15 +76,15 @@ fn send(file: &File, data: &[u8], to: &Address) -> fs::Result<usize> {
 }
 
 fn write(file: &File, data: &[u8]) -> fs::Result<usize> {
-    protocol(file).send(Outgoing::plain(data), Flags::empty(), NOW)
+    protocol(file).send(OutgoingMessage::plain(data), MsgFlags::empty(), NOW)
 }
 
-fn receive(file: &File, limit: usize, flags: Flags) -> fs::Result<(Vec<u8>, Incoming)> {
+fn receive(file: &File, limit: usize, flags: MsgFlags) -> fs::Result<(Vec<u8>, ReceivedMessage)> {
     protocol(file).receive_owned(limit, flags, NOW)
 }
 
 fn bytes(file: &File) -> fs::Result<Vec<u8>> {
-    receive(file, 1000, Flags::empty()).map(|(data, _)| data)
+    receive(file, 1000, MsgFlags::empty()).map(|(data, _)| data)
 }
 
 fn set(file: &File, option: u32, value: i32) {
@@ -102,12 +104,12 @@ fn datagrams_are_whole_in_order_and_say_from_whom() {
     assert_eq!([send(&a, b"first", &to), send(&a, b"", &to), send(&a, b"third", &to)], [Ok(5), Ok(0), Ok(5)]);
     assert!(protocol(&b).poll(&b, None).contains(Events::IN));
     assert_eq!((protocol(&b).queued(true), protocol(&b).queued(false)), (5, 0));
-    let (data, got) = receive(&b, 3, Flags::PEEK).unwrap();
+    let (data, got) = receive(&b, 3, MsgFlags::PEEK).unwrap();
     assert_eq!((data, got.copied, got.full, got.from), (b"fir".to_vec(), 3, 5, Some(from.clone())));
-    let (data, got) = receive(&b, 3, Flags::empty()).unwrap();
+    let (data, got) = receive(&b, 3, MsgFlags::empty()).unwrap();
     assert_eq!((data, got.copied, got.full, got.from), (b"fir".to_vec(), 3, 5, Some(from)), "the rest is lost");
     let mut buf = [9; 8];
-    assert_eq!(protocol(&b).receive(&mut buf, Flags::empty(), NOW).unwrap().copied, 0);
+    assert_eq!(protocol(&b).receive(&mut buf, MsgFlags::empty(), NOW).unwrap().copied, 0);
     assert_eq!((b.read(&mut buf), &buf), (Ok(5), b"third\x09\x09\x09"));
     assert_eq!(bytes(&b), Err(Errno::EAGAIN));
 }
@@ -119,7 +121,7 @@ fn looking_goes_on_behind_what_was_looked_at() {
     for data in [&b"abcd"[..], b"efg"] {
         send(&a, data, &to).unwrap();
     }
-    let peek = |limit| receive(&b, limit, Flags::PEEK).map(|(data, _)| data);
+    let peek = |limit| receive(&b, limit, MsgFlags::PEEK).map(|(data, _)| data);
     socket(&b).options().set_peek_offset(0);
     assert_eq!((peek(3), peek(3), peek(9)), (Ok(b"abc".to_vec()), Ok(b"d".to_vec()), Ok(b"efg".to_vec())));
     assert_eq!(peek(9), Err(Errno::EAGAIN));
@@ -186,9 +188,9 @@ fn what_cannot_be_sent_is_refused() {
     assert_eq!(send(&a, b"x", &at("[::1]:9")), Err(Errno::EAFNOSUPPORT));
     assert_eq!(send(&a, b"x", &at("10.0.0.1:9")), Err(Errno::ENETUNREACH));
     assert_eq!((send(&a, &[0; 65_507], &to), send(&a, &[0; 65_508], &to)), (Ok(65_507), Err(Errno::EMSGSIZE)));
-    let (six, to6) = bound(make(sys::AF_INET6, Kind::Datagram, 0), "::1");
+    let (six, to6) = bound(make(sys::AF_INET6, SocketType::Datagram, 0), "::1");
     assert_eq!((send(&six, &[0; 65_527], &to6), send(&six, &[0; 65_528], &to6)), (Ok(65_527), Err(Errno::EMSGSIZE)));
-    let urgent = protocol(&a).send(Outgoing::plain(b"x"), Flags::OOB, NOW);
+    let urgent = protocol(&a).send(OutgoingMessage::plain(b"x"), MsgFlags::OOB, NOW);
     assert_eq!(urgent, Err(Errno::EOPNOTSUPP));
     for broadcast in ["127.255.255.255:9", "255.255.255.255:9"] {
         assert_eq!(send(&a, b"x", &at(broadcast)), Err(Errno::EACCES));
@@ -221,9 +223,9 @@ fn addresses_that_cannot_be_bound() {
     );
     assert_eq!(bind(&udp(), &at("127.0.0.1:1023")), Ok(()));
     // The same port of another protocol or address is another one.
-    assert_eq!(bind(&make(sys::AF_INET, Kind::Datagram, UDP_LITE), &own), Ok(()));
+    assert_eq!(bind(&make(sys::AF_INET, SocketType::Datagram, UDP_LITE), &own), Ok(()));
     assert_eq!(bind(&udp(), &at(&format!("127.0.0.2:{}", port(&own)))), Ok(()));
-    let six = make(sys::AF_INET6, Kind::Datagram, 0);
+    let six = make(sys::AF_INET6, SocketType::Datagram, 0);
     set_inet(&six, IPV6, sys::IPV6_V6ONLY, 1).unwrap();
     assert_eq!(bind(&six, &at("[::ffff:127.0.0.1]:0")), Err(Errno::EADDRNOTAVAIL));
     assert_eq!(bind(&six, &at(&format!("[::]:{}", port(&own)))), Ok(()));
@@ -243,13 +245,13 @@ fn what_has_no_room_is_lost_and_counted() {
     send(&a, b"", &to).unwrap();
     assert_eq!((protocol(&b).memory().received, protocol(&b).memory().lost), (3000, 1));
     for _ in 0..4 {
-        let (_, got) = receive(&b, 1000, Flags::empty()).unwrap();
+        let (_, got) = receive(&b, 1000, MsgFlags::empty()).unwrap();
         assert!(got.beside.is_empty());
     }
     assert_eq!(protocol(&b).memory().received, 0);
     // The next one says how many were lost; one that is too large by itself has room where nothing is.
     send(&a, &[2; 5000], &to).unwrap();
-    let (data, got) = receive(&b, 9000, Flags::empty()).unwrap();
+    let (data, got) = receive(&b, 9000, MsgFlags::empty()).unwrap();
     assert_eq!((data.len(), got.beside), (5000, vec![(sys::SOL_SOCKET, sys::SO_RXQ_OVFL, 1u32.to_ne_bytes().to_vec())]));
 }
 
@@ -261,7 +263,7 @@ fn a_receiver_is_told_what_it_asked_for() {
     for option in [sys::IP_PKTINFO, sys::IP_RECVTTL, sys::IP_RECVTOS, sys::IP_RECVORIGDSTADDR] {
         set_inet(&b, IP, option, 1).unwrap();
     }
-    let told = |b: &File| receive(b, 100, Flags::empty()).unwrap().1.beside;
+    let told = |b: &File| receive(b, 100, MsgFlags::empty()).unwrap().1.beside;
     send(&a, b"x", &to).unwrap();
     let information = [1, 0, 0, 0, 127, 0, 0, 1, 127, 0, 0, 1].to_vec();
     let expected = [
@@ -279,7 +281,7 @@ fn a_receiver_is_told_what_it_asked_for() {
     let source = [&[0; 4][..], &[127, 0, 0, 7], &[0; 4]].concat();
     let beside = [(IP, sys::IP_TTL, word(3)), (IP, sys::IP_TOS, vec![4]), (IP, sys::IP_PKTINFO, source)];
     send_with(&a, b"x", &to, &beside).unwrap();
-    let (_, got) = receive(&b, 100, Flags::empty()).unwrap();
+    let (_, got) = receive(&b, 100, MsgFlags::empty()).unwrap();
     assert_eq!(got.beside[1..3], [(IP, sys::IP_TTL, word(3)), (IP, sys::IP_TOS, vec![4])]);
     assert!(matches!(got.from, Some(Address::Inet(from)) if from.ip() == IpAddr::from([127, 0, 0, 7])));
     // -1 is as it is chosen; what makes no sense is refused.
@@ -302,20 +304,20 @@ fn a_receiver_is_told_what_it_asked_for() {
 
 #[test]
 fn a_socket_of_both_families_sees_mapped_addresses() {
-    let six = |ip: &str| bound(make(sys::AF_INET6, Kind::Datagram, 0), ip);
+    let six = |ip: &str| bound(make(sys::AF_INET6, SocketType::Datagram, 0), ip);
     let (b, to) = six("::");
     for option in [sys::IPV6_RECVPKTINFO, sys::IPV6_RECVHOPLIMIT, sys::IPV6_RECVTCLASS] {
         set_inet(&b, IPV6, option, 1).unwrap();
     }
     let (a, from) = bound(udp(), "127.0.0.1");
     send(&a, b"four", &at(&format!("127.0.0.1:{}", port(&to)))).unwrap();
-    let (data, got) = receive(&b, 100, Flags::empty()).unwrap();
+    let (data, got) = receive(&b, 100, MsgFlags::empty()).unwrap();
     assert_eq!((data, got.from), (b"four".to_vec(), Some(at(&format!("[::ffff:127.0.0.1]:{}", port(&from))))));
     let (c, from) = six("::1");
     set_inet(&c, IPV6, sys::IPV6_UNICAST_HOPS, 5).unwrap();
     set_inet(&c, IPV6, sys::IPV6_TCLASS, 6).unwrap();
     send(&c, b"six", &at(&format!("[::1]:{}", port(&to)))).unwrap();
-    let (data, got) = receive(&b, 100, Flags::empty()).unwrap();
+    let (data, got) = receive(&b, 100, MsgFlags::empty()).unwrap();
     assert_eq!((data, got.from), (b"six".to_vec(), Some(from)));
     let word = |n: i32| n.to_ne_bytes().to_vec();
     let information = [&[0; 15][..], &[1], &[1, 0, 0, 0]].concat();
@@ -328,7 +330,7 @@ fn a_socket_of_both_families_sees_mapped_addresses() {
     let (d, d_at) = six("::1");
     assert_eq!((send(&b, b"y", &at(&format!("[::]:{}", port(&d_at)))), bytes(&d)), (Ok(1), Ok(b"y".to_vec())));
     assert_eq!(send(&d, b"x", &at(&format!("[::ffff:127.0.0.1]:{}", port(&four_at)))), Err(Errno::ENETUNREACH));
-    set_inet(&make(sys::AF_INET6, Kind::Datagram, 0), IPV6, sys::IPV6_V6ONLY, 1).unwrap();
+    set_inet(&make(sys::AF_INET6, SocketType::Datagram, 0), IPV6, sys::IPV6_V6ONLY, 1).unwrap();
 }
 
 #[test]
@@ -369,7 +371,7 @@ mod streams {
     use super::*;
 
     fn tcp() -> Arc<File> {
-        make(sys::AF_INET, Kind::Stream, 0)
+        make(sys::AF_INET, SocketType::Stream, 0)
     }
 
     fn listener(backlog: usize) -> (Arc<File>, Address) {
@@ -411,9 +413,9 @@ mod streams {
         assert_eq!((write(&server, b"x"), bytes(&server)), (Err(Errno::EPIPE), Err(Errno::ENOTCONN)));
         drop(server);
         assert_eq!(connect(&tcp(), &to), Err(Errno::ECONNREFUSED));
-        assert_eq!(net::inet::socket(sys::AF_INET, Kind::Seqpacket, 0).err(), Some(Errno::ESOCKTNOSUPPORT));
-        assert_eq!(net::inet::socket(sys::AF_INET, Kind::Stream, 17).err(), Some(Errno::EPROTONOSUPPORT));
-        assert_eq!(net::inet::socket(sys::AF_INET, Kind::Raw, 256).err(), Some(Errno::EINVAL));
+        assert_eq!(net::inet::socket(sys::AF_INET, SocketType::Seqpacket, 0).err(), Some(Errno::ESOCKTNOSUPPORT));
+        assert_eq!(net::inet::socket(sys::AF_INET, SocketType::Stream, 17).err(), Some(Errno::EPROTONOSUPPORT));
+        assert_eq!(net::inet::socket(sys::AF_INET, SocketType::Raw, 256).err(), Some(Errno::EINVAL));
     }
 
     #[test]
@@ -422,15 +424,18 @@ mod streams {
         let client = tcp();
         let receive_urgent = |file: &File| {
             let mut byte = [0; 4];
-            protocol(file).receive(&mut byte, Flags::OOB, NOW).map(|got| (got.copied, got.urgent, byte[0]))
+            protocol(file).receive(&mut byte, MsgFlags::OOB, NOW).map(|got| (got.copied, got.urgent, byte[0]))
         };
-        assert_eq!((receive_urgent(&client), receive(&client, 1, Flags::OOB).err()), (Err(Errno::EINVAL), Some(Errno::EINVAL)));
+        assert_eq!(
+            (receive_urgent(&client), receive(&client, 1, MsgFlags::OOB).err()),
+            (Err(Errno::EINVAL), Some(Errno::EINVAL))
+        );
         connect(&client, &to).unwrap();
         let served = protocol(&server).accept(NOW).unwrap().into_file(OpenFlags::NONBLOCK);
         let polled = |events| served.poll(None).contains(events);
         assert!(!polled(Events::IN) && !polled(Events::PRI) && polled(Events::OUT));
         assert_eq!(receive_urgent(&served), Err(Errno::EINVAL), "there is none");
-        assert_eq!(protocol(&client).send(Outgoing::plain(b"abU"), Flags::OOB, NOW), Ok(3));
+        assert_eq!(protocol(&client).send(OutgoingMessage::plain(b"abU"), MsgFlags::OOB, NOW), Ok(3));
         write(&client, b"cd").unwrap();
         assert!(polled(Events::IN) && polled(Events::PRI));
         // Receiving stops before it, and goes on behind it.
@@ -446,7 +451,7 @@ mod streams {
         assert_eq!((bytes(&served), bytes(&served)), (Ok(b"cd".to_vec()), Err(Errno::EAGAIN)));
         // In line it is a byte like others.
         set(&served, sys::SO_OOBINLINE, 1);
-        assert_eq!(protocol(&client).send(Outgoing::plain(b"xyz"), Flags::OOB, NOW), Ok(3));
+        assert_eq!(protocol(&client).send(OutgoingMessage::plain(b"xyz"), MsgFlags::OOB, NOW), Ok(3));
         assert_eq!(
             (receive_urgent(&served), bytes(&served), bytes(&served)),
             (Err(Errno::EINVAL), Ok(b"xy".to_vec()), Ok(b"z".to_vec()))
@@ -465,7 +470,7 @@ mod streams {
     /// Connections that are not accepted before data has come, or the time is over.
     #[test]
     fn a_deferred_connection_waits_for_its_first_byte() {
-        static ALARMS: Mutex<Vec<(u64, Arc<dyn Alarm>)>> = Mutex::new(Vec::new());
+        static ALARMS: Mutex<Vec<(u64, Arc<dyn TimerCallback>)>> = Mutex::new(Vec::new());
         net::set_alarms(|at, alarm| ALARMS.lock().unwrap().push((at, alarm)));
         const TCP: u32 = 6;
         let (server, to) = listener(4);

@@ -9,15 +9,15 @@ use fs::ramfs::RamFs;
 use fs::{Cred, File, FsStruct, OpenFlags, mount};
 use linux_raw_sys::net::{AF_INET, SO_SNDBUF};
 use net::unix::pair;
-use net::{Address, Caller, Flags, Kind, Outgoing, Protocol, Socket, UnixName, Wait};
+use net::{Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketOps, SocketType, UnixName, WaitPolicy};
 use task::explore::{Model, spawn};
 
-const PATIENT: Wait = Wait { nonblocking: false, timeout: 0 };
-const HASTY: Wait = Wait { nonblocking: false, timeout: 1000 };
+const PATIENT: WaitPolicy = WaitPolicy { nonblocking: false, timeout: 0 };
+const HASTY: WaitPolicy = WaitPolicy { nonblocking: false, timeout: 1000 };
 /// The smallest buffer there is.
 const BUFFER: usize = 4608;
 
-fn protocol(file: &File) -> &dyn Protocol {
+fn protocol(file: &File) -> &dyn SocketOps {
     file.ops_as::<Socket>().unwrap().protocol()
 }
 
@@ -26,7 +26,7 @@ fn file(socket: Socket) -> Arc<File> {
     socket.into_file(OpenFlags::empty())
 }
 
-fn files(kind: Kind) -> (Arc<File>, Arc<File>) {
+fn files(kind: SocketType) -> (Arc<File>, Arc<File>) {
     let (a, b) = pair(kind, 0).unwrap();
     (file(a), file(b))
 }
@@ -46,7 +46,7 @@ fn bind(socket: &File, address: &Address) {
     call(|caller| protocol(socket).bind(caller, address)).unwrap();
 }
 
-fn connect(socket: &File, address: &Address, wait: Wait) -> fs::Result<()> {
+fn connect(socket: &File, address: &Address, wait: WaitPolicy) -> fs::Result<()> {
     call(|caller| protocol(socket).connect(caller, address, wait))
 }
 
@@ -65,7 +65,7 @@ mod streams {
     #[test]
     fn what_is_sent_before_the_end_is_received_before_it() {
         Model::new().preemptions(2).check(|| {
-            let (a, b) = files(Kind::Stream);
+            let (a, b) = files(SocketType::Stream);
             let sender = spawn("sender", move || {
                 assert_eq!(a.write(b"la"), Ok(2));
                 assert_eq!(a.write(b"st"), Ok(2));
@@ -80,7 +80,7 @@ mod streams {
     #[test]
     fn a_sender_that_found_no_room_goes_on_as_the_receiver_reads_bit_by_bit() {
         Model::new().preemptions(2).check(|| {
-            let (a, b) = files(Kind::Stream);
+            let (a, b) = files(SocketType::Stream);
             let data: Vec<u8> = (0..2 * BUFFER + 3).map(|at| at as u8).collect();
             let sent = data.clone();
             let sender = spawn("sender", move || assert_eq!(a.write(&sent), Ok(sent.len())));
@@ -96,7 +96,7 @@ mod streams {
     #[test]
     fn who_waits_for_an_answer_is_woken_by_it_alone() {
         Model::new().preemptions(2).check(|| {
-            let (a, b) = files(Kind::Stream);
+            let (a, b) = files(SocketType::Stream);
             let theirs = b.clone();
             let other = spawn("other", move || {
                 assert_eq!(theirs.read(&mut [0; 4]), Ok(4));
@@ -112,11 +112,11 @@ mod streams {
     #[test]
     fn room_made_by_who_waits_for_all_wakes_the_sender() {
         Model::new().preemptions(2).check(|| {
-            let (a, b) = files(Kind::Stream);
+            let (a, b) = files(SocketType::Stream);
             let theirs = a.clone();
             let sender = spawn("sender", move || assert_eq!(theirs.write(&vec![7; 2 * BUFFER]), Ok(2 * BUFFER)));
             let mut got = vec![0; 2 * BUFFER];
-            assert_eq!(protocol(&b).receive(&mut got, Flags::WAITALL, PATIENT).unwrap().copied, 2 * BUFFER);
+            assert_eq!(protocol(&b).receive(&mut got, MsgFlags::WAITALL, PATIENT).unwrap().copied, 2 * BUFFER);
             sender.join();
             drop((a, b));
         });
@@ -126,7 +126,7 @@ mod streams {
     fn a_sender_hears_that_the_receiver_has_gone_or_will_not_receive() {
         for closes in [true, false] {
             Model::new().preemptions(2).check(move || {
-                let (a, b) = files(Kind::Stream);
+                let (a, b) = files(SocketType::Stream);
                 let sender = spawn("sender", move || {
                     let sent = a.write(&vec![0; 2 * BUFFER]);
                     assert!(sent == Ok(BUFFER) || matches!(sent, Err(Errno::EPIPE | Errno::ECONNRESET)), "{sent:?}");
@@ -146,7 +146,7 @@ mod streams {
     #[test]
     fn both_of_two_receivers_hear_of_the_end() {
         Model::new().preemptions(1).check(|| {
-            let (a, b) = files(Kind::Stream);
+            let (a, b) = files(SocketType::Stream);
             let receivers = [(); 2].map(|()| {
                 let b = b.clone();
                 spawn("receiver", move || while b.read(&mut [0; 1]).unwrap() > 0 {})
@@ -161,16 +161,16 @@ mod streams {
     #[test]
     fn who_waits_for_all_of_it_gets_all_or_what_came_before_the_end() {
         Model::new().preemptions(2).check(|| {
-            let (a, b) = files(Kind::Stream);
+            let (a, b) = files(SocketType::Stream);
             let sender = spawn("sender", move || {
                 for bytes in [&b"ab"[..], b"c"] {
                     assert_eq!(a.write(bytes), Ok(bytes.len()));
                 }
             });
             let mut buf = [0; 3];
-            let got = protocol(&b).receive(&mut buf, Flags::WAITALL, PATIENT).unwrap();
+            let got = protocol(&b).receive(&mut buf, MsgFlags::WAITALL, PATIENT).unwrap();
             assert_eq!((got.copied, &buf), (3, b"abc"));
-            let got = protocol(&b).receive(&mut buf, Flags::WAITALL, PATIENT).unwrap();
+            let got = protocol(&b).receive(&mut buf, MsgFlags::WAITALL, PATIENT).unwrap();
             assert_eq!(got.copied, 0);
             sender.join();
         });
@@ -179,12 +179,12 @@ mod streams {
     #[test]
     fn a_receiver_that_times_out_takes_nothing() {
         Model::new().preemptions(2).check(|| {
-            let (a, b) = files(Kind::Stream);
+            let (a, b) = files(SocketType::Stream);
             let sender = spawn("sender", move || {
                 assert_eq!(a.write(b"x"), Ok(1));
                 drop(a);
             });
-            let early = protocol(&b).receive(&mut [0; 2], Flags::empty(), HASTY).map(|got| got.copied);
+            let early = protocol(&b).receive(&mut [0; 2], MsgFlags::empty(), HASTY).map(|got| got.copied);
             assert!(matches!(early, Ok(1) | Err(Errno::EAGAIN)), "{early:?}");
             assert_eq!(read_all(&b).len(), usize::from(early.is_err()));
             sender.join();
@@ -194,7 +194,7 @@ mod streams {
     #[test]
     fn poll_reports_room_bytes_and_the_end() {
         Model::new().preemptions(2).check(|| {
-            let (a, b) = files(Kind::Stream);
+            let (a, b) = files(SocketType::Stream);
             assert_eq!(a.write(&[0; BUFFER]), Ok(BUFFER));
             let theirs = b.clone();
             let receiver = spawn("receiver", move || {
@@ -214,10 +214,10 @@ mod streams {
     #[test]
     fn urgent_and_other_bytes_are_told_apart() {
         Model::new().preemptions(2).check(|| {
-            let (a, b) = files(Kind::Stream);
+            let (a, b) = files(SocketType::Stream);
             let sender = spawn("sender", move || {
                 assert_eq!(a.write(b"a"), Ok(1));
-                assert_eq!(protocol(&a).send(Outgoing::plain(b"bU"), Flags::OOB, PATIENT), Ok(2));
+                assert_eq!(protocol(&a).send(OutgoingMessage::plain(b"bU"), MsgFlags::OOB, PATIENT), Ok(2));
                 assert_eq!(a.write(b"c"), Ok(1));
             });
             assert_eq!(read_all(&b), b"abc");
@@ -231,7 +231,7 @@ mod messages {
 
     #[test]
     fn a_message_that_found_no_room_is_sent_when_there_is_some() {
-        for kind in [Kind::Seqpacket, Kind::Datagram] {
+        for kind in [SocketType::Seqpacket, SocketType::Datagram] {
             Model::new().preemptions(2).check(move || {
                 let (a, b) = files(kind);
                 let sender = spawn("sender", move || (0..3u8).for_each(|n| assert_eq!(a.write(&[n; 3000]), Ok(3000))));
@@ -246,7 +246,7 @@ mod messages {
 
     #[test]
     fn a_sender_of_messages_hears_that_the_receiver_has_gone() {
-        for kind in [Kind::Seqpacket, Kind::Datagram] {
+        for kind in [SocketType::Seqpacket, SocketType::Datagram] {
             Model::new().preemptions(3).check(move || {
                 let (a, b) = files(kind);
                 let sender = spawn("sender", move || {
@@ -262,13 +262,13 @@ mod messages {
     #[test]
     fn two_senders_to_a_full_queue_are_both_told_of_room() {
         Model::new().preemptions(1).check(|| {
-            let [receiver, filler] = [(); 2].map(|()| file(net::unix::socket(Kind::Datagram, 0).unwrap()));
+            let [receiver, filler] = [(); 2].map(|()| file(net::unix::socket(SocketType::Datagram, 0).unwrap()));
             bind(&receiver, &name(b"full"));
             connect(&filler, &name(b"full"), PATIENT).unwrap();
             // As many as wait at most.
             (0..11).for_each(|_| assert_eq!(filler.write(b"x"), Ok(1)));
             let senders = [(); 2].map(|()| {
-                let sender = file(net::unix::socket(Kind::Datagram, 0).unwrap());
+                let sender = file(net::unix::socket(SocketType::Datagram, 0).unwrap());
                 connect(&sender, &name(b"full"), PATIENT).unwrap();
                 spawn("sender", move || assert_eq!(sender.write(b"y"), Ok(1)))
             });
@@ -283,7 +283,7 @@ mod messages {
     #[test]
     fn senders_to_a_full_queue_hear_that_it_is_closed() {
         Model::new().preemptions(2).check(|| {
-            let [receiver, filler, sender] = [(); 3].map(|()| file(net::unix::socket(Kind::Datagram, 0).unwrap()));
+            let [receiver, filler, sender] = [(); 3].map(|()| file(net::unix::socket(SocketType::Datagram, 0).unwrap()));
             bind(&receiver, &name(b"closing"));
             for socket in [&filler, &sender] {
                 connect(socket, &name(b"closing"), PATIENT).unwrap();
@@ -304,9 +304,9 @@ mod connections {
     fn listener(inet: bool, backlog: usize) -> (Arc<File>, Address) {
         let (socket, address) = if inet {
             let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-            (net::inet::socket(AF_INET, Kind::Stream, 0), Address::Inet(any))
+            (net::inet::socket(AF_INET, SocketType::Stream, 0), Address::Inet(any))
         } else {
-            (net::unix::socket(Kind::Stream, 0), name(b"listener"))
+            (net::unix::socket(SocketType::Stream, 0), name(b"listener"))
         };
         let socket = file(socket.unwrap());
         bind(&socket, &address);
@@ -316,7 +316,10 @@ mod connections {
     }
 
     fn client(inet: bool) -> Arc<File> {
-        file(if inet { net::inet::socket(AF_INET, Kind::Stream, 0) } else { net::unix::socket(Kind::Stream, 0) }.unwrap())
+        file(
+            if inet { net::inet::socket(AF_INET, SocketType::Stream, 0) } else { net::unix::socket(SocketType::Stream, 0) }
+                .unwrap(),
+        )
     }
 
     #[test]
@@ -415,7 +418,7 @@ mod connections {
             let first = client(false);
             connect(&first, &address, PATIENT).unwrap();
             let other = client(false);
-            assert_eq!(connect(&other, &address, Wait { nonblocking: true, timeout: 0 }), Err(Errno::EAGAIN));
+            assert_eq!(connect(&other, &address, WaitPolicy { nonblocking: true, timeout: 0 }), Err(Errno::EAGAIN));
             let theirs = other.clone();
             let waits = spawn("client", move || connect(&theirs, &address, PATIENT).unwrap());
             protocol(&listener).listen(1).unwrap();
@@ -432,7 +435,7 @@ mod notices {
 
     #[test]
     fn who_waits_for_news_beside_data_hears_that_bytes_were_copied() {
-        for kind in [Kind::Stream, Kind::Datagram] {
+        for kind in [SocketType::Stream, SocketType::Datagram] {
             for family in [AF_INET, AF_INET6] {
                 Model::new().preemptions(2).check(move || {
                     let socket = file(net::inet::socket(family, kind, 0).unwrap());
@@ -442,7 +445,7 @@ mod notices {
                     while !socket.poll(None).contains(Events::ERR) {
                         let mut entries = [PollItem { file: Some(socket.clone()), wanted: Events::ERR, found: Events::empty() }];
                         assert_eq!(poll(&mut entries, None), Ok(1));
-                        if kind == Kind::Stream {
+                        if kind == SocketType::Stream {
                             break;
                         }
                     }
@@ -457,7 +460,7 @@ mod notices {
     fn a_datagram_ends_the_wait_for_one() {
         Model::new().preemptions(2).check(|| {
             let any = Address::Inet(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-            let [receiver, sender] = [(); 2].map(|()| file(net::inet::socket(AF_INET, Kind::Datagram, 0).unwrap()));
+            let [receiver, sender] = [(); 2].map(|()| file(net::inet::socket(AF_INET, SocketType::Datagram, 0).unwrap()));
             bind(&receiver, &any);
             connect(&sender, &protocol(&receiver).local(), PATIENT).unwrap();
             let sender = spawn("sender", move || assert_eq!(sender.write(b"x"), Ok(1)));
@@ -469,18 +472,18 @@ mod notices {
     #[test]
     fn who_waits_for_all_of_one_senders_bytes_gets_them() {
         Model::new().preemptions(2).check(|| {
-            let (a, b) = files(Kind::Stream);
+            let (a, b) = files(SocketType::Stream);
             b.ops_as::<Socket>().unwrap().options().set_number(SO_PASSCRED, 1, false).unwrap();
             let who = Ucred { pid: 7, uid: 8, gid: 9 };
             let theirs = a.clone();
             let sender = spawn("sender", move || {
                 for bytes in [&b"ab"[..], b"cd"] {
-                    let message = Outgoing { credentials: Some(who), ..Outgoing::plain(bytes) };
-                    assert_eq!(protocol(&theirs).send(message, Flags::empty(), PATIENT), Ok(2));
+                    let message = OutgoingMessage { credentials: Some(who), ..OutgoingMessage::plain(bytes) };
+                    assert_eq!(protocol(&theirs).send(message, MsgFlags::empty(), PATIENT), Ok(2));
                 }
             });
             let mut buf = [0; 4];
-            let got = protocol(&b).receive(&mut buf, Flags::WAITALL, PATIENT).unwrap();
+            let got = protocol(&b).receive(&mut buf, MsgFlags::WAITALL, PATIENT).unwrap();
             assert_eq!((got.copied, &buf, got.credentials), (4, b"abcd", Some(who)));
             sender.join();
         });

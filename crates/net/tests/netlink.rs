@@ -4,10 +4,10 @@ use abi::errno::Errno;
 use fs::poll::Events;
 use fs::{File, OpenFlags};
 use linux_raw_sys::net as sys;
-use net::{Flags, Kind, Outgoing, Protocol, Socket, Wait};
+use net::{MsgFlags, OutgoingMessage, Socket, SocketOps, SocketType, WaitPolicy};
 use std::sync::Arc;
 
-const NOW: Wait = Wait { nonblocking: true, timeout: 0 };
+const NOW: WaitPolicy = WaitPolicy { nonblocking: true, timeout: 0 };
 const ROUTE: i32 = 0;
 const SOCK_DIAG: i32 = 4;
 const GENERIC: i32 = 16;
@@ -17,10 +17,10 @@ const ERROR: u16 = 2;
 const DONE: u16 = 3;
 
 fn open(protocol: i32) -> Arc<File> {
-    net::netlink::socket(Kind::Datagram, protocol).unwrap().into_file(OpenFlags::NONBLOCK)
+    net::netlink::socket(SocketType::Datagram, protocol).unwrap().into_file(OpenFlags::NONBLOCK)
 }
 
-fn protocol(file: &File) -> &dyn Protocol {
+fn protocol(file: &File) -> &dyn SocketOps {
     file.ops_as::<Socket>().unwrap().protocol()
 }
 
@@ -60,22 +60,22 @@ fn a_reply_that_is_looked_at_stays() {
     let links = request(18, REQUEST | DUMP, &[0; 16]);
     file.write(&links).unwrap();
     assert!(file.poll(None).contains(Events::IN));
-    let peek = |limit| protocol(&file).receive_owned(limit, Flags::PEEK, NOW).unwrap();
+    let peek = |limit| protocol(&file).receive_owned(limit, MsgFlags::PEEK, NOW).unwrap();
     let (first, got) = peek(1 << 16);
     assert!(got.full == first.len() && got.copied == first.len());
     let (part, got) = peek(20);
     assert_eq!((part.as_slice(), got.copied, got.full), (&first[..20], 20, first.len()));
-    let (taken, _) = protocol(&file).receive_owned(1 << 16, Flags::empty(), NOW).unwrap();
+    let (taken, _) = protocol(&file).receive_owned(1 << 16, MsgFlags::empty(), NOW).unwrap();
     assert_eq!(taken, first);
-    assert_ne!(protocol(&file).receive_owned(1 << 16, Flags::empty(), NOW).map(|(data, _)| data).ok(), Some(first));
-    let urgent = protocol(&file).send(Outgoing::plain(&links), Flags::OOB, NOW);
+    assert_ne!(protocol(&file).receive_owned(1 << 16, MsgFlags::empty(), NOW).map(|(data, _)| data).ok(), Some(first));
+    let urgent = protocol(&file).send(OutgoingMessage::plain(&links), MsgFlags::OOB, NOW);
     assert_eq!(urgent, Err(Errno::EOPNOTSUPP));
 }
 
 #[test]
 fn sockets_are_listed_by_family_and_protocol() {
     let file = open(SOCK_DIAG);
-    let udp = net::inet::socket(sys::AF_INET, Kind::Datagram, 0).unwrap().into_file(OpenFlags::empty());
+    let udp = net::inet::socket(sys::AF_INET, SocketType::Datagram, 0).unwrap().into_file(OpenFlags::empty());
     let body = |family: u32, protocol: i32, length: usize| {
         let mut body = vec![0; length];
         (body[0], body[1]) = (family as u8, protocol as u8);
@@ -106,6 +106,6 @@ fn generic_families_are_found_by_name() {
     assert_eq!(ask(&file, &request(16, REQUEST, &[3, 1, 0, 0])).1, Some(Errno::EINVAL.raw()), "neither name nor number");
     assert_eq!(ask(&file, &request(16, REQUEST, &[99, 1, 0, 0])).1, Some(Errno::EOPNOTSUPP.raw()));
     assert_eq!(ask(&file, &request(77, REQUEST, &[3, 1, 0, 0])).1, Some(Errno::ENOENT.raw()));
-    assert_eq!(net::netlink::socket(Kind::Datagram, 3).err(), Some(Errno::EPROTONOSUPPORT));
-    assert_eq!(net::netlink::socket(Kind::Stream, ROUTE).err(), Some(Errno::ESOCKTNOSUPPORT));
+    assert_eq!(net::netlink::socket(SocketType::Datagram, 3).err(), Some(Errno::EPROTONOSUPPORT));
+    assert_eq!(net::netlink::socket(SocketType::Stream, ROUTE).err(), Some(Errno::ESOCKTNOSUPPORT));
 }

@@ -5,11 +5,11 @@ use fs::ioctl::{Caller as Memory, KernelCaller, Request};
 use fs::ramfs::RamFs;
 use fs::{Cred, File, FsStruct, OpenFlags, mount};
 use linux_raw_sys::{ioctl, net as sys};
-use net::{Address, Caller, Flags, Kind, Outgoing, Protocol, Socket, Wait};
+use net::{Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketOps, SocketType, WaitPolicy};
 use std::cell::RefCell;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-const NOW: Wait = Wait { nonblocking: true, timeout: 0 };
+const NOW: WaitPolicy = WaitPolicy { nonblocking: true, timeout: 0 };
 const ICMP: i32 = 1;
 const ICMP6: i32 = 58;
 const SOL_RAW: u32 = 255;
@@ -28,11 +28,11 @@ fn call<R>(f: impl FnOnce(&Caller<'_>) -> R) -> R {
     f(&Caller { walk: CONTEXT.walk(&cred), umask: 0 })
 }
 
-fn make(family: u32, kind: Kind, number: i32) -> Arc<File> {
+fn make(family: u32, kind: SocketType, number: i32) -> Arc<File> {
     net::inet::socket(family, kind, number).unwrap().into_file(OpenFlags::NONBLOCK)
 }
 
-fn protocol(file: &File) -> &dyn Protocol {
+fn protocol(file: &File) -> &dyn SocketOps {
     file.ops_as::<Socket>().unwrap().protocol()
 }
 
@@ -47,12 +47,12 @@ fn bind(file: &File, address: &str) -> fs::Result<()> {
 fn send(file: &File, data: &[u8], to: &str) -> fs::Result<usize> {
     call(|caller| {
         let to = at(to);
-        protocol(file).send(Outgoing { to: Some((caller, &to)), ..Outgoing::plain(data) }, Flags::empty(), NOW)
+        protocol(file).send(OutgoingMessage { to: Some((caller, &to)), ..OutgoingMessage::plain(data) }, MsgFlags::empty(), NOW)
     })
 }
 
 fn receive(file: &File) -> fs::Result<(Vec<u8>, Option<Address>)> {
-    protocol(file).receive_owned(1000, Flags::empty(), NOW).map(|(data, got)| (data, got.from))
+    protocol(file).receive_owned(1000, MsgFlags::empty(), NOW).map(|(data, got)| (data, got.from))
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn who_asks_is_answered_with_its_own_number() {
         [(sys::AF_INET, ICMP, "127.0.0.1", 8, 0), (sys::AF_INET6, ICMP6, "[::1]", 128, 129)]
     {
         let to = format!("{to}:0");
-        let file = make(family, Kind::Datagram, number);
+        let file = make(family, SocketType::Datagram, number);
         let ask = |kind: u8, code: u8, rest: &[u8]| send(&file, &[&[kind, code][..], rest].concat(), &to);
         // No less than a header, and nothing but requests.
         assert_eq!(ask(request, 0, &[0; 5]), Err(Errno::EINVAL));
@@ -74,18 +74,18 @@ fn who_asks_is_answered_with_its_own_number() {
         assert_eq!((data[0], data[1], &data[4..]), (reply, 0, &[&own.port().to_be_bytes()[..], &[0, 7], b"hi"].concat()[..]));
         assert_eq!(from, Some(at(&to)));
         assert_eq!(receive(&file).err(), Some(Errno::EAGAIN));
-        let urgent = protocol(&file).send(Outgoing::plain(&[0; 8]), Flags::OOB, NOW);
+        let urgent = protocol(&file).send(OutgoingMessage::plain(&[0; 8]), MsgFlags::OOB, NOW);
         assert_eq!(urgent, Err(Errno::EOPNOTSUPP));
-        assert_eq!(protocol(&file).receive(&mut [0; 8], Flags::OOB, NOW).err(), Some(Errno::EOPNOTSUPP));
+        assert_eq!(protocol(&file).receive(&mut [0; 8], MsgFlags::OOB, NOW).err(), Some(Errno::EOPNOTSUPP));
     }
-    assert_eq!(net::inet::socket(sys::AF_INET, Kind::Datagram, ICMP6).err(), Some(Errno::EPROTONOSUPPORT));
-    assert_eq!(net::inet::socket(sys::AF_INET6, Kind::Datagram, ICMP).err(), Some(Errno::EPROTONOSUPPORT));
+    assert_eq!(net::inet::socket(sys::AF_INET, SocketType::Datagram, ICMP6).err(), Some(Errno::EPROTONOSUPPORT));
+    assert_eq!(net::inet::socket(sys::AF_INET6, SocketType::Datagram, ICMP).err(), Some(Errno::EPROTONOSUPPORT));
 }
 
 #[test]
 fn an_asker_is_bound_once_to_a_number() {
     let _alone = alone();
-    let file = make(sys::AF_INET, Kind::Datagram, ICMP);
+    let file = make(sys::AF_INET, SocketType::Datagram, ICMP);
     assert_eq!(bind(&file, "10.0.0.1:5"), Err(Errno::EADDRNOTAVAIL));
     assert_eq!((bind(&file, "127.0.0.1:777"), protocol(&file).local()), (Ok(()), at("127.0.0.1:777")));
     assert_eq!(bind(&file, "127.0.0.1:778"), Err(Errno::EINVAL));
@@ -93,10 +93,10 @@ fn an_asker_is_bound_once_to_a_number() {
     assert_eq!(receive(&file).unwrap().0[4..6], 777u16.to_be_bytes());
     // What is for another address of this host is not for this one; groups and any address may be bound.
     for address in ["224.0.0.1:0", "0.0.0.0:0"] {
-        assert_eq!(bind(&make(sys::AF_INET, Kind::Datagram, ICMP), address), Ok(()), "{address}");
+        assert_eq!(bind(&make(sys::AF_INET, SocketType::Datagram, ICMP), address), Ok(()), "{address}");
     }
     // Whoever is bound to a number last hears the answers, and the number is free when he goes.
-    let later = make(sys::AF_INET, Kind::Datagram, ICMP);
+    let later = make(sys::AF_INET, SocketType::Datagram, ICMP);
     bind(&later, "127.0.0.1:777").unwrap();
     send(&file, &[8, 0, 0, 0, 0, 0, 0, 2], "127.0.0.1:0").unwrap();
     assert_eq!((receive(&file).err(), receive(&later).unwrap().0[7]), (Some(Errno::EAGAIN), 2));
@@ -104,9 +104,9 @@ fn an_asker_is_bound_once_to_a_number() {
     send(&file, &[8, 0, 0, 0, 0, 0, 0, 3], "127.0.0.1:0").unwrap();
     assert_eq!(receive(&file).err(), Some(Errno::EAGAIN));
     // Connected, it hears its peer only, and forgets the address that came with it.
-    let file = make(sys::AF_INET, Kind::Datagram, ICMP);
+    let file = make(sys::AF_INET, SocketType::Datagram, ICMP);
     call(|caller| protocol(&file).connect(caller, &at("127.0.0.1:0"), NOW)).unwrap();
-    assert_eq!(protocol(&file).send(Outgoing::plain(&[8, 0, 0, 0, 0, 0, 0, 4]), Flags::empty(), NOW), Ok(8));
+    assert_eq!(protocol(&file).send(OutgoingMessage::plain(&[8, 0, 0, 0, 0, 0, 0, 4]), MsgFlags::empty(), NOW), Ok(8));
     assert_eq!(receive(&file).unwrap().0[7], 4);
     call(|caller| protocol(&file).connect(caller, &Address::Unspecified, NOW)).unwrap();
     assert!(matches!(protocol(&file).local(), Address::Inet(local) if local.ip().is_unspecified()));
@@ -115,7 +115,7 @@ fn an_asker_is_bound_once_to_a_number() {
 #[test]
 fn who_listens_to_a_protocol_hears_it_with_headers() {
     let _alone = alone();
-    let file = make(sys::AF_INET, Kind::Raw, ICMP);
+    let file = make(sys::AF_INET, SocketType::Raw, ICMP);
     // A request whose checksum is right: it is heard, and so is the answer.
     let request = [8, 0, 0xf7, 0xff, 0, 0, 0, 0];
     send(&file, &request, "127.0.0.1:0").unwrap();
@@ -139,14 +139,14 @@ fn who_listens_to_a_protocol_hears_it_with_headers() {
         (Err(Errno::ENOPROTOOPT), Err(Errno::ENOPROTOOPT))
     );
     // Of IPv6 there are eight words, and no headers.
-    let six = make(sys::AF_INET6, Kind::Raw, ICMP6);
+    let six = make(sys::AF_INET6, SocketType::Raw, ICMP6);
     protocol(&six).set_option(SOL_ICMPV6, 1, &[[0; 16], [2; 16]].concat()).unwrap();
     assert_eq!(protocol(&six).option(SOL_ICMPV6, 1), Ok([[0; 16], [2; 16]].concat()));
     send(&six, &[128, 0, 0, 0, 0, 0, 0, 5], "[::1]:0").unwrap();
     let (heard, _) = receive(&six).unwrap();
     assert_eq!((heard[0], heard.len(), receive(&six).err()), (128, 8, Some(Errno::EAGAIN)), "kind 129 is left out");
     // Where checksums are put: at even places, and of ICMPv6 always at the same.
-    let other = make(sys::AF_INET6, Kind::Raw, 200);
+    let other = make(sys::AF_INET6, SocketType::Raw, 200);
     let checksum = |file: &File, level: u32, at: i32| protocol(file).set_option(level, 7, &at.to_ne_bytes());
     assert_eq!((checksum(&other, SOL_RAW, 3), checksum(&other, SOL_RAW, 4)), (Err(Errno::EINVAL), Ok(())));
     assert_eq!(protocol(&other).option(SOL_RAW, 7), Ok(4i32.to_ne_bytes().to_vec()));
@@ -166,7 +166,7 @@ fn who_listens_to_a_protocol_hears_it_with_headers() {
     let lists = [(false, false), (true, false), (false, true), (true, true)];
     let listed = |row: &str| lists.map(|(v6, asks)| net::inet::procfs::packets(v6, asks).contains(row));
     assert_eq!(listed(":00C8 "), [false, true, false, false]);
-    let asker = make(sys::AF_INET, Kind::Datagram, ICMP);
+    let asker = make(sys::AF_INET, SocketType::Datagram, ICMP);
     bind(&asker, "127.0.0.1:52719").unwrap();
     assert_eq!(listed(":CDEF "), [false, false, true, false]);
 }
@@ -203,7 +203,7 @@ fn control(file: &File, command: u32, input: &[u8]) -> fs::Result<Vec<u8>> {
 #[test]
 fn the_loop_can_be_set_to_what_it_is() {
     let _alone = alone();
-    let file = make(sys::AF_INET, Kind::Datagram, 0);
+    let file = make(sys::AF_INET, SocketType::Datagram, 0);
     let with = |value: &[u8]| {
         let mut request = vec![0; 40];
         request[..2].copy_from_slice(b"lo");
@@ -232,12 +232,18 @@ fn bad_memory_is_told() {
     const SIOCGSTAMP: u32 = 0x8906;
     const SIOCOUTQNSD: u32 = 0x894b;
     const FIONREAD: u32 = 0x541b;
-    let (stream, datagram) = (make(sys::AF_INET, Kind::Stream, 0), make(sys::AF_INET, Kind::Datagram, 0));
+    let (stream, datagram) = (make(sys::AF_INET, SocketType::Stream, 0), make(sys::AF_INET, SocketType::Datagram, 0));
     assert_eq!(control(&datagram, SIOCGSTAMP, &[]), Err(Errno::ENOENT), "nothing has arrived");
     bind(&datagram, "127.0.0.1:0").unwrap();
     let own = protocol(&datagram).local();
-    call(|caller| protocol(&datagram).send(Outgoing { to: Some((caller, &own)), ..Outgoing::plain(b"x") }, Flags::empty(), NOW))
-        .unwrap();
+    call(|caller| {
+        protocol(&datagram).send(
+            OutgoingMessage { to: Some((caller, &own)), ..OutgoingMessage::plain(b"x") },
+            MsgFlags::empty(),
+            NOW,
+        )
+    })
+    .unwrap();
     assert_eq!(control(&datagram, FIONREAD, &[]), Ok(1i32.to_ne_bytes().to_vec()));
     receive(&datagram).unwrap();
     assert_eq!(control(&datagram, SIOCGSTAMP, &[]).map(|time| time.len()), Ok(16));
@@ -251,14 +257,18 @@ fn bad_memory_is_told() {
 #[test]
 fn who_is_told_why_sending_failed() {
     let _alone = alone();
-    let file = make(sys::AF_INET, Kind::Datagram, 0);
-    let closed = make(sys::AF_INET, Kind::Datagram, 0);
+    let file = make(sys::AF_INET, SocketType::Datagram, 0);
+    let closed = make(sys::AF_INET, SocketType::Datagram, 0);
     bind(&closed, "127.0.0.1:0").unwrap();
     let nobody = protocol(&closed).local();
     drop(closed);
     let send = |data: &[u8]| {
         call(|caller| {
-            protocol(&file).send(Outgoing { to: Some((caller, &nobody)), ..Outgoing::plain(data) }, Flags::empty(), NOW)
+            protocol(&file).send(
+                OutgoingMessage { to: Some((caller, &nobody)), ..OutgoingMessage::plain(data) },
+                MsgFlags::empty(),
+                NOW,
+            )
         })
     };
     // Not connected, it hears of it only if it asks.
@@ -278,11 +288,17 @@ fn who_is_told_why_sending_failed() {
     );
     assert_eq!(protocol(&file).take_notice(2).err(), Some(Errno::EAGAIN));
     // One of IPv6 asks by its own option.
-    let six = make(sys::AF_INET6, Kind::Datagram, 0);
+    let six = make(sys::AF_INET6, SocketType::Datagram, 0);
     let Address::Inet(gone) = nobody else { panic!("of another family") };
     let to = at(&format!("[::1]:{}", gone.port()));
     let send = |six: &File| {
-        call(|caller| protocol(six).send(Outgoing { to: Some((caller, &to)), ..Outgoing::plain(b"six") }, Flags::empty(), NOW))
+        call(|caller| {
+            protocol(six).send(
+                OutgoingMessage { to: Some((caller, &to)), ..OutgoingMessage::plain(b"six") },
+                MsgFlags::empty(),
+                NOW,
+            )
+        })
     };
     assert_eq!((send(&six), protocol(&six).take_error()), (Ok(3), None));
     protocol(&six).set_option(sys::IPPROTO_IPV6 as u32, sys::IPV6_RECVERR, &1i32.to_ne_bytes()).unwrap();
@@ -296,14 +312,16 @@ fn packets_are_heard_out_and_in() {
     let _alone = alone();
     const ALL: i32 = 0x0300;
     let open = |kind| net::packet::socket(kind, ALL).unwrap().into_file(OpenFlags::NONBLOCK);
-    let (whole, bare) = (open(Kind::Raw), open(Kind::Datagram));
-    let (a, b) = (make(sys::AF_INET, Kind::Datagram, 0), make(sys::AF_INET, Kind::Datagram, 0));
+    let (whole, bare) = (open(SocketType::Raw), open(SocketType::Datagram));
+    let (a, b) = (make(sys::AF_INET, SocketType::Datagram, 0), make(sys::AF_INET, SocketType::Datagram, 0));
     for file in [&a, &b] {
         bind(file, "127.0.0.1:0").unwrap();
     }
     let to = protocol(&b).local();
-    call(|caller| protocol(&a).send(Outgoing { to: Some((caller, &to)), ..Outgoing::plain(b"heard") }, Flags::empty(), NOW))
-        .unwrap();
+    call(|caller| {
+        protocol(&a).send(OutgoingMessage { to: Some((caller, &to)), ..OutgoingMessage::plain(b"heard") }, MsgFlags::empty(), NOW)
+    })
+    .unwrap();
     for (file, link) in [(&whole, 14), (&bare, 0)] {
         for way in [4, 0] {
             assert!(file.poll(None).contains(fs::poll::Events::IN));
@@ -314,7 +332,7 @@ fn packets_are_heard_out_and_in() {
             );
         }
         assert_eq!(receive(file).err(), Some(Errno::EAGAIN));
-        let urgent = protocol(file).send(Outgoing::plain(&[0; 64]), Flags::OOB, NOW);
+        let urgent = protocol(file).send(OutgoingMessage::plain(&[0; 64]), MsgFlags::OOB, NOW);
         assert_eq!(urgent, Err(Errno::EOPNOTSUPP));
     }
     // One ring at a time.

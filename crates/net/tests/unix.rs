@@ -3,30 +3,30 @@
 use abi::errno::Errno;
 use fs::poll::Events;
 use fs::{File, OpenFlags};
-use net::unix::{Rights, pair};
-use net::{Flags, Incoming, Kind, Outgoing, Protocol, Socket, Wait};
+use net::unix::{ScmRights, pair};
+use net::{MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketType, WaitPolicy};
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-const NOW: Wait = Wait { nonblocking: true, timeout: 0 };
-const PATIENT: Wait = Wait { nonblocking: false, timeout: 0 };
+const NOW: WaitPolicy = WaitPolicy { nonblocking: true, timeout: 0 };
+const PATIENT: WaitPolicy = WaitPolicy { nonblocking: false, timeout: 0 };
 
-fn files(kind: Kind) -> (Arc<File>, Arc<File>) {
+fn files(kind: SocketType) -> (Arc<File>, Arc<File>) {
     let (a, b) = pair(kind, 0).unwrap();
     (a.into_file(OpenFlags::empty()), b.into_file(OpenFlags::empty()))
 }
 
-fn protocol(file: &File) -> &dyn Protocol {
+fn protocol(file: &File) -> &dyn SocketOps {
     file.ops_as::<Socket>().unwrap().protocol()
 }
 
 fn send(file: &File, data: &[u8], rights: &[&Arc<File>]) -> fs::Result<usize> {
-    let rights = (!rights.is_empty()).then(|| Rights::new(rights.iter().map(|&f| f.clone()).collect()));
-    protocol(file).send(Outgoing { rights, ..Outgoing::plain(data) }, Flags::empty(), NOW)
+    let rights = (!rights.is_empty()).then(|| ScmRights::new(rights.iter().map(|&f| f.clone()).collect()));
+    protocol(file).send(OutgoingMessage { rights, ..OutgoingMessage::plain(data) }, MsgFlags::empty(), NOW)
 }
 
-fn receive(file: &File, limit: usize) -> fs::Result<(Vec<u8>, Incoming)> {
-    protocol(file).receive_owned(limit, Flags::empty(), NOW)
+fn receive(file: &File, limit: usize) -> fs::Result<(Vec<u8>, ReceivedMessage)> {
+    protocol(file).receive_owned(limit, MsgFlags::empty(), NOW)
 }
 
 /// Who looks for unreachable sockets while another thread does leaves it to that one, and does not wait for it: one test at a time.
@@ -37,13 +37,13 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// Closing any socket is when unreachable ones are looked for.
 fn collect() {
-    drop(files(Kind::Datagram));
+    drop(files(SocketType::Datagram));
 }
 
 #[test]
 fn sockets_only_reachable_from_each_other_are_freed() {
     let _alone = alone();
-    for kind in [Kind::Stream, Kind::Datagram, Kind::Seqpacket] {
+    for kind in [SocketType::Stream, SocketType::Datagram, SocketType::Seqpacket] {
         let (a, b) = files(kind);
         let (c, d) = files(kind);
         send(&a, b"x", &[&a, &c]).unwrap();
@@ -63,8 +63,8 @@ fn sockets_only_reachable_from_each_other_are_freed() {
 #[test]
 fn what_is_received_is_out_of_the_collectors_hands() {
     let _alone = alone();
-    let (a, b) = files(Kind::Stream);
-    let (c, d) = files(Kind::Stream);
+    let (a, b) = files(SocketType::Stream);
+    let (c, d) = files(SocketType::Stream);
     send(&c, b"inner", &[&c]).unwrap();
     send(&a, b"outer", &[&d]).unwrap();
     drop((c, d));
@@ -80,7 +80,7 @@ fn what_is_received_is_out_of_the_collectors_hands() {
 #[test]
 fn a_sender_that_waits_for_room_is_woken_by_the_receiver() {
     let _alone = alone();
-    for kind in [Kind::Stream, Kind::Seqpacket, Kind::Datagram] {
+    for kind in [SocketType::Stream, SocketType::Seqpacket, SocketType::Datagram] {
         let (a, b) = files(kind);
         let mut sent = 0usize;
         while send(&a, &[7; 4096], &[]).is_ok_and(|n| n == 4096) {
@@ -88,13 +88,13 @@ fn a_sender_that_waits_for_room_is_woken_by_the_receiver() {
         }
         assert_eq!(protocol(&a).poll(&a, None) & Events::OUT, Events::empty(), "{kind:?}");
         let sender = std::thread::spawn(move || {
-            let n = protocol(&a).send(Outgoing::plain(&[8; 4096]), Flags::empty(), PATIENT).unwrap();
+            let n = protocol(&a).send(OutgoingMessage::plain(&[8; 4096]), MsgFlags::empty(), PATIENT).unwrap();
             (n, a)
         });
         let mut received = 0;
         while received < sent + 4096 {
-            received += protocol(&b).receive_owned(1 << 20, Flags::empty(), PATIENT).unwrap().0.len();
-            if kind == Kind::Stream && received >= sent {
+            received += protocol(&b).receive_owned(1 << 20, MsgFlags::empty(), PATIENT).unwrap().0.len();
+            if kind == SocketType::Stream && received >= sent {
                 break;
             }
         }
@@ -105,11 +105,11 @@ fn a_sender_that_waits_for_room_is_woken_by_the_receiver() {
 #[test]
 fn the_end_of_one_ends_the_waiting_of_the_other() {
     let _alone = alone();
-    let (a, b) = files(Kind::Stream);
-    let reader = std::thread::spawn(move || protocol(&b).receive(&mut [0; 8], Flags::empty(), PATIENT).map(|got| got.copied));
+    let (a, b) = files(SocketType::Stream);
+    let reader = std::thread::spawn(move || protocol(&b).receive(&mut [0; 8], MsgFlags::empty(), PATIENT).map(|got| got.copied));
     drop(a);
     assert_eq!(reader.join().unwrap(), Ok(0));
-    let (a, b) = files(Kind::Seqpacket);
+    let (a, b) = files(SocketType::Seqpacket);
     drop(b);
     assert_eq!(send(&a, b"x", &[]), Err(Errno::EPIPE));
 }
@@ -127,8 +127,8 @@ fn what_arrives_is_under_way_no_longer() {
         found
     };
     let before = under_way();
-    let (a, b) = files(Kind::Stream);
-    let (c, d) = files(Kind::Stream);
+    let (a, b) = files(SocketType::Stream);
+    let (c, d) = files(SocketType::Stream);
     send(&a, b"x", &[&c, &c, &d]).unwrap();
     assert_eq!(under_way(), [before[0] + 2, before[1] + 3]);
     let (_, got) = receive(&b, 10).unwrap();
@@ -139,13 +139,13 @@ fn what_arrives_is_under_way_no_longer() {
 #[test]
 fn looking_at_a_message_goes_on_by_what_was_seen() {
     let _alone = alone();
-    for kind in [Kind::Datagram, Kind::Seqpacket] {
+    for kind in [SocketType::Datagram, SocketType::Seqpacket] {
         let (a, b) = files(kind);
         send(&a, b"abcd", &[]).unwrap();
         send(&a, b"ef", &[]).unwrap();
         let options = b.ops_as::<Socket>().unwrap().options();
         options.set_peek_offset(0);
-        let peek = |limit| protocol(&b).receive_owned(limit, Flags::PEEK, NOW).map(|(data, _)| data);
+        let peek = |limit| protocol(&b).receive_owned(limit, MsgFlags::PEEK, NOW).map(|(data, _)| data);
         assert_eq!(
             (peek(3), options.peek_offset(), peek(3), peek(3)),
             (Ok(b"abc".to_vec()), 3, Ok(b"d".to_vec()), Ok(b"ef".to_vec()))
@@ -159,7 +159,7 @@ fn looking_at_a_message_goes_on_by_what_was_seen() {
 #[test]
 fn room_is_told_when_there_is_more_than_a_little() {
     let _alone = alone();
-    let (a, b) = files(Kind::Stream);
+    let (a, b) = files(SocketType::Stream);
     a.ops_as::<Socket>().unwrap().options().set_number(linux_raw_sys::net::SO_SNDBUF, 4000, false).unwrap();
     let writable = || a.poll(None).contains(Events::OUT);
     assert_eq!((send(&a, &[0; 2000], &[]), writable(), send(&a, b"x", &[]), writable()), (Ok(2000), true, Ok(1), false));
@@ -188,8 +188,8 @@ proptest! {
     #[test]
     fn a_stream_keeps_bytes_and_files_together(steps in steps()) {
         let _alone = alone();
-        let (a, b) = files(Kind::Stream);
-        let (passed, _other) = files(Kind::Stream);
+        let (a, b) = files(SocketType::Stream);
+        let (passed, _other) = files(SocketType::Stream);
         let mut next = 0u8;
         // What is under way: byte, and whether a lot of files came with it.
         let mut model: std::collections::VecDeque<(u8, bool)> = std::collections::VecDeque::new();
@@ -209,7 +209,7 @@ proptest! {
                 }
                 Step::Receive(limit) | Step::Peek(limit) => {
                     let peek = matches!(step, Step::Peek(_));
-                    let flags = if peek { Flags::PEEK } else { Flags::empty() };
+                    let flags = if peek { MsgFlags::PEEK } else { MsgFlags::empty() };
                     let result = protocol(&b).receive_owned(limit, flags, NOW);
                     if model.is_empty() {
                         prop_assert_eq!(result.err(), Some(Errno::EAGAIN));

@@ -19,7 +19,7 @@ use fs::poll::Events;
 use fs::{File, FileType, Whence};
 use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
-use net::Kind;
+use net::SocketType;
 
 /// The size of the kernel buffer a transfer goes through.
 pub(crate) const CHUNK: usize = 65_536;
@@ -45,7 +45,7 @@ fn one_buffer(addr: usize, len: usize, offset: Option<u64>) -> Result<[(usize, u
 /// unread as before; a pipe gives whole pages only, a socket that keeps messages apart a whole one, which is lost, and what is read in
 /// records of one size (eventfd, timerfd, signalfd) whole ones.
 fn take_back(file: &File, offset: Option<u64>, bytes: &[u8], delivered: usize) -> usize {
-    if kind_of(file).is_some_and(|kind| kind != Kind::Stream) {
+    if kind_of(file).is_some_and(|kind| kind != SocketType::Stream) {
         return 0;
     }
     if let Some(pipe) = file.ops_as::<PipeEnd>() {
@@ -83,7 +83,7 @@ fn read_pieces(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> 
         (None, _) => file.read(buf),
     };
     // Bytes on their way through sockets must not be lost because they cannot be delivered. A message, a signal, an event is, as on Linux.
-    if kind_of(file) == Some(Kind::Stream)
+    if kind_of(file) == Some(SocketType::Stream)
         && let Some((addr, _)) = buffers.iter().find(|(_, len)| *len > 0)
     {
         probe(file, *addr)?;
@@ -272,7 +272,7 @@ fn read_few(file: &File, buf: usize, len: usize) -> SysResult {
         return Err(Errno::EFAULT);
     }
     // As in `read_pieces`.
-    if kind_of(file) == Some(Kind::Stream) {
+    if kind_of(file) == Some(SocketType::Stream) {
         probe(file, buf)?;
     }
     let mut bytes = [0; TINY];

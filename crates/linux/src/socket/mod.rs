@@ -8,7 +8,7 @@ use abi::errno::Errno;
 use alloc::sync::Arc;
 use fs::{File, OpenFlags};
 use linux_raw_sys::{general as sys, net as consts};
-use net::{Address, Caller, Kind, Socket, Ucred};
+use net::{Address, Caller, Socket, SocketType, Ucred};
 
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
@@ -27,7 +27,7 @@ pub(crate) fn identity() -> Ucred {
 }
 
 /// The supplementary groups of who runs the calling thread.
-pub(crate) fn groups() -> net::Groups {
+pub(crate) fn groups() -> net::SupplementaryGroups {
     crate::current_task().map_or_else(|| Arc::from([]), |task| task.cred().groups.clone())
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn write_address(bytes: &[u8], addr: usize, len: UserPtr<i32>) -> Res
 }
 
 /// The kind of socket and the flags that a type argument holds.
-fn decode_type(domain: u32, kind: u32, protocol: i32) -> Result<(Kind, OpenFlags), Errno> {
+fn decode_type(domain: u32, kind: u32, protocol: i32) -> Result<(SocketType, OpenFlags), Errno> {
     const STREAM: u32 = 1;
     const DATAGRAM: u32 = 2;
     const RAW: u32 = 3;
@@ -114,12 +114,12 @@ fn decode_type(domain: u32, kind: u32, protocol: i32) -> Result<(Kind, OpenFlags
     }
     let flags = OpenFlags::from_bits_retain(kind & FLAGS);
     match kind & !FLAGS {
-        STREAM => Ok((Kind::Stream, flags)),
-        DATAGRAM => Ok((Kind::Datagram, flags)),
+        STREAM => Ok((SocketType::Stream, flags)),
+        DATAGRAM => Ok((SocketType::Datagram, flags)),
         // Of these families it is another word for datagrams.
-        RAW if matches!(domain, consts::AF_UNIX | consts::AF_NETLINK) => Ok((Kind::Datagram, flags)),
-        RAW => Ok((Kind::Raw, flags)),
-        SEQPACKET => Ok((Kind::Seqpacket, flags)),
+        RAW if matches!(domain, consts::AF_UNIX | consts::AF_NETLINK) => Ok((SocketType::Datagram, flags)),
+        RAW => Ok((SocketType::Raw, flags)),
+        SEQPACKET => Ok((SocketType::Seqpacket, flags)),
         // Here the protocol comes before the kind.
         _ if domain == consts::AF_UNIX => net::unix::check_protocol(protocol).and(Err(Errno::ESOCKTNOSUPPORT)),
         // There is no protocol of these families with such a number.
@@ -140,8 +140,8 @@ pub fn sys_socket(task: &Task, domain: u32, kind: u32, protocol: i32) -> SysResu
     install(task, make(task, domain, kind, protocol)?, flags)
 }
 
-fn make(task: &Task, domain: u32, kind: Kind, protocol: i32) -> Result<Socket, Errno> {
-    if (kind == Kind::Raw || domain == consts::AF_PACKET) && !task.cred().capable(sys::CAP_NET_RAW) {
+fn make(task: &Task, domain: u32, kind: SocketType, protocol: i32) -> Result<Socket, Errno> {
+    if (kind == SocketType::Raw || domain == consts::AF_PACKET) && !task.cred().capable(sys::CAP_NET_RAW) {
         return Err(Errno::EPERM);
     }
     match domain {

@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 use fs::File;
 use fs::poll::Events;
 use linux_raw_sys::{general as sys, net as consts};
-use net::unix::Rights;
-use net::{Flags, Incoming, Kind, Outgoing, Socket, Ucred, Wait};
+use net::unix::ScmRights;
+use net::{MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketType, Ucred, WaitPolicy};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::{process_table, signal_broken_pipe};
@@ -68,14 +68,14 @@ struct CmsgHdr {
 
 const CMSG_HEADER: usize = size_of::<CmsgHdr>();
 
-fn wait_of(timeout: Wait, flags: u32) -> Wait {
-    Wait { nonblocking: timeout.nonblocking || flags & consts::MSG_DONTWAIT != 0, ..timeout }
+fn wait_of(timeout: WaitPolicy, flags: u32) -> WaitPolicy {
+    WaitPolicy { nonblocking: timeout.nonblocking || flags & consts::MSG_DONTWAIT != 0, ..timeout }
 }
 
 /// What goes with a message's bytes.
 #[derive(Default)]
 struct Beside {
-    rights: Option<Rights>,
+    rights: Option<ScmRights>,
     credentials: Option<Ucred>,
     /// Level, kind and bytes of what is the protocol's.
     other: Vec<(u32, u32, Vec<u8>)>,
@@ -138,7 +138,7 @@ fn read_control(task: &Task, socket: &Socket, addr: usize, len: usize) -> Result
         rest = rest.get(len.next_multiple_of(8)..).unwrap_or_default();
     }
     if !files.is_empty() {
-        beside.rights = Some(Rights::new(files));
+        beside.rights = Some(ScmRights::new(files));
     }
     Ok(beside)
 }
@@ -154,8 +154,8 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
     let wanted = total(buffers);
     let protocol = socket.protocol();
     let wait = wait_of(socket.send_wait(file.nonblocking()), flags);
-    let message_flags = Flags::from_bits_truncate(flags);
-    let stream = protocol.kind() == Kind::Stream;
+    let message_flags = MsgFlags::from_bits_truncate(flags);
+    let stream = protocol.kind() == SocketType::Stream;
     let address = match to.addr {
         0 => None,
         addr => Some(read_address(socket, addr, to.len, false)?),
@@ -168,13 +168,13 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
     });
     let mut once = |data: &[u8], last: bool| {
         // The last byte of the message is urgent, not that of each step.
-        let message_flags = if last { message_flags } else { message_flags - Flags::OOB };
+        let message_flags = if last { message_flags } else { message_flags - MsgFlags::OOB };
         let Beside { rights, credentials, other } = core::mem::take(&mut beside);
-        let plain = Outgoing { rights, credentials, beside: other, ..Outgoing::plain(data) };
+        let plain = OutgoingMessage { rights, credentials, beside: other, ..OutgoingMessage::plain(data) };
         match &address {
-            Some(to) => {
-                with_caller(task, |caller| protocol.send(Outgoing { to: Some((caller, to)), ..plain }, message_flags, wait))
-            }
+            Some(to) => with_caller(task, |caller| {
+                protocol.send(OutgoingMessage { to: Some((caller, to)), ..plain }, message_flags, wait)
+            }),
             None => protocol.send(plain, message_flags, wait),
         }
     };
@@ -244,7 +244,7 @@ pub fn sys_sendto(task: &Task, fd: i32, buf: usize, len: usize, flags: u32, addr
 
 /// What is written to a socket that keeps messages apart, as one message however long it is. `None`: to others.
 pub(crate) fn write_message(task: &Task, file: &File, buffers: &[(usize, usize)]) -> Option<SysResult> {
-    kind_of(file).filter(|&kind| kind != Kind::Stream).and_then(|_| write_to_socket(task, file, buffers))
+    kind_of(file).filter(|&kind| kind != SocketType::Stream).and_then(|_| write_to_socket(task, file, buffers))
 }
 
 /// What is written to a socket, sent from where it is. `None`: the file is none.
@@ -279,7 +279,7 @@ fn send_message(task: &Task, file: &File, header: &MsgHdr, flags: u32) -> Result
         addr => uaccess::read_bytes(addr, &mut [0; MAX_ADDRESS][..(to.len as usize).min(MAX_ADDRESS)]).err().unwrap_or(error),
     };
     let buffers = buffers(header).map_err(in_order)?;
-    if socket.protocol().kind() == Kind::Seqpacket && socket.protocol().peer().is_err() {
+    if socket.protocol().kind() == SocketType::Seqpacket && socket.protocol().peer().is_err() {
         return Err(in_order(Errno::ENOTCONN));
     }
     let beside = if header.control_len == 0 {
@@ -350,10 +350,10 @@ pub fn sys_sendmmsg(task: &Task, fd: i32, messages: UserPtr<MMsgHdr>, count: u32
 }
 
 /// Receives into the caller's buffers. Also returns what has to be said of it in flags, and where it came from.
-fn receive(socket: &Socket, file: &File, buffers: &[(usize, usize)], flags: u32) -> Result<(usize, u32, Incoming), Errno> {
+fn receive(socket: &Socket, file: &File, buffers: &[(usize, usize)], flags: u32) -> Result<(usize, u32, ReceivedMessage), Errno> {
     let protocol = socket.protocol();
     let wait = wait_of(socket.receive_wait(file.nonblocking()), flags);
-    let message_flags = Flags::from_bits_truncate(flags);
+    let message_flags = MsgFlags::from_bits_truncate(flags);
     let wanted = total(buffers);
     if flags & consts::MSG_ERRQUEUE != 0 && is_inet(socket) {
         let (data, got) = protocol.take_notice(wanted)?;
@@ -361,7 +361,7 @@ fn receive(socket: &Socket, file: &File, buffers: &[(usize, usize)], flags: u32)
         let cut = if got.full > got.copied { consts::MSG_TRUNC } else { 0 };
         return Ok((got.copied, consts::MSG_ERRQUEUE | cut, got));
     }
-    let bytes = protocol.kind() == Kind::Stream;
+    let bytes = protocol.kind() == SocketType::Stream;
     // TCP throws away what it is asked to cut off.
     let discards = bytes && flags & consts::MSG_TRUNC != 0 && protocol.family() != consts::AF_UNIX;
     if discards {
@@ -398,7 +398,7 @@ fn receive(socket: &Socket, file: &File, buffers: &[(usize, usize)], flags: u32)
 }
 
 /// The sender's address as `recvmsg(2)` shows it: nothing for one without a name, nor for a peer of TCP.
-fn sender_address(socket: &Socket, got: &Incoming) -> Vec<u8> {
+fn sender_address(socket: &Socket, got: &ReceivedMessage) -> Vec<u8> {
     let from = match &got.from {
         Some(from) => Some(from.clone()),
         None if got.copied > 0 && socket.protocol().family() == consts::AF_UNIX && socket.protocol().kind().connects() => {
@@ -460,7 +460,7 @@ impl Control {
     }
 
     /// Gives the caller descriptors of what arrived: as many as there is room for, and none whose number he cannot be told.
-    fn put_rights(&mut self, task: &Task, rights: Rights, cloexec: bool) {
+    fn put_rights(&mut self, task: &Task, rights: ScmRights, cloexec: bool) {
         let files = rights.into_files();
         let count = files.len();
         let room = self.room.saturating_sub(CMSG_HEADER) / size_of::<i32>();
@@ -569,18 +569,18 @@ pub fn sys_recvmmsg(
 /// How many bytes a stream has now, as far as the first; 0 at its end.
 pub(crate) fn peek(file: &File) -> SysResult {
     let socket = of_file(file)?;
-    let (_, got) = socket.protocol().receive_owned(1, Flags::PEEK, socket.receive_wait(true))?;
+    let (_, got) = socket.protocol().receive_owned(1, MsgFlags::PEEK, socket.receive_wait(true))?;
     Ok(got.copied)
 }
 
 /// The kind of socket that it is, if it is one.
-pub(crate) fn kind_of(file: &File) -> Option<Kind> {
+pub(crate) fn kind_of(file: &File) -> Option<SocketType> {
     of_file(file).ok().map(|socket| socket.protocol().kind())
 }
 
 /// Whether a broken pipe of this file is told by a signal too: not of sockets that keep messages apart.
 pub(crate) fn signals_broken_pipe(file: &File) -> bool {
-    kind_of(file).is_none_or(|kind| kind == Kind::Stream)
+    kind_of(file).is_none_or(|kind| kind == SocketType::Stream)
 }
 
 /// Makes sure that the program can write at `addr` what is taken out of a socket: it would be lost. While there is nothing to take, the

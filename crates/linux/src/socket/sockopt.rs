@@ -5,7 +5,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use bpf::{Program, Purpose};
 use linux_raw_sys::net as consts;
-use net::{Options, Protocol, Ucred};
+use net::{SocketOps, SocketOptions, Ucred};
 
 use crate::socket::sock_fprog::read_program;
 use crate::socket::with_socket;
@@ -204,7 +204,7 @@ pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
 }
 
 /// What the socket's queues hold and may, in the order of `SK_MEMINFO_*`.
-fn memory(protocol: &dyn Protocol, options: &Options) -> Vec<u8> {
+fn memory(protocol: &dyn SocketOps, options: &SocketOptions) -> Vec<u8> {
     let memory = protocol.memory();
     let (received, sent) = (memory.received as u32, memory.sent as u32);
     let (receives, sends) = (options.receive_buffer() as u32, options.send_buffer() as u32);
@@ -212,7 +212,7 @@ fn memory(protocol: &dyn Protocol, options: &Options) -> Vec<u8> {
 }
 
 /// The peer's groups, all or (`ERANGE`) only how much room they take.
-fn peer_groups(protocol: &dyn Protocol, value: usize, room: usize, len: UserPtr<i32>) -> SysResult {
+fn peer_groups(protocol: &dyn SocketOps, value: usize, room: usize, len: UserPtr<i32>) -> SysResult {
     let groups = protocol.peer_groups().ok_or(Errno::ENODATA)?;
     let size = groups.len() * size_of::<u32>();
     let fits = size <= room;

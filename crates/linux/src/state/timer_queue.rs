@@ -48,7 +48,7 @@ pub(crate) fn set(deadline_ns: u64, alarm: Arc<dyn Alarm>) -> Ticket {
 }
 
 /// An alarm of a socket.
-struct SocketAlarm(Arc<dyn net::Alarm>);
+struct SocketAlarm(Arc<dyn net::TimerCallback>);
 
 impl Alarm for SocketAlarm {
     fn fire(&self) {
@@ -57,7 +57,7 @@ impl Alarm for SocketAlarm {
 }
 
 /// Sets an alarm of a socket.
-pub(crate) fn set_for_sockets(deadline_ns: u64, alarm: Arc<dyn net::Alarm>) {
+pub(crate) fn set_for_sockets(deadline_ns: u64, alarm: Arc<dyn net::TimerCallback>) {
     set(deadline_ns, Arc::new(SocketAlarm(alarm)));
 }
 

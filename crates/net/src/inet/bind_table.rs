@@ -19,13 +19,13 @@ fn ephemeral() -> RangeInclusive<u16> {
 
 /// The addresses a socket is bound to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Scope {
+pub(super) struct BindAddress {
     pub(super) ip: IpAddr,
     /// `::` without `IPV6_V6ONLY`: any address of both families.
     pub(super) both: bool,
 }
 
-impl Scope {
+impl BindAddress {
     pub(super) fn new(ip: IpAddr, only_v6: bool) -> Self {
         Self { ip, both: ip.is_ipv6() && ip.is_unspecified() && !only_v6 }
     }
@@ -48,7 +48,7 @@ impl Scope {
 
 /// What a socket allows others to do with its port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Sharing {
+pub(super) struct ReusePolicy {
     /// `SO_REUSEADDR`.
     pub(super) address: bool,
     /// Whether it waits for connections, beside which that does not count.
@@ -57,7 +57,7 @@ pub(super) struct Sharing {
     pub(super) port: Option<u32>,
 }
 
-impl Sharing {
+impl ReusePolicy {
     /// Whether one that shares like this may come, or stay, beside the other.
     fn suits(self, other: Self) -> bool {
         (self.address && other.address && !other.listens) || (self.port.is_some() && self.port == other.port)
@@ -65,30 +65,30 @@ impl Sharing {
 }
 
 /// A socket that can be bound.
-pub(super) trait Bound: Send + Sync {
+pub(super) trait Bindable: Send + Sync {
     /// What it allows others now.
-    fn sharing(&self) -> Sharing;
+    fn sharing(&self) -> ReusePolicy;
 }
 
-struct Entry<S> {
-    scope: Scope,
+struct BindEntry<S> {
+    scope: BindAddress,
     socket: Weak<S>,
 }
 
 /// One transport's ports.
-pub(super) struct Table<S: 'static> {
-    ports: Mutex<BTreeMap<u16, Vec<Entry<S>>>>,
+pub(super) struct BindTable<S: 'static> {
+    ports: Mutex<BTreeMap<u16, Vec<BindEntry<S>>>>,
     next: AtomicU32,
 }
 
 /// A socket's place in a table; dropping it takes it away.
-pub(super) struct Place<S: Bound + 'static> {
-    table: &'static Table<S>,
+pub(super) struct PortBinding<S: Bindable + 'static> {
+    table: &'static BindTable<S>,
     socket: Weak<S>,
     pub(super) address: SocketAddr,
 }
 
-impl<S: Bound> Drop for Place<S> {
+impl<S: Bindable> Drop for PortBinding<S> {
     fn drop(&mut self) {
         let mut ports = self.table.ports.lock();
         if let Some(entries) = ports.get_mut(&self.address.port()) {
@@ -100,7 +100,7 @@ impl<S: Bound> Drop for Place<S> {
     }
 }
 
-impl<S: Bound> Table<S> {
+impl<S: Bindable> BindTable<S> {
     pub(super) const fn new() -> Self {
         Self { ports: Mutex::new(BTreeMap::new()), next: AtomicU32::new(0) }
     }
@@ -109,27 +109,27 @@ impl<S: Bound> Table<S> {
     ///
     /// # Errors
     /// `EADDRINUSE`.
-    pub(super) fn bind(&'static self, socket: &Arc<S>, scope: Scope, port: u16) -> Result<Place<S>> {
+    pub(super) fn bind(&'static self, socket: &Arc<S>, scope: BindAddress, port: u16) -> Result<PortBinding<S>> {
         let mut ports = self.ports.lock();
         let sharing = socket.sharing();
         let port = if port == 0 { self.free_port(&ports).ok_or(Errno::EADDRINUSE)? } else { port };
-        let conflict = |entry: &Entry<S>| {
+        let conflict = |entry: &BindEntry<S>| {
             entry.scope.overlaps(scope) && entry.socket.upgrade().is_some_and(|other| !sharing.suits(other.sharing()))
         };
         if ports.get(&port).is_some_and(|entries| entries.iter().any(conflict)) {
             return Err(Errno::EADDRINUSE);
         }
         let socket = Arc::downgrade(socket);
-        ports.entry(port).or_default().push(Entry { scope, socket: socket.clone() });
-        Ok(Place { table: self, socket, address: SocketAddr::new(scope.ip, port) })
+        ports.entry(port).or_default().push(BindEntry { scope, socket: socket.clone() });
+        Ok(PortBinding { table: self, socket, address: SocketAddr::new(scope.ip, port) })
     }
 
     /// Whether a bound socket gets on with the others at its port, now that what it allows has changed.
-    pub(super) fn gets_on(&self, place: &Place<S>, only_v6: bool) -> bool {
+    pub(super) fn gets_on(&self, place: &PortBinding<S>, only_v6: bool) -> bool {
         let Some(socket) = place.socket.upgrade() else { return false };
-        let (scope, sharing) = (Scope::new(place.address.ip(), only_v6), socket.sharing());
-        let others = |entry: &Entry<S>| !entry.socket.ptr_eq(&place.socket) && entry.scope.overlaps(scope);
-        let conflict = |entry: &Entry<S>| entry.socket.upgrade().is_some_and(|other| !sharing.suits(other.sharing()));
+        let (scope, sharing) = (BindAddress::new(place.address.ip(), only_v6), socket.sharing());
+        let others = |entry: &BindEntry<S>| !entry.socket.ptr_eq(&place.socket) && entry.scope.overlaps(scope);
+        let conflict = |entry: &BindEntry<S>| entry.socket.upgrade().is_some_and(|other| !sharing.suits(other.sharing()));
         !self.ports.lock().get(&place.address.port()).is_some_and(|e| e.iter().any(|e| others(e) && conflict(e)))
     }
 
@@ -138,7 +138,7 @@ impl<S: Bound> Table<S> {
         self.ports.lock().values().map(Vec::len).sum()
     }
 
-    fn free_port(&self, ports: &BTreeMap<u16, Vec<Entry<S>>>) -> Option<u16> {
+    fn free_port(&self, ports: &BTreeMap<u16, Vec<BindEntry<S>>>) -> Option<u16> {
         let range = ephemeral();
         let (first, last) = (u32::from(*range.start()), u32::from(*range.end()));
         let count = last - first + 1;
@@ -149,11 +149,11 @@ impl<S: Bound> Table<S> {
     }
 
     /// Narrows the address of a place: a socket that was bound to any has been connected.
-    pub(super) fn narrow(&self, place: &mut Place<S>, ip: IpAddr) {
+    pub(super) fn narrow(&self, place: &mut PortBinding<S>, ip: IpAddr) {
         let mut ports = self.ports.lock();
         let entries = ports.get_mut(&place.address.port());
         if let Some(entry) = entries.and_then(|entries| entries.iter_mut().find(|e| e.socket.ptr_eq(&place.socket))) {
-            entry.scope = Scope { ip, both: false };
+            entry.scope = BindAddress { ip, both: false };
         }
         place.address.set_ip(ip);
     }
@@ -211,17 +211,17 @@ mod tests {
     use core::net::{Ipv4Addr, Ipv6Addr};
     use proptest::prelude::*;
 
-    struct Fake(Sharing);
+    struct Fake(ReusePolicy);
 
-    impl Bound for Fake {
-        fn sharing(&self) -> Sharing {
+    impl Bindable for Fake {
+        fn sharing(&self) -> ReusePolicy {
             self.0
         }
     }
 
-    const ALONE: Sharing = Sharing { address: false, listens: false, port: None };
+    const ALONE: ReusePolicy = ReusePolicy { address: false, listens: false, port: None };
 
-    fn scope() -> impl Strategy<Value = Scope> {
+    fn scope() -> impl Strategy<Value = BindAddress> {
         let addresses: Vec<IpAddr> = vec![
             Ipv4Addr::UNSPECIFIED.into(),
             Ipv4Addr::LOCALHOST.into(),
@@ -229,12 +229,12 @@ mod tests {
             Ipv6Addr::UNSPECIFIED.into(),
             Ipv6Addr::LOCALHOST.into(),
         ];
-        (proptest::sample::select(addresses), any::<bool>()).prop_map(|(ip, only_v6)| Scope::new(ip, only_v6))
+        (proptest::sample::select(addresses), any::<bool>()).prop_map(|(ip, only_v6)| BindAddress::new(ip, only_v6))
     }
 
-    fn sharing() -> impl Strategy<Value = Sharing> {
+    fn sharing() -> impl Strategy<Value = ReusePolicy> {
         let port = proptest::option::of(0..2u32);
-        (any::<bool>(), any::<bool>(), port).prop_map(|(address, listens, port)| Sharing { address, listens, port })
+        (any::<bool>(), any::<bool>(), port).prop_map(|(address, listens, port)| ReusePolicy { address, listens, port })
     }
 
     proptest! {
@@ -248,8 +248,8 @@ mod tests {
 
         #[test]
         fn binding_keeps_the_rules_and_dropping_frees(binds in proptest::collection::vec((scope(), sharing(), 0..3u16), 1..20)) {
-            let table: &'static Table<Fake> = Box::leak(Box::new(Table::new()));
-            let mut bound: Vec<(Arc<Fake>, Place<Fake>, Scope)> = Vec::new();
+            let table: &'static BindTable<Fake> = Box::leak(Box::new(BindTable::new()));
+            let mut bound: Vec<(Arc<Fake>, PortBinding<Fake>, BindAddress)> = Vec::new();
             for (scope, sharing, port) in binds {
                 let socket = Arc::new(Fake(sharing));
                 let refused = port != 0 && bound.iter().any(|(other, place, taken)| {
@@ -271,14 +271,14 @@ mod tests {
 
     #[test]
     fn the_best_fit_is_found_and_all_of_it() {
-        static TABLE: Table<Fake> = Table::new();
-        let shared = Sharing { port: Some(0), ..ALONE };
+        static TABLE: BindTable<Fake> = BindTable::new();
+        let shared = ReusePolicy { port: Some(0), ..ALONE };
         let sockets: Vec<Arc<Fake>> = (0..4).map(|_| Arc::new(Fake(shared))).collect();
         let scopes = [
-            Scope::new(Ipv6Addr::UNSPECIFIED.into(), false),
-            Scope::new(Ipv4Addr::UNSPECIFIED.into(), false),
-            Scope::new(Ipv4Addr::LOCALHOST.into(), false),
-            Scope::new(Ipv4Addr::LOCALHOST.into(), false),
+            BindAddress::new(Ipv6Addr::UNSPECIFIED.into(), false),
+            BindAddress::new(Ipv4Addr::UNSPECIFIED.into(), false),
+            BindAddress::new(Ipv4Addr::LOCALHOST.into(), false),
+            BindAddress::new(Ipv4Addr::LOCALHOST.into(), false),
         ];
         let _places: Vec<_> = sockets.iter().zip(scopes).map(|(s, scope)| TABLE.bind(s, scope, 80).unwrap()).collect();
         let best = |ip: IpAddr| -> Vec<usize> {

@@ -1,10 +1,13 @@
 //! Datagrams: what they are, where they wait to be received, and what is said beside their bytes. The same for UDP and for what speaks IP itself.
 
 use super::options::{IP, IPV6};
-use super::{Common, Family, network};
+use super::{Family, InetSocket, network};
 use crate::endpoint::{self, RECEIVING, SENDING};
-use crate::extended_options::Beside;
-use crate::{Address, Caller, Flags, Incoming, Kind, Memory, Options, Outgoing, Protocol, Socket, Wait};
+use crate::extended_options::ControlMessage;
+use crate::{
+    Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketMemory, SocketOps, SocketOptions, SocketType,
+    WaitPolicy,
+};
 use abi::errno::Errno;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -43,7 +46,7 @@ pub struct Datagram {
 
 /// What waits to be received.
 #[derive(Default)]
-pub(super) struct Queue {
+pub(super) struct DatagramQueue {
     datagrams: VecDeque<Datagram>,
     /// What they take up.
     charge: usize,
@@ -51,16 +54,16 @@ pub(super) struct Queue {
 }
 
 /// Where a socket receives datagrams.
-pub(super) struct Inbox {
-    pub(super) port: endpoint::Port<Queue>,
-    pub(super) options: Arc<Options>,
+pub(super) struct DatagramReceiver {
+    pub(super) port: endpoint::Endpoint<DatagramQueue>,
+    pub(super) options: Arc<SocketOptions>,
     lost: AtomicU64,
 }
 
-impl Inbox {
+impl DatagramReceiver {
     pub(super) fn new() -> Self {
-        let options = Arc::new(Options::default());
-        Self { port: endpoint::Port::new(options.clone()), options, lost: AtomicU64::new(0) }
+        let options = Arc::new(SocketOptions::default());
+        Self { port: endpoint::Endpoint::new(options.clone()), options, lost: AtomicU64::new(0) }
     }
 
     /// Error, data: whoever waits for either looks again.
@@ -70,8 +73,8 @@ impl Inbox {
     }
 
     /// Tells when a datagram that has gone out did; `beside` is what was said of it.
-    pub(super) fn stamp_sent(&self, beside: &[Beside], packet: impl FnOnce() -> Vec<u8>) {
-        let stages = Options::of_messages(self.options.stages(beside));
+    pub(super) fn stamp_sent(&self, beside: &[ControlMessage], packet: impl FnOnce() -> Vec<u8>) {
+        let stages = SocketOptions::of_messages(self.options.stages(beside));
         if stages != 0 {
             self.options.stamp_sent(stages, self.options.next_number(), packet);
             self.port.readable.notify_of(Events::ERR);
@@ -116,14 +119,14 @@ impl Inbox {
     }
 
     /// The next datagram, and how many of its bytes are left out.
-    fn next(&self, flags: Flags, wait: Wait) -> Result<Option<(Datagram, usize)>> {
+    fn next(&self, flags: MsgFlags, wait: WaitPolicy) -> Result<Option<(Datagram, usize)>> {
         let attempt = || {
             if let Some(error) = self.port.take_error() {
                 return Some(Err(error));
             }
             let mut skip = self.options.left_out(flags);
             let mut queue = self.port.queue.lock();
-            let found = if flags.contains(Flags::PEEK) {
+            let found = if flags.contains(MsgFlags::PEEK) {
                 let beyond = queue.datagrams.iter().find(|datagram| {
                     let within = skip == 0 || skip < datagram.data.len();
                     skip -= if within { 0 } else { datagram.data.len() };
@@ -144,7 +147,7 @@ impl Inbox {
     }
 
     /// What a datagram's receiver is told of it.
-    fn incoming(&self, common: &Common, datagram: &Datagram) -> Incoming {
+    fn incoming(&self, common: &InetSocket, datagram: &Datagram) -> ReceivedMessage {
         self.options.received(datagram.arrival);
         let mut beside = self.options.stamps(datagram.arrival);
         if datagram.lost > 0 && self.options.switch(net::SO_RXQ_OVFL) {
@@ -153,12 +156,23 @@ impl Inbox {
         if common.options.tells.load(Ordering::Relaxed) {
             tell(common, datagram, &mut beside);
         }
-        Incoming { full: datagram.data.len(), from: Some(common.shown(datagram.from)), beside, ..Incoming::default() }
+        ReceivedMessage {
+            full: datagram.data.len(),
+            from: Some(common.shown(datagram.from)),
+            beside,
+            ..ReceivedMessage::default()
+        }
     }
 
-    /// What `Protocol::receive_owned` promises.
-    pub(super) fn receive_owned(&self, common: &Common, limit: usize, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
-        let Some((mut datagram, skip)) = self.next(flags, wait)? else { return Ok((Vec::new(), Incoming::default())) };
+    /// What `SocketOps::receive_owned` promises.
+    pub(super) fn receive_owned(
+        &self,
+        common: &InetSocket,
+        limit: usize,
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<(Vec<u8>, ReceivedMessage)> {
+        let Some((mut datagram, skip)) = self.next(flags, wait)? else { return Ok((Vec::new(), ReceivedMessage::default())) };
         let mut got = self.incoming(common, &datagram);
         if skip > 0 {
             datagram.data.drain(..skip);
@@ -191,27 +205,27 @@ impl Inbox {
 
     /// What is in it is thrown away, and nothing comes any more.
     pub(super) fn close(&self) {
-        let old = core::mem::replace(&mut *self.port.queue.lock(), Queue { closed: true, ..Queue::default() });
+        let old = core::mem::replace(&mut *self.port.queue.lock(), DatagramQueue { closed: true, ..DatagramQueue::default() });
         drop(old);
         self.port.shut(RECEIVING | SENDING);
     }
 
-    pub(super) fn pause(&self, file: &File, sends: bool) -> Wait {
+    pub(super) fn pause(&self, file: &File, sends: bool) -> WaitPolicy {
         let timeout = if sends { self.options.send_timeout() } else { self.options.receive_timeout() };
-        Wait { nonblocking: file.nonblocking(), timeout }
+        WaitPolicy { nonblocking: file.nonblocking(), timeout }
     }
 }
 
 /// A transport of datagrams: what UDP and raw sockets do each in its own way.
-pub(super) trait Transport: Send + Sync + 'static {
+pub(super) trait DatagramProtocol: Send + Sync + 'static {
     /// What all internet sockets have.
-    fn common(&self) -> &Common;
+    fn common(&self) -> &InetSocket;
 
     /// Where it receives.
-    fn inbox(&self) -> &Inbox;
+    fn inbox(&self) -> &DatagramReceiver;
 
-    /// What `Protocol::kind` promises.
-    fn kind(&self) -> Kind;
+    /// What `SocketOps::kind` promises.
+    fn kind(&self) -> SocketType;
 
     /// The number of the protocol.
     fn number(&self) -> i32;
@@ -222,29 +236,29 @@ pub(super) trait Transport: Send + Sync + 'static {
     /// Whether it has an address of its own.
     fn is_bound(&self) -> bool;
 
-    /// What `Protocol::bind` promises.
+    /// What `SocketOps::bind` promises.
     fn bind(&self, caller: &Caller<'_>, address: &Address) -> Result<()>;
 
-    /// What `Protocol::connect` promises.
+    /// What `SocketOps::connect` promises.
     fn connect(&self, address: &Address) -> Result<()>;
 
-    /// What `Protocol::check_message` promises.
-    fn check_message(&self, to: Option<&Address>, length: usize, flags: Flags) -> Result<()>;
+    /// What `SocketOps::check_message` promises.
+    fn check_message(&self, to: Option<&Address>, length: usize, flags: MsgFlags) -> Result<()>;
 
-    /// What `Protocol::send` promises.
-    fn send(&self, message: Outgoing<'_>, flags: Flags) -> Result<usize>;
+    /// What `SocketOps::send` promises.
+    fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags) -> Result<usize>;
 
-    /// What `Protocol::check_level` promises.
+    /// What `SocketOps::check_level` promises.
     fn check_level(&self, level: u32, sets: bool) -> Result<()> {
         super::options::check_level(self.common(), level, false, sets)
     }
 
-    /// What `Protocol::option` promises.
+    /// What `SocketOps::option` promises.
     fn option(&self, level: u32, option: u32) -> Result<Vec<u8>> {
         super::options::get(self.common(), None, level, option)
     }
 
-    /// What `Protocol::set_option` promises.
+    /// What `SocketOps::set_option` promises.
     fn set_option(&self, level: u32, option: u32, value: &[u8]) -> Result<()> {
         super::options::set(self.common(), None, self.is_bound(), level, option, value)
     }
@@ -257,22 +271,22 @@ pub(super) trait Transport: Send + Sync + 'static {
 }
 
 /// An open socket of such a transport.
-pub(super) struct Endpoint<T>(Arc<T>);
+pub(super) struct DatagramSocket<T>(Arc<T>);
 
-impl<T: Transport> Endpoint<T> {
+impl<T: DatagramProtocol> DatagramSocket<T> {
     pub(super) fn socket(transport: Arc<T>) -> Socket {
         let options = transport.inbox().options.clone();
         Socket::new(Arc::new(Self(transport)), options)
     }
 }
 
-impl<T: Transport> FileOps for Endpoint<T> {
+impl<T: DatagramProtocol> FileOps for DatagramSocket<T> {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        self.receive(buf, Flags::empty(), self.0.inbox().pause(file, false)).map(|incoming| incoming.copied)
+        self.receive(buf, MsgFlags::empty(), self.0.inbox().pause(file, false)).map(|incoming| incoming.copied)
     }
 
     fn write(&self, _: &File, buf: &[u8]) -> Result<usize> {
-        self.0.send(Outgoing::plain(buf), Flags::empty())
+        self.0.send(OutgoingMessage::plain(buf), MsgFlags::empty())
     }
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
@@ -284,12 +298,12 @@ impl<T: Transport> FileOps for Endpoint<T> {
     }
 }
 
-impl<T: Transport> Protocol for Endpoint<T> {
+impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
     fn family(&self) -> u32 {
         self.0.common().family.number()
     }
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> SocketType {
         self.0.kind()
     }
 
@@ -305,7 +319,7 @@ impl<T: Transport> Protocol for Endpoint<T> {
         self.0.bind(caller, address)
     }
 
-    fn connect(&self, _: &Caller<'_>, address: &Address, _: Wait) -> Result<()> {
+    fn connect(&self, _: &Caller<'_>, address: &Address, _: WaitPolicy) -> Result<()> {
         self.0.connect(address)
     }
 
@@ -313,7 +327,7 @@ impl<T: Transport> Protocol for Endpoint<T> {
         Err(Errno::EOPNOTSUPP)
     }
 
-    fn accept(&self, _: Wait) -> Result<Socket> {
+    fn accept(&self, _: WaitPolicy) -> Result<Socket> {
         Err(Errno::EOPNOTSUPP)
     }
 
@@ -332,23 +346,23 @@ impl<T: Transport> Protocol for Endpoint<T> {
         if connected { Ok(()) } else { Err(Errno::ENOTCONN) }
     }
 
-    fn check_message(&self, to: Option<&Address>, length: usize, flags: Flags) -> Result<()> {
+    fn check_message(&self, to: Option<&Address>, length: usize, flags: MsgFlags) -> Result<()> {
         self.0.check_message(to, length, flags)
     }
 
-    fn send(&self, message: Outgoing<'_>, flags: Flags, _: Wait) -> Result<usize> {
+    fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags, _: WaitPolicy) -> Result<usize> {
         self.0.send(message, flags)
     }
 
-    fn receive(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
+    fn receive(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy) -> Result<ReceivedMessage> {
         let (data, got) = self.receive_owned(buf.len(), flags, wait)?;
         buf[..data.len()].copy_from_slice(&data);
         Ok(got)
     }
 
-    fn receive_owned(&self, limit: usize, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
+    fn receive_owned(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
         // UDP knows nothing urgent and does not look for it.
-        if flags.contains(Flags::OOB) && !self.0.is_udp() {
+        if flags.contains(MsgFlags::OOB) && !self.0.is_udp() {
             return Err(Errno::EOPNOTSUPP);
         }
         self.0.inbox().receive_owned(self.0.common(), limit, flags, wait)
@@ -366,11 +380,11 @@ impl<T: Transport> Protocol for Endpoint<T> {
         if incoming { self.0.inbox().first() } else { 0 }
     }
 
-    fn memory(&self) -> Memory {
-        Memory { received: self.0.inbox().charge(), sent: 0, lost: self.0.inbox().lost() }
+    fn memory(&self) -> SocketMemory {
+        SocketMemory { received: self.0.inbox().charge(), sent: 0, lost: self.0.inbox().lost() }
     }
 
-    fn take_notice(&self, limit: usize) -> Result<(Vec<u8>, Incoming)> {
+    fn take_notice(&self, limit: usize) -> Result<(Vec<u8>, ReceivedMessage)> {
         self.0.common().take_notice(&self.0.inbox().options, limit)
     }
 
@@ -406,18 +420,18 @@ impl<T: Transport> Protocol for Endpoint<T> {
 }
 
 /// What goes into a datagram's header.
-pub(super) struct Sends {
+pub(super) struct SendParameters {
     pub(super) hops: i32,
     pub(super) class: i32,
     pub(super) source: Option<IpAddr>,
 }
 
-impl Sends {
+impl SendParameters {
     /// What a datagram is sent with: as the options say, unless the message says otherwise.
     ///
     /// # Errors
     /// `EINVAL` for what makes no sense, or an address that is not this host's.
-    pub(super) fn new(common: &Common, to: IpAddr, beside: &[Beside]) -> Result<Self> {
+    pub(super) fn new(common: &InetSocket, to: IpAddr, beside: &[ControlMessage]) -> Result<Self> {
         let options = &common.options;
         let (hops, class) = match (to.is_multicast(), to.is_ipv4()) {
             (false, true) => ((IP, net::IP_TTL), (IP, net::IP_TOS)),
@@ -466,7 +480,7 @@ impl Sends {
 }
 
 /// Says what a socket's options ask for of a datagram that it received.
-fn tell(common: &Common, datagram: &Datagram, told: &mut Vec<Beside>) {
+fn tell(common: &InetSocket, datagram: &Datagram, told: &mut Vec<ControlMessage>) {
     let wanted = |level, option| common.options.is_on(level, option);
     let number = |n: u8| i32::from(n).to_ne_bytes().to_vec();
     if let IpAddr::V4(to) = datagram.to.ip() {

@@ -2,8 +2,8 @@
 //!
 //! Facts: RFC 791 (IPv4), RFC 792 (ICMP), RFC 1071 (the checksum), RFC 4443 (ICMPv6).
 
-use super::raw::{self, Raw};
 use super::frame::LINK_HEADER;
+use super::raw::{self, RawSocket};
 use super::{Datagram, network, udp};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -130,7 +130,7 @@ fn icmp(mut packet: Datagram) {
         let _ = network::current().transmit(packet);
     } else if packet.data[0] == reply {
         let id = u16::from_be_bytes([packet.data[4], packet.data[5]]);
-        if let Some(socket) = Raw::asker(v4, id) {
+        if let Some(socket) = RawSocket::asker(v4, id) {
             socket.answered(packet);
         }
     }

@@ -2,29 +2,29 @@
 //!
 //! Inside, an IPv4 address is always an IPv4 address; only at the edge of an `AF_INET6` socket is it a mapped one.
 
-mod datagram;
-mod multicast;
-mod tcp_info;
-pub(crate) mod dev_ioctl;
-mod option_table;
-pub mod procfs;
-pub mod network;
-mod options;
-pub(crate) mod ip;
-mod raw;
 mod bind_table;
-mod tcp;
-pub mod procfs_host;
-mod udp;
+mod datagram;
+pub(crate) mod dev_ioctl;
 pub(crate) mod frame;
+pub(crate) mod ip;
+mod multicast;
+pub mod network;
+mod option_table;
+mod options;
+pub mod procfs;
+pub mod procfs_host;
+mod raw;
+mod tcp;
+mod tcp_info;
+mod udp;
 
 pub use datagram::Datagram;
-pub use network::{Interface, Network, Route};
 pub use ip::arrive as packet_arrives;
+pub use network::{Interface, Network, Route};
 pub(crate) use tcp::connections_begun;
-pub use tcp::{Initiator, Opening, arrive};
+pub use tcp::{ConnectRequest, Initiator, arrive};
 
-use crate::{Address, Caller, Incoming, Kind, Options, Socket, sysctl};
+use crate::{Address, Caller, ReceivedMessage, Socket, SocketOptions, SocketType, sysctl};
 use abi::errno::Errno;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -62,7 +62,7 @@ impl Family {
 ///
 /// # Errors
 /// `EPROTONOSUPPORT`, `ESOCKTNOSUPPORT`.
-pub fn socket(family: u32, kind: Kind, protocol: i32) -> Result<Socket> {
+pub fn socket(family: u32, kind: SocketType, protocol: i32) -> Result<Socket> {
     const TCP: i32 = net::IPPROTO_TCP as i32;
     const UDP: i32 = net::IPPROTO_UDP as i32;
     const UDP_LITE: i32 = net::IPPROTO_UDPLITE as i32;
@@ -70,13 +70,13 @@ pub fn socket(family: u32, kind: Kind, protocol: i32) -> Result<Socket> {
     const ICMP6: i32 = net::IPPROTO_ICMPV6 as i32;
     let family = if family == net::AF_INET { Family::V4 } else { Family::V6 };
     match (kind, protocol) {
-        (Kind::Stream, 0 | TCP) => Ok(tcp::Tcp::new(family).into_socket()),
-        (Kind::Datagram, 0 | UDP) => Ok(udp::Udp::new(family, UDP as u8).into_socket()),
-        (Kind::Datagram, UDP_LITE) => Ok(udp::Udp::new(family, UDP_LITE as u8).into_socket()),
-        (Kind::Datagram, ICMP | ICMP6) => Ok(raw::Raw::new(family, protocol as u8, true)?.into_socket()),
-        (Kind::Raw, 0..=255) => Ok(raw::Raw::new(family, protocol as u8, false)?.into_socket()),
-        (Kind::Raw, _) => Err(Errno::EINVAL),
-        (Kind::Seqpacket, _) => Err(Errno::ESOCKTNOSUPPORT),
+        (SocketType::Stream, 0 | TCP) => Ok(tcp::TcpSocket::new(family).into_socket()),
+        (SocketType::Datagram, 0 | UDP) => Ok(udp::UdpSocket::new(family, UDP as u8).into_socket()),
+        (SocketType::Datagram, UDP_LITE) => Ok(udp::UdpSocket::new(family, UDP_LITE as u8).into_socket()),
+        (SocketType::Datagram, ICMP | ICMP6) => Ok(raw::RawSocket::new(family, protocol as u8, true)?.into_socket()),
+        (SocketType::Raw, 0..=255) => Ok(raw::RawSocket::new(family, protocol as u8, false)?.into_socket()),
+        (SocketType::Raw, _) => Err(Errno::EINVAL),
+        (SocketType::Seqpacket, _) => Err(Errno::ESOCKTNOSUPPORT),
         _ => Err(Errno::EPROTONOSUPPORT),
     }
 }
@@ -87,7 +87,7 @@ pub(crate) fn ports_in_use() -> u64 {
 }
 
 /// What sockets of both transports have.
-struct Common {
+struct InetSocket {
     family: Family,
     id: u64,
     /// The number of the file, and of the user who made it, for listings.
@@ -97,7 +97,7 @@ struct Common {
     only_v6: AtomicBool,
 }
 
-impl Common {
+impl InetSocket {
     fn new(family: Family) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
@@ -114,8 +114,8 @@ impl Common {
         self.ino.store(file.path().metadata().ino, Ordering::Relaxed);
     }
 
-    /// What `Protocol::take_notice` promises.
-    fn take_notice(&self, options: &Options, limit: usize) -> Result<(Vec<u8>, Incoming)> {
+    /// What `SocketOps::take_notice` promises.
+    fn take_notice(&self, options: &SocketOptions, limit: usize) -> Result<(Vec<u8>, ReceivedMessage)> {
         let notice = options.notices.take().ok_or(Errno::EAGAIN)?;
         let beside = notice.time.and_then(|time| options.stamp_of(time)).into_iter().collect();
         Ok(notice.incoming(self.family == Family::V6, limit, beside, |address| self.shown(address)))

@@ -1,6 +1,6 @@
 //! Groups: which a socket is in, on which interface, from whom (`ip(7)`, `ipv6(7)`, RFC 3678), and through which interface it sends to them.
 
-use super::Common;
+use super::InetSocket;
 use super::network::{self, Interface};
 use super::options::{IP, IPV6};
 use crate::Address;
@@ -30,7 +30,7 @@ impl Membership {
 }
 
 /// What is asked of a membership.
-struct Asked {
+struct MembershipRequest {
     group: IpAddr,
     interface: u32,
     source: Option<IpAddr>,
@@ -55,7 +55,7 @@ pub(super) const fn is_about(level: u32, option: u32) -> bool {
 ///
 /// # Errors
 /// `EINVAL`, `ENODEV`, `EADDRINUSE`, `EADDRNOTAVAIL`, `ENOBUFS`.
-pub(super) fn set(common: &Common, level: u32, option: u32, value: &[u8]) -> Result<()> {
+pub(super) fn set(common: &InetSocket, level: u32, option: u32, value: &[u8]) -> Result<()> {
     if (level, option) == (IP, net::IP_MULTICAST_IF) {
         return set_multicast_interface(common, value);
     }
@@ -93,11 +93,11 @@ pub(super) fn set(common: &Common, level: u32, option: u32, value: &[u8]) -> Res
     })
 }
 
-fn find(groups: &[Membership], asked: &Asked) -> Option<usize> {
+fn find(groups: &[Membership], asked: &MembershipRequest) -> Option<usize> {
     groups.iter().position(|one| (one.group, one.interface) == (asked.group, asked.interface))
 }
 
-fn join(groups: &mut Vec<Membership>, asked: &Asked, only: bool) -> Result<()> {
+fn join(groups: &mut Vec<Membership>, asked: &MembershipRequest, only: bool) -> Result<()> {
     if find(groups, asked).is_some() {
         return Err(Errno::EADDRINUSE);
     }
@@ -107,7 +107,7 @@ fn join(groups: &mut Vec<Membership>, asked: &Asked, only: bool) -> Result<()> {
 
 /// Adds a source to those that are, or are not, received, or takes it away. A membership that names sources of one sort has none of the other;
 /// one whose last wanted source goes ends.
-fn change_source(groups: &mut Vec<Membership>, asked: &Asked, only: bool, adds: bool) -> Result<()> {
+fn change_source(groups: &mut Vec<Membership>, asked: &MembershipRequest, only: bool, adds: bool) -> Result<()> {
     let at = find(groups, asked).ok_or(Errno::EINVAL)?;
     let membership = &mut groups[at];
     if membership.only != only {
@@ -129,19 +129,19 @@ fn change_source(groups: &mut Vec<Membership>, asked: &Asked, only: bool, adds: 
     Ok(())
 }
 
-fn asked_of(group: IpAddr, address: Ipv4Addr, index: i32, source: Option<IpAddr>) -> Result<Asked> {
+fn asked_of(group: IpAddr, address: Ipv4Addr, index: i32, source: Option<IpAddr>) -> Result<MembershipRequest> {
     if !group.is_multicast() {
         return Err(Errno::EINVAL);
     }
-    Ok(Asked { group, interface: interface_of(address, index, group)?.index, source })
+    Ok(MembershipRequest { group, interface: interface_of(address, index, group)?.index, source })
 }
 
-fn asked_v4(group: Ipv4Addr, address: Ipv4Addr, index: i32, source: Option<IpAddr>) -> Result<Asked> {
+fn asked_v4(group: Ipv4Addr, address: Ipv4Addr, index: i32, source: Option<IpAddr>) -> Result<MembershipRequest> {
     asked_of(group.into(), address, index, source)
 }
 
 /// `struct group_req` or `struct group_source_req`: the interface's number, and addresses of either family.
-fn asked_any(level: u32, option: u32, value: &[u8]) -> Result<Asked> {
+fn asked_any(level: u32, option: u32, value: &[u8]) -> Result<MembershipRequest> {
     const GROUP: usize = 8;
     const SOURCE: usize = 136;
     let address = |at: usize| match Address::decode(value.get(at..).ok_or(Errno::EINVAL)?)? {
@@ -170,7 +170,7 @@ fn interface_of(address: Ipv4Addr, index: i32, group: IpAddr) -> Result<Interfac
 }
 
 /// The interface's address and number in `struct ip_mreq`, `ip_mreqn` or alone.
-fn set_multicast_interface(common: &Common, value: &[u8]) -> Result<()> {
+fn set_multicast_interface(common: &InetSocket, value: &[u8]) -> Result<()> {
     let (address, index) = match value.len() {
         0..4 => return Err(Errno::EINVAL),
         4..8 => (v4(value, 0)?, 0),
@@ -207,7 +207,7 @@ mod tests {
     fn sources_are_of_one_sort() {
         let [a, b]: [IpAddr; 2] = ["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
         let group: IpAddr = "239.1.2.3".parse().unwrap();
-        let from = |source| Asked { group, interface: 1, source: Some(source) };
+        let from = |source| MembershipRequest { group, interface: 1, source: Some(source) };
         let mut groups = Vec::new();
         assert_eq!(change_source(&mut groups, &from(a), false, true), Err(Errno::EINVAL));
         join(&mut groups, &from(a), false).unwrap();

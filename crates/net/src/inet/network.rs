@@ -1,6 +1,6 @@
 //! What carries between hosts: the trait that a network is, and the one that every instance has, the loop.
 
-use super::{Datagram, Opening, ip, tcp, frame};
+use super::{ConnectRequest, Datagram, frame, ip, tcp};
 use crate::packet;
 use abi::errno::Errno;
 use alloc::vec;
@@ -60,7 +60,7 @@ pub trait Network: Send + Sync {
     fn route(&self, to: IpAddr) -> Result<Route>;
 
     /// Begins a connection; the opening is told what becomes of it, before this returns or later.
-    fn connect(&self, opening: Opening);
+    fn connect(&self, opening: ConnectRequest);
 
     /// Carries a datagram. What is lost on its way is not told.
     ///
@@ -78,7 +78,7 @@ pub fn set(network: &'static dyn Network) {
 
 /// What carries.
 pub fn current() -> &'static dyn Network {
-    NETWORK.get().copied().unwrap_or(&Loop)
+    NETWORK.get().copied().unwrap_or(&Loopback)
 }
 
 /// Whether an address is this host's.
@@ -87,16 +87,16 @@ pub(super) fn is_local(ip: IpAddr) -> bool {
 }
 
 /// The instance itself, and nobody else.
-pub struct Loop;
+pub struct Loopback;
 
-impl Loop {
+impl Loopback {
     /// The number of its interface.
     pub const INDEX: u32 = 1;
     const MTU: u32 = 65_536;
     const LOOPBACK: u16 = 772;
 }
 
-impl Network for Loop {
+impl Network for Loopback {
     fn interfaces(&self) -> Vec<Interface> {
         vec![Interface {
             index: Self::INDEX,
@@ -121,7 +121,7 @@ impl Network for Loop {
         }
     }
 
-    fn connect(&self, opening: Opening) {
+    fn connect(&self, opening: ConnectRequest) {
         tcp::arrive(opening);
     }
 

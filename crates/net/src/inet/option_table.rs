@@ -24,15 +24,15 @@ const IPV6_RECVFRAGSIZE: u32 = 77;
 pub(super) const LOOP_SEGMENT: i32 = 65_483;
 
 /// Level and number of an option that is a number, what it is at first, its least and its largest value.
-pub(super) type Known = (u32, u32, i32, i32, i32);
+pub(super) type OptionEntry = (u32, u32, i32, i32, i32);
 
 pub(super) const SWITCH: (i32, i32) = (0, 1);
 
-const fn switch(level: u32, option: u32, first: i32) -> Known {
+const fn switch(level: u32, option: u32, first: i32) -> OptionEntry {
     (level, option, first, SWITCH.0, SWITCH.1)
 }
 
-const KNOWN: [Known; 84] = [
+const KNOWN: [OptionEntry; 84] = [
     (IP, net::IP_TOS, 0, 0, 255),
     (IP, net::IP_TTL, 64, 1, 255),
     switch(IP, net::IP_HDRINCL, 0),
@@ -121,7 +121,7 @@ const KNOWN: [Known; 84] = [
 ];
 
 /// What the administrator says an option is at first.
-fn administered(level: u32, option: u32) -> Option<&'static sysctl::Setting> {
+fn administered(level: u32, option: u32) -> Option<&'static sysctl::Sysctl> {
     Some(match (level, option) {
         (IP, net::IP_TTL) => &sysctl::HOPS,
         (TCP, net::TCP_KEEPIDLE) => &sysctl::KEEP_IDLE,
@@ -137,7 +137,7 @@ fn administered(level: u32, option: u32) -> Option<&'static sysctl::Setting> {
 ///
 /// # Errors
 /// `ENOPROTOOPT`.
-pub(super) fn known(level: u32, option: u32) -> Result<Known> {
+pub(super) fn known(level: u32, option: u32) -> Result<OptionEntry> {
     let mut found = KNOWN.into_iter().find(|known| (known.0, known.1) == (level, option)).ok_or(Errno::ENOPROTOOPT)?;
     if let Some(setting) = administered(level, option) {
         found.2 = setting.size() as i32;

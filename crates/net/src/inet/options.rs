@@ -2,11 +2,11 @@
 //! there are is in `known.rs`, groups are in `groups.rs`.
 
 use super::multicast::{self, Membership};
-use super::tcp_info::info;
-use super::option_table::{LOOP_SEGMENT, SWITCH, TCP_INQ, UDP_LITE, known};
 use super::network;
-use super::tcp::Tcp;
-use super::{Common, Family};
+use super::option_table::{LOOP_SEGMENT, SWITCH, TCP_INQ, UDP_LITE, known};
+use super::tcp::TcpSocket;
+use super::tcp_info::info;
+use super::{Family, InetSocket};
 use abi::errno::Errno;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -22,7 +22,7 @@ pub(super) const TCP: u32 = net::IPPROTO_TCP as u32;
 pub(super) const UDP: u32 = net::IPPROTO_UDP as u32;
 
 #[derive(Default)]
-struct Chosen {
+struct InetOptionValues {
     numbers: Vec<(u32, u32, i32)>,
     groups: Vec<Membership>,
     /// Where multicasts go out (`IP_MULTICAST_IF`).
@@ -44,7 +44,7 @@ const TCP_ULP: u32 = 31;
 /// What one socket has chosen: what is not there is as it is at first.
 #[derive(Default)]
 pub(super) struct InetOptions {
-    chosen: Mutex<Chosen>,
+    chosen: Mutex<InetOptionValues>,
     /// Whether receiving has to look for anything.
     pub(super) tells: AtomicBool,
 }
@@ -107,7 +107,7 @@ impl InetOptions {
 }
 
 /// Whether sockets of a family and transport have options of a level.
-fn has_level(common: &Common, level: u32, tcp: bool) -> bool {
+fn has_level(common: &InetSocket, level: u32, tcp: bool) -> bool {
     match level {
         IP => true,
         IPV6 => common.family == Family::V6,
@@ -117,8 +117,8 @@ fn has_level(common: &Common, level: u32, tcp: bool) -> bool {
     }
 }
 
-/// What `Protocol::check_level` promises.
-pub(super) fn check_level(common: &Common, level: u32, tcp: bool, sets: bool) -> Result<()> {
+/// What `SocketOps::check_level` promises.
+pub(super) fn check_level(common: &InetSocket, level: u32, tcp: bool, sets: bool) -> Result<()> {
     match level {
         level if has_level(common, level, tcp) => Ok(()),
         _ if sets => Err(Errno::ENOPROTOOPT),
@@ -131,7 +131,7 @@ pub(super) fn check_level(common: &Common, level: u32, tcp: bool, sets: bool) ->
 ///
 /// # Errors
 /// `ENOPROTOOPT`, `EOPNOTSUPP`.
-pub(super) fn get(common: &Common, tcp: Option<&Tcp>, level: u32, option: u32) -> Result<Vec<u8>> {
+pub(super) fn get(common: &InetSocket, tcp: Option<&TcpSocket>, level: u32, option: u32) -> Result<Vec<u8>> {
     check_level(common, level, tcp.is_some(), false)?;
     let value = match (level, option) {
         (TCP, net::TCP_INFO) => return Ok(tcp.map_or_else(Vec::new, info)),
@@ -170,7 +170,14 @@ pub(super) fn get(common: &Common, tcp: Option<&Tcp>, level: u32, option: u32) -
 ///
 /// # Errors
 /// Those of `setsockopt(2)`.
-pub(super) fn set(common: &Common, tcp: Option<&Tcp>, bound: bool, level: u32, option: u32, value: &[u8]) -> Result<()> {
+pub(super) fn set(
+    common: &InetSocket,
+    tcp: Option<&TcpSocket>,
+    bound: bool,
+    level: u32,
+    option: u32,
+    value: &[u8],
+) -> Result<()> {
     check_level(common, level, tcp.is_some(), true)?;
     match (level, option) {
         (TCP, net::TCP_CONGESTION) => {

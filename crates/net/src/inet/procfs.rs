@@ -1,7 +1,7 @@
 //! The texts of `/proc/net` (`proc(5)`).
 
-use super::datagram::Transport;
-use super::{Common, Family, network, raw, tcp, udp};
+use super::datagram::DatagramProtocol;
+use super::{Family, InetSocket, network, raw, tcp, udp};
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -35,7 +35,7 @@ fn text(address: SocketAddr, v6: bool) -> String {
 }
 
 struct Row<'a> {
-    common: &'a Common,
+    common: &'a InetSocket,
     addresses: (SocketAddr, Option<SocketAddr>),
     state: u8,
     queues: (usize, usize),
@@ -75,11 +75,11 @@ fn header(v6: bool, more: &str) -> String {
 #[must_use]
 pub fn tcp(v6: bool) -> String {
     let mut text = header(v6, "");
-    let sockets: Vec<Arc<tcp::Tcp>> = tcp::ALL.lock().values().filter_map(Weak::upgrade).collect();
+    let sockets: Vec<Arc<tcp::TcpSocket>> = tcp::ALL.lock().values().filter_map(Weak::upgrade).collect();
     let of_family = sockets.iter().filter(|socket| (socket.common.family == Family::V6) == v6);
     // A socket without an address is not listed.
     for (number, socket) in of_family.filter(|socket| socket.addresses().0.port() != 0).enumerate() {
-        use crate::Protocol;
+        use crate::SocketOps;
         let queues = match socket.backlog() {
             Some((waiting, _)) => (0, waiting),
             None => (socket.queued(false), socket.queued(true)),
@@ -94,7 +94,7 @@ pub fn tcp(v6: bool) -> String {
 #[must_use]
 pub fn udp(v6: bool, lite: bool) -> String {
     let mut text = header(v6, " ref pointer drops");
-    let sockets: Vec<Arc<udp::Udp>> = udp::ALL.lock().values().filter_map(Weak::upgrade).collect();
+    let sockets: Vec<Arc<udp::UdpSocket>> = udp::ALL.lock().values().filter_map(Weak::upgrade).collect();
     let of_family = sockets.iter().filter(|socket| (socket.common.family == Family::V6) == v6 && socket.is_lite() == lite);
     for (number, socket) in of_family.filter(|socket| socket.addresses().0.port() != 0).enumerate() {
         let addresses = socket.addresses();
@@ -110,8 +110,8 @@ pub fn udp(v6: bool, lite: bool) -> String {
 #[must_use]
 pub fn packets(v6: bool, asks: bool) -> String {
     let mut text = header(v6, " ref pointer drops");
-    let sockets: Vec<Arc<raw::Raw>> = raw::ALL.lock().values().filter_map(Weak::upgrade).collect();
-    let meant = |socket: &&Arc<raw::Raw>| (socket.common.family == Family::V6) == v6 && socket.asks == asks;
+    let sockets: Vec<Arc<raw::RawSocket>> = raw::ALL.lock().values().filter_map(Weak::upgrade).collect();
+    let meant = |socket: &&Arc<raw::RawSocket>| (socket.common.family == Family::V6) == v6 && socket.asks == asks;
     for socket in sockets.iter().filter(meant) {
         let addresses = socket.addresses();
         let state = if addresses.1.is_some() { ESTABLISHED } else { UNCONNECTED };
@@ -124,7 +124,7 @@ pub fn packets(v6: bool, asks: bool) -> String {
 }
 
 /// A socket as lists of sockets tell of it.
-pub(crate) struct Shown {
+pub(crate) struct InetDiagEntry {
     pub(crate) family: u32,
     pub(crate) state: u8,
     pub(crate) local: SocketAddr,
@@ -141,8 +141,8 @@ pub(crate) struct Shown {
     pub(crate) info: Option<Vec<u8>>,
 }
 
-impl Shown {
-    fn new(common: &Common, addresses: (SocketAddr, Option<SocketAddr>), state: u8, queues: (usize, usize)) -> Self {
+impl InetDiagEntry {
+    fn new(common: &InetSocket, addresses: (SocketAddr, Option<SocketAddr>), state: u8, queues: (usize, usize)) -> Self {
         Self {
             family: common.family.number(),
             state,
@@ -160,36 +160,36 @@ impl Shown {
 }
 
 /// The sockets of a protocol that have an address; `None` for one nobody knows.
-pub(crate) fn shown(protocol: u8) -> Option<Vec<Shown>> {
-    use crate::Protocol;
+pub(crate) fn shown(protocol: u8) -> Option<Vec<InetDiagEntry>> {
+    use crate::SocketOps;
     let connected = |peer: Option<SocketAddr>| if peer.is_some() { ESTABLISHED } else { UNCONNECTED };
-    let mut shown: Vec<Shown> = match i32::from(protocol) {
+    let mut shown: Vec<InetDiagEntry> = match i32::from(protocol) {
         TCP => {
-            let sockets: Vec<Arc<tcp::Tcp>> = tcp::ALL.lock().values().filter_map(Weak::upgrade).collect();
-            let show = |socket: &Arc<tcp::Tcp>| {
+            let sockets: Vec<Arc<tcp::TcpSocket>> = tcp::ALL.lock().values().filter_map(Weak::upgrade).collect();
+            let show = |socket: &Arc<tcp::TcpSocket>| {
                 let queues = match socket.backlog() {
                     Some((waiting, most)) => (most, waiting),
                     None => (socket.queued(false), socket.queued(true)),
                 };
                 let (info, shut) = (Some(super::tcp_info::info(socket)), socket.port.shut_bits());
-                Shown { info, shut, ..Shown::new(&socket.common, socket.addresses(), socket.tcp_state(), queues) }
+                InetDiagEntry { info, shut, ..InetDiagEntry::new(&socket.common, socket.addresses(), socket.tcp_state(), queues) }
             };
             sockets.iter().map(show).collect()
         }
         UDP | UDP_LITE => {
-            let sockets: Vec<Arc<udp::Udp>> = udp::ALL.lock().values().filter_map(Weak::upgrade).collect();
+            let sockets: Vec<Arc<udp::UdpSocket>> = udp::ALL.lock().values().filter_map(Weak::upgrade).collect();
             let of_protocol = sockets.iter().filter(|socket| socket.is_lite() == (i32::from(protocol) == UDP_LITE));
-            let show = |socket: &Arc<udp::Udp>| {
+            let show = |socket: &Arc<udp::UdpSocket>| {
                 let addresses = socket.addresses();
-                Shown::new(&socket.common, addresses, connected(addresses.1), (0, socket.inbox.charge()))
+                InetDiagEntry::new(&socket.common, addresses, connected(addresses.1), (0, socket.inbox.charge()))
             };
             of_protocol.map(show).collect()
         }
         RAW => {
-            let sockets: Vec<Arc<raw::Raw>> = raw::ALL.lock().values().filter_map(Weak::upgrade).collect();
-            let show = |socket: &Arc<raw::Raw>| {
+            let sockets: Vec<Arc<raw::RawSocket>> = raw::ALL.lock().values().filter_map(Weak::upgrade).collect();
+            let show = |socket: &Arc<raw::RawSocket>| {
                 let addresses = socket.addresses();
-                Shown::new(&socket.common, addresses, connected(addresses.1), (0, socket.inbox.charge()))
+                InetDiagEntry::new(&socket.common, addresses, connected(addresses.1), (0, socket.inbox.charge()))
             };
             sockets.iter().filter(|socket| !socket.asks).map(show).collect()
         }
@@ -269,7 +269,7 @@ pub fn counters() -> String {
         ("UdpLite", "InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors IgnoredMulti MemErrors"),
     ];
     const CLOSE_WAIT: u8 = 8;
-    let sockets: Vec<Arc<tcp::Tcp>> = tcp::ALL.lock().values().filter_map(Weak::upgrade).collect();
+    let sockets: Vec<Arc<tcp::TcpSocket>> = tcp::ALL.lock().values().filter_map(Weak::upgrade).collect();
     let open = sockets.iter().filter(|socket| matches!(socket.tcp_state(), ESTABLISHED | CLOSE_WAIT)).count();
     let value = |name: &str| match name {
         "CurrEstab" => open,

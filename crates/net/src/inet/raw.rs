@@ -1,11 +1,11 @@
 //! Sockets that speak IP itself (`raw(7)`), and those that may send nothing but echo requests (`icmp(7)`).
 
-use super::datagram::{Endpoint, Inbox, Sends, Transport};
+use super::datagram::{DatagramProtocol, DatagramReceiver, DatagramSocket, SendParameters};
 use super::ip::{self, ECHO, ECHO6, ICMP, ICMP6};
-use super::{Common, Datagram, Family, network, frame};
+use super::{Datagram, Family, InetSocket, frame, network};
 use crate::endpoint::SENDING;
 use crate::socket::{groups, identity};
-use crate::{Address, Caller, Flags, Kind, Outgoing, Socket, sysctl};
+use crate::{Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketType, sysctl};
 use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -31,9 +31,9 @@ const ICMP6_SUM: i32 = 2;
 /// How many sockets listen to packets: with none, nobody looks for them.
 static LISTENERS: AtomicUsize = AtomicUsize::new(0);
 /// Every socket.
-pub(super) static ALL: Mutex<BTreeMap<u64, Weak<Raw>>> = Mutex::new(BTreeMap::new());
+pub(super) static ALL: Mutex<BTreeMap<u64, Weak<RawSocket>>> = Mutex::new(BTreeMap::new());
 /// Who asks with which number, over IPv4 or not.
-static ASKERS: Mutex<BTreeMap<(bool, u16), Weak<Raw>>> = Mutex::new(BTreeMap::new());
+static ASKERS: Mutex<BTreeMap<(bool, u16), Weak<RawSocket>>> = Mutex::new(BTreeMap::new());
 
 /// Where a socket is bound, and whom it talks to.
 #[derive(Clone, Copy, Default)]
@@ -47,13 +47,13 @@ struct State {
 }
 
 /// A socket.
-pub struct Raw {
+pub struct RawSocket {
     _counted: census::Raw,
-    pub(super) common: Common,
+    pub(super) common: InetSocket,
     pub(super) protocol: u8,
     /// It sends nothing but echo requests, and receives nothing but replies to them.
     pub(super) asks: bool,
-    pub(super) inbox: Inbox,
+    pub(super) inbox: DatagramReceiver,
     state: Mutex<State>,
     /// Bit `n`: messages of ICMP of kind `n` are not received.
     blocked: Mutex<[u32; 8]>,
@@ -73,14 +73,14 @@ pub(super) fn overhear(packet: &Datagram, payload: impl Fn() -> Vec<u8>) {
     if LISTENERS.load(Ordering::Acquire) == 0 {
         return;
     }
-    let sockets: Vec<Arc<Raw>> = ALL.lock().values().filter_map(Weak::upgrade).collect();
+    let sockets: Vec<Arc<RawSocket>> = ALL.lock().values().filter_map(Weak::upgrade).collect();
     for socket in sockets.iter().filter(|socket| !socket.asks && socket.hears(packet)) {
         let bare = Datagram { data: payload(), ..packet.clone() };
         socket.deliver(bare);
     }
 }
 
-impl Raw {
+impl RawSocket {
     /// A new socket. Everybody may have an asking one (`net.ipv4.ping_group_range`), as on a Debian that systemd starts.
     ///
     /// # Errors
@@ -93,14 +93,14 @@ impl Raw {
         if asks && !may_ask() {
             return Err(Errno::EACCES);
         }
-        let common = Common::new(family);
+        let common = InetSocket::new(family);
         let id = common.id;
         let socket = Arc::new_cyclic(|this| Self {
             _counted: census::Raw::default(),
             common,
             protocol,
             asks,
-            inbox: Inbox::new(),
+            inbox: DatagramReceiver::new(),
             state: Mutex::default(),
             blocked: Mutex::default(),
             sum_at: AtomicI32::new(if protocol == ICMP6 { ICMP6_SUM } else { -1 }),
@@ -114,7 +114,7 @@ impl Raw {
     }
 
     pub(super) fn into_socket(self: Arc<Self>) -> Socket {
-        Endpoint::socket(self)
+        DatagramSocket::socket(self)
     }
 
     /// The socket that asks with a number.
@@ -213,17 +213,17 @@ impl Raw {
     }
 }
 
-impl Transport for Raw {
-    fn common(&self) -> &Common {
+impl DatagramProtocol for RawSocket {
+    fn common(&self) -> &InetSocket {
         &self.common
     }
 
-    fn inbox(&self) -> &Inbox {
+    fn inbox(&self) -> &DatagramReceiver {
         &self.inbox
     }
 
-    fn kind(&self) -> Kind {
-        if self.asks { Kind::Datagram } else { Kind::Raw }
+    fn kind(&self) -> SocketType {
+        if self.asks { SocketType::Datagram } else { SocketType::Raw }
     }
 
     fn number(&self) -> i32 {
@@ -280,14 +280,14 @@ impl Transport for Raw {
         Ok(())
     }
 
-    fn check_message(&self, _: Option<&Address>, length: usize, flags: Flags) -> Result<()> {
+    fn check_message(&self, _: Option<&Address>, length: usize, flags: MsgFlags) -> Result<()> {
         if length > LONGEST {
             return Err(Errno::EMSGSIZE);
         }
-        if flags.contains(Flags::OOB) { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
+        if flags.contains(MsgFlags::OOB) { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
     }
 
-    fn send(&self, message: Outgoing<'_>, flags: Flags) -> Result<usize> {
+    fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags) -> Result<usize> {
         let len = message.data.len();
         self.check_message(message.to.map(|(_, address)| address), len, flags)?;
         let state = *self.state.lock();
@@ -301,7 +301,7 @@ impl Transport for Raw {
         if to.is_ipv4() != self.is_v4() {
             return Err(Errno::ENETUNREACH);
         }
-        let sends = Sends::new(&self.common, to.ip(), &message.beside)?;
+        let sends = SendParameters::new(&self.common, to.ip(), &message.beside)?;
         let route = network::current().route(to.ip())?;
         let source = sends.source.or(state.local).unwrap_or(route.source);
         let packet = if self.with_headers() {

@@ -1,12 +1,12 @@
 //! `struct tcp_info` (`tcp(7)`).
 
 use super::option_table::LOOP_SEGMENT;
-use super::tcp::Tcp;
+use super::tcp::TcpSocket;
 use alloc::vec;
 use alloc::vec::Vec;
 
 /// `struct tcp_info` as far as it has a meaning without packets.
-pub(super) fn info(socket: &Tcp) -> Vec<u8> {
+pub(super) fn info(socket: &TcpSocket) -> Vec<u8> {
     const SIZE: usize = 232;
     const WORDS: usize = 8;
     let mut bytes = vec![0; SIZE];

@@ -1,12 +1,12 @@
 //! UDP sockets: queues of datagrams. UDP-Lite is the same with ports of its own: without packets there is no checksum to cover less.
 
-use super::datagram::{Endpoint, Inbox, Sends, Transport};
+use super::bind_table::{BindAddress, BindTable, Bindable, PortBinding, ReusePolicy, share};
+use super::datagram::{DatagramProtocol, DatagramReceiver, DatagramSocket, SendParameters};
 use super::options::{IP, IPV6};
-use super::bind_table::{Bound, Place, Scope, Sharing, Table, share};
-use super::{Common, Datagram, Family, network, ip, frame};
-use crate::error_queue::{Cause, Notice};
+use super::{Datagram, Family, InetSocket, frame, ip, network};
 use crate::endpoint::SENDING;
-use crate::{Address, Caller, Flags, Kind, Outgoing, Socket};
+use crate::error_queue::{ErrorQueueEntry, ExtendedError};
+use crate::{Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketType};
 use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -20,16 +20,16 @@ const LONGEST_V4: usize = 65_507;
 const LONGEST_V6: usize = 65_527;
 /// What is longer is not looked at any further.
 const LONGEST: usize = 65_535;
-static PORTS: Table<Udp> = Table::new();
-static LITE_PORTS: Table<Udp> = Table::new();
+static PORTS: BindTable<UdpSocket> = BindTable::new();
+static LITE_PORTS: BindTable<UdpSocket> = BindTable::new();
 
 /// The ports of UDP or, by its number, of UDP-Lite.
-fn ports(protocol: u8) -> &'static Table<Udp> {
+fn ports(protocol: u8) -> &'static BindTable<UdpSocket> {
     if u32::from(protocol) == net::IPPROTO_UDPLITE as u32 { &LITE_PORTS } else { &PORTS }
 }
 
 /// Every socket, for listings.
-pub(super) static ALL: Mutex<BTreeMap<u64, Weak<Udp>>> = Mutex::new(BTreeMap::new());
+pub(super) static ALL: Mutex<BTreeMap<u64, Weak<UdpSocket>>> = Mutex::new(BTreeMap::new());
 
 pub(super) fn ports_in_use() -> usize {
     PORTS.len() + LITE_PORTS.len()
@@ -48,12 +48,12 @@ pub fn deliver(datagram: Datagram) -> Result<()> {
         }
         return Ok(());
     }
-    let score = |socket: &Udp, fit: u8| {
+    let score = |socket: &UdpSocket, fit: u8| {
         let peer = *socket.peer.lock();
         peer.is_none_or(|peer| peer == datagram.from).then_some((peer.is_some(), fit))
     };
     let receivers = ports(datagram.protocol).best(datagram.to, score);
-    let shared = |socket: &Arc<Udp>| socket.inbox.options.switch(net::SO_REUSEPORT);
+    let shared = |socket: &Arc<UdpSocket>| socket.inbox.options.switch(net::SO_REUSEPORT);
     let receiver = match &receivers[..] {
         [] => return Err(Errno::ECONNREFUSED),
         all if all.iter().all(shared) => {
@@ -69,26 +69,26 @@ pub fn deliver(datagram: Datagram) -> Result<()> {
 
 #[derive(Default)]
 struct State {
-    place: Option<Place<Udp>>,
+    place: Option<PortBinding<UdpSocket>>,
     /// The port was asked for, not chosen when sending.
     bound: bool,
 }
 
 /// A socket.
-pub struct Udp {
+pub struct UdpSocket {
     _counted: census::Udp,
-    pub(super) common: Common,
+    pub(super) common: InetSocket,
     protocol: u8,
-    pub(super) inbox: Inbox,
+    pub(super) inbox: DatagramReceiver,
     state: Mutex<State>,
     /// Whom it talks to.
     peer: Mutex<Option<SocketAddr>>,
-    this: Weak<Udp>,
+    this: Weak<UdpSocket>,
 }
 
-impl Bound for Udp {
-    fn sharing(&self) -> Sharing {
-        Sharing {
+impl Bindable for UdpSocket {
+    fn sharing(&self) -> ReusePolicy {
+        ReusePolicy {
             address: self.inbox.options.switch(net::SO_REUSEADDR),
             listens: false,
             port: self.inbox.options.switch(net::SO_REUSEPORT).then_some(self.common.uid),
@@ -96,15 +96,15 @@ impl Bound for Udp {
     }
 }
 
-impl Udp {
+impl UdpSocket {
     pub(super) fn new(family: Family, protocol: u8) -> Arc<Self> {
-        let common = Common::new(family);
+        let common = InetSocket::new(family);
         let id = common.id;
         let socket = Arc::new_cyclic(|this| Self {
             _counted: census::Udp::default(),
             common,
             protocol,
-            inbox: Inbox::new(),
+            inbox: DatagramReceiver::new(),
             state: Mutex::default(),
             peer: Mutex::new(None),
             this: this.clone(),
@@ -114,7 +114,7 @@ impl Udp {
     }
 
     pub(super) fn into_socket(self: Arc<Self>) -> Socket {
-        Endpoint::socket(self)
+        DatagramSocket::socket(self)
     }
 
     pub(super) fn is_lite(&self) -> bool {
@@ -126,7 +126,7 @@ impl Udp {
         self.inbox.take(datagram, &header);
     }
 
-    fn place(&self, scope: Scope, port: u16) -> Result<Place<Self>> {
+    fn place(&self, scope: BindAddress, port: u16) -> Result<PortBinding<Self>> {
         ports(self.protocol).bind(&self.this.upgrade().ok_or(Errno::EINVAL)?, scope, port)
     }
 
@@ -134,19 +134,19 @@ impl Udp {
     fn own(&self) -> Result<SocketAddr> {
         let mut state = self.state.lock();
         if state.place.is_none() {
-            let scope = Scope::new(self.common.family.nowhere().ip(), self.common.only_v6());
+            let scope = BindAddress::new(self.common.family.nowhere().ip(), self.common.only_v6());
             state.place = Some(self.place(scope, 0)?);
         }
         Ok(state.place.as_ref().map_or(self.common.family.nowhere(), |place| place.address))
     }
 
     /// Where a datagram of so many bytes comes from, and where it goes: to the address, or to whom it talks.
-    fn ways(&self, to: Option<&Address>, length: usize, flags: Flags) -> Result<(SocketAddr, SocketAddr)> {
+    fn ways(&self, to: Option<&Address>, length: usize, flags: MsgFlags) -> Result<(SocketAddr, SocketAddr)> {
         let from = self.own()?;
         if length > LONGEST {
             return Err(Errno::EMSGSIZE);
         }
-        if flags.contains(Flags::OOB) {
+        if flags.contains(MsgFlags::OOB) {
             return Err(Errno::EOPNOTSUPP);
         }
         let to = match to {
@@ -196,17 +196,17 @@ impl Udp {
     }
 }
 
-impl Transport for Udp {
-    fn common(&self) -> &Common {
+impl DatagramProtocol for UdpSocket {
+    fn common(&self) -> &InetSocket {
         &self.common
     }
 
-    fn inbox(&self) -> &Inbox {
+    fn inbox(&self) -> &DatagramReceiver {
         &self.inbox
     }
 
-    fn kind(&self) -> Kind {
-        Kind::Datagram
+    fn kind(&self) -> SocketType {
+        SocketType::Datagram
     }
 
     fn number(&self) -> i32 {
@@ -232,7 +232,7 @@ impl Transport for Udp {
         if state.place.is_some() {
             return Err(Errno::EINVAL);
         }
-        state.place = Some(self.place(Scope::new(meant.ip(), self.common.only_v6()), meant.port())?);
+        state.place = Some(self.place(BindAddress::new(meant.ip(), self.common.only_v6()), meant.port())?);
         state.bound = meant.port() != 0;
         Ok(())
     }
@@ -260,11 +260,11 @@ impl Transport for Udp {
         Ok(())
     }
 
-    fn check_message(&self, to: Option<&Address>, length: usize, flags: Flags) -> Result<()> {
+    fn check_message(&self, to: Option<&Address>, length: usize, flags: MsgFlags) -> Result<()> {
         self.ways(to, length, flags).map(drop)
     }
 
-    fn send(&self, message: Outgoing<'_>, flags: Flags) -> Result<usize> {
+    fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags) -> Result<usize> {
         let len = message.data.len();
         let (mut from, to) = self.ways(message.to.map(|(_, address)| address), len, flags)?;
         let peer = *self.peer.lock();
@@ -274,7 +274,7 @@ impl Transport for Udp {
         if self.inbox.port.is_shut(SENDING) {
             return Err(Errno::EPIPE);
         }
-        let sends = Sends::new(&self.common, to.ip(), &message.beside)?;
+        let sends = SendParameters::new(&self.common, to.ip(), &message.beside)?;
         let route = self.route(to)?;
         if from.ip().is_unspecified() || from.ip().is_multicast() {
             from.set_ip(route.source);
@@ -302,7 +302,8 @@ impl Transport for Udp {
             let tells = self.tells_errors();
             if tells {
                 let (offender, data) = (Some(SocketAddr::new(to.ip(), 0)), message.data.to_vec());
-                let notice = Notice { cause: Cause::refused(to.is_ipv4()), offender, to: Some(to), time: None, data };
+                let notice =
+                    ErrorQueueEntry { cause: ExtendedError::refused(to.is_ipv4()), offender, to: Some(to), time: None, data };
                 self.inbox.options.notice(notice);
             }
             if tells || peer == Some(to) {

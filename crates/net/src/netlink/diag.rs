@@ -1,7 +1,7 @@
 //! `NETLINK_SOCK_DIAG`: lists of sockets, which `ss` asks for (`sock_diag(7)`).
 
 use super::{DUMP, MULTI, Reply};
-use crate::inet::procfs::{self, Shown};
+use crate::inet::procfs::{self, InetDiagEntry};
 use crate::unix;
 use abi::errno::Errno;
 use alloc::vec::Vec;
@@ -52,7 +52,7 @@ pub(super) fn list(reply: &mut Reply, body: &[u8]) -> Result<bool> {
         {
             let sockets = procfs::shown(*protocol).ok_or(Errno::ENOENT)?;
             let states = word(body, 4);
-            let of_family = |socket: &&Shown| u32::from(*family) == socket.family && states >> socket.state & 1 != 0;
+            let of_family = |socket: &&InetDiagEntry| u32::from(*family) == socket.family && states >> socket.state & 1 != 0;
             sockets.iter().filter(of_family).for_each(|socket| inet(reply, socket, *wanted));
             Ok(true)
         }
@@ -78,7 +78,7 @@ fn octets(address: SocketAddr, family: u32) -> [u8; 16] {
     octets
 }
 
-fn inet(reply: &mut Reply, socket: &Shown, wanted: u8) {
+fn inet(reply: &mut Reply, socket: &InetDiagEntry, wanted: u8) {
     let (local, remote) = (socket.local, socket.remote);
     let fixed = [
         &[socket.family as u8, socket.state, 0, 0][..],
@@ -113,7 +113,7 @@ fn inet(reply: &mut Reply, socket: &Shown, wanted: u8) {
     reply.add(BY_FAMILY, MULTI, &fixed, &attributes);
 }
 
-fn local(reply: &mut Reply, socket: &unix::Shown, show: u32) {
+fn local(reply: &mut Reply, socket: &unix::UnixDiagEntry, show: u32) {
     let fixed =
         [&[net::AF_UNIX as u8, socket.kind, socket.state, 0][..], &(socket.ino as u32).to_ne_bytes(), &socket.id.to_ne_bytes()]
             .concat();

@@ -27,12 +27,12 @@ const NESTED: u16 = 0x8000;
 const FAMILIES: [(u16, &str, u32, u32); 2] = [(CONTROLLER, "nlctrl", 2, 10), (ACCOUNTS, "TASKSTATS", 1, 4)];
 
 /// Tells what a thread or, if the second argument says so, a process uses, as `struct taskstats`.
-type Accounts = fn(i32, bool) -> Option<Vec<u8>>;
+type TaskstatsProvider = fn(i32, bool) -> Option<Vec<u8>>;
 
-static ACCOUNTANT: Once<Accounts> = Once::new();
+static ACCOUNTANT: Once<TaskstatsProvider> = Once::new();
 
 /// Sets the function that tells what threads and processes use. The first call counts.
-pub fn set_accounts(accounts: Accounts) {
+pub fn set_accounts(accounts: TaskstatsProvider) {
     ACCOUNTANT.call_once(|| accounts);
 }
 

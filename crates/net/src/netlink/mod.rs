@@ -8,9 +8,11 @@ mod route;
 
 pub use generic::set_accounts;
 
-use crate::endpoint::{Port, RECEIVING, SENDING};
+use crate::endpoint::{Endpoint, RECEIVING, SENDING};
 use crate::socket::identity;
-use crate::{Address, Caller, Flags, Incoming, Kind, Options, Outgoing, Protocol, Socket, Wait};
+use crate::{
+    Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketOptions, SocketType, WaitPolicy,
+};
 use abi::errno::Errno;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -41,7 +43,7 @@ const DUMP: u16 = 0x300;
 
 /// The header of a request.
 #[derive(Clone, Copy)]
-struct Request {
+struct NlmsgHeader {
     kind: u16,
     flags: u16,
     sequence: u32,
@@ -50,12 +52,12 @@ struct Request {
 /// Messages on their way to a program.
 struct Reply {
     bytes: Vec<u8>,
-    request: Request,
+    request: NlmsgHeader,
     port: u32,
 }
 
 impl Reply {
-    const fn new(request: Request, port: u32) -> Self {
+    const fn new(request: NlmsgHeader, port: u32) -> Self {
         Self { bytes: Vec::new(), request, port }
     }
 
@@ -93,7 +95,7 @@ impl Reply {
 }
 
 /// Answers one request; what is returned are datagrams.
-fn answer(protocol: i32, request: Request, header: &[u8], body: &[u8], port: u32) -> Vec<Vec<u8>> {
+fn answer(protocol: i32, request: NlmsgHeader, header: &[u8], body: &[u8], port: u32) -> Vec<Vec<u8>> {
     let mut reply = Reply::new(request, port);
     let listed = match protocol {
         ROUTE => route::list(&mut reply, body),
@@ -115,15 +117,15 @@ fn answer(protocol: i32, request: Request, header: &[u8], body: &[u8], port: u32
 }
 
 #[derive(Default)]
-struct Queue {
+struct ReplyQueue {
     replies: VecDeque<Vec<u8>>,
 }
 
 /// A socket.
-struct Netlink {
+struct NetlinkSocket {
     _counted: census::Netlink,
     protocol: i32,
-    port: Port<Queue>,
+    port: Endpoint<ReplyQueue>,
     /// The number it is addressed by; 0: none yet.
     id: AtomicU32,
 }
@@ -132,20 +134,24 @@ struct Netlink {
 ///
 /// # Errors
 /// `EPROTONOSUPPORT`, `ESOCKTNOSUPPORT`.
-pub fn socket(kind: Kind, protocol: i32) -> Result<Socket> {
-    if kind != Kind::Datagram {
+pub fn socket(kind: SocketType, protocol: i32) -> Result<Socket> {
+    if kind != SocketType::Datagram {
         return Err(Errno::ESOCKTNOSUPPORT);
     }
     if !matches!(protocol, ROUTE | SOCKETS | DEVICES | GENERIC) {
         return Err(Errno::EPROTONOSUPPORT);
     }
-    let options: Arc<Options> = Arc::default();
-    let socket =
-        Netlink { _counted: census::Netlink::default(), protocol, port: Port::new(options.clone()), id: AtomicU32::new(0) };
+    let options: Arc<SocketOptions> = Arc::default();
+    let socket = NetlinkSocket {
+        _counted: census::Netlink::default(),
+        protocol,
+        port: Endpoint::new(options.clone()),
+        id: AtomicU32::new(0),
+    };
     Ok(Socket::new(Arc::new(socket), options))
 }
 
-impl Netlink {
+impl NetlinkSocket {
     /// Its number, after giving it one if it has none: the process' if `asked` is 0. As nothing is sent but answers, two may be the same.
     fn identify(&self, asked: u32) -> u32 {
         static OTHERS: AtomicU32 = AtomicU32::new(u32::MAX);
@@ -157,24 +163,24 @@ impl Netlink {
         self.id.compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|known| known, |_| id)
     }
 
-    fn take(&self, flags: Flags, wait: Wait) -> Result<Vec<u8>> {
+    fn take(&self, flags: MsgFlags, wait: WaitPolicy) -> Result<Vec<u8>> {
         let attempt = || {
             let mut queue = self.port.queue.lock();
-            let found = if flags.contains(Flags::PEEK) { queue.replies.front().cloned() } else { queue.replies.pop_front() };
+            let found = if flags.contains(MsgFlags::PEEK) { queue.replies.front().cloned() } else { queue.replies.pop_front() };
             found.map(Ok)
         };
         wait.at(&self.port.readable, attempt)
     }
 }
 
-impl FileOps for Netlink {
+impl FileOps for NetlinkSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        let wait = Wait { nonblocking: file.nonblocking(), timeout: self.port.options.receive_timeout() };
-        self.receive(buf, Flags::empty(), wait).map(|got| got.copied)
+        let wait = WaitPolicy { nonblocking: file.nonblocking(), timeout: self.port.options.receive_timeout() };
+        self.receive(buf, MsgFlags::empty(), wait).map(|got| got.copied)
     }
 
     fn write(&self, _: &File, buf: &[u8]) -> Result<usize> {
-        self.send(Outgoing::plain(buf), Flags::empty(), Wait { nonblocking: true, timeout: 0 })
+        self.send(OutgoingMessage::plain(buf), MsgFlags::empty(), WaitPolicy { nonblocking: true, timeout: 0 })
     }
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
@@ -192,13 +198,13 @@ impl FileOps for Netlink {
     }
 }
 
-impl Protocol for Netlink {
+impl SocketOps for NetlinkSocket {
     fn family(&self) -> u32 {
         net::AF_NETLINK
     }
 
-    fn kind(&self) -> Kind {
-        Kind::Datagram
+    fn kind(&self) -> SocketType {
+        SocketType::Datagram
     }
 
     fn number(&self) -> i32 {
@@ -215,7 +221,7 @@ impl Protocol for Netlink {
         if *port == 0 || *port == id { Ok(()) } else { Err(Errno::EINVAL) }
     }
 
-    fn connect(&self, _: &Caller<'_>, address: &Address, _: Wait) -> Result<()> {
+    fn connect(&self, _: &Caller<'_>, address: &Address, _: WaitPolicy) -> Result<()> {
         match address {
             Address::Netlink(0, _) | Address::Unspecified => Ok(()),
             Address::Netlink(..) => Err(Errno::ECONNREFUSED),
@@ -227,7 +233,7 @@ impl Protocol for Netlink {
         Err(Errno::EOPNOTSUPP)
     }
 
-    fn accept(&self, _: Wait) -> Result<Socket> {
+    fn accept(&self, _: WaitPolicy) -> Result<Socket> {
         Err(Errno::EOPNOTSUPP)
     }
 
@@ -243,8 +249,8 @@ impl Protocol for Netlink {
         Err(Errno::EOPNOTSUPP)
     }
 
-    fn send(&self, message: Outgoing<'_>, flags: Flags, _: Wait) -> Result<usize> {
-        if flags.contains(Flags::OOB) {
+    fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags, _: WaitPolicy) -> Result<usize> {
+        if flags.contains(MsgFlags::OOB) {
             return Err(Errno::EOPNOTSUPP);
         }
         match message.to {
@@ -258,7 +264,7 @@ impl Protocol for Netlink {
             let [l0, l1, l2, l3, k0, k1, f0, f1, s0, s1, s2, s3, ..] = *header;
             let len = u32::from_ne_bytes([l0, l1, l2, l3]) as usize;
             let Some(body) = rest.get(HEADER..len) else { break };
-            let request = Request {
+            let request = NlmsgHeader {
                 kind: u16::from_ne_bytes([k0, k1]),
                 flags: u16::from_ne_bytes([f0, f1]),
                 sequence: u32::from_ne_bytes([s0, s1, s2, s3]),
@@ -273,17 +279,20 @@ impl Protocol for Netlink {
         Ok(message.data.len())
     }
 
-    fn receive(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
+    fn receive(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy) -> Result<ReceivedMessage> {
         let (data, got) = self.receive_owned(buf.len(), flags, wait)?;
         buf[..data.len()].copy_from_slice(&data);
         Ok(got)
     }
 
-    fn receive_owned(&self, limit: usize, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
+    fn receive_owned(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
         let mut data = self.take(flags, wait)?;
         let full = data.len();
         data.truncate(limit);
-        Ok((data, Incoming { copied: full.min(limit), full, from: Some(Address::Netlink(0, 0)), ..Incoming::default() }))
+        Ok((
+            data,
+            ReceivedMessage { copied: full.min(limit), full, from: Some(Address::Netlink(0, 0)), ..ReceivedMessage::default() },
+        ))
     }
 
     fn take_error(&self) -> Option<Errno> {

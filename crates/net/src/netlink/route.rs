@@ -1,6 +1,6 @@
 //! `NETLINK_ROUTE`: interfaces, addresses, routes and rules (`rtnetlink(7)`).
 
-use super::{DUMP, MULTI, Reply, Request};
+use super::{DUMP, MULTI, NlmsgHeader, Reply};
 use crate::inet::network::{self, Interface};
 use crate::socket::identity;
 use abi::errno::Errno;
@@ -162,7 +162,7 @@ fn changes_nothing(body: &[u8], interface: &Interface) -> bool {
 
 /// Puts what is asked for into the reply. Returns whether that is a list, which ends with a message of its own.
 pub(super) fn list(reply: &mut Reply, body: &[u8]) -> Result<bool> {
-    let Request { kind, flags, .. } = reply.request;
+    let NlmsgHeader { kind, flags, .. } = reply.request;
     if kind < FIRST {
         return Ok(false);
     }
@@ -206,7 +206,7 @@ pub(super) fn list(reply: &mut Reply, body: &[u8]) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::{ACK, DONE, ERROR, HEADER, REQUEST, ROUTE, Request, answer};
+    use crate::netlink::{ACK, DONE, ERROR, HEADER, NlmsgHeader, REQUEST, ROUTE, answer};
     use alloc::vec;
 
     /// The messages of an answer: kind and body.
@@ -236,7 +236,7 @@ mod tests {
     }
 
     fn ask(kind: u16, flags: u16, body: &[u8]) -> Vec<(u16, Vec<u8>)> {
-        messages(&answer(ROUTE, Request { kind, flags, sequence: 7 }, &[0; HEADER], body, 1))
+        messages(&answer(ROUTE, NlmsgHeader { kind, flags, sequence: 7 }, &[0; HEADER], body, 1))
     }
 
     #[test]

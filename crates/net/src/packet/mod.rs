@@ -5,12 +5,15 @@
 
 mod ring;
 
-use crate::inet::network::{self, Interface};
-use crate::inet::{ip, frame};
-use crate::endpoint::{Port, RECEIVING, SENDING};
+use crate::endpoint::{Endpoint, RECEIVING, SENDING};
 use crate::extended_options::now;
-use crate::socket::Memory;
-use crate::{Address, Caller, Flags, Incoming, Kind, LinkAddress, Options, Outgoing, Protocol, Socket, Wait, timer};
+use crate::inet::network::{self, Interface};
+use crate::inet::{frame, ip};
+use crate::socket::SocketMemory;
+use crate::{
+    Address, Caller, LinkAddress, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketOptions, SocketType,
+    WaitPolicy, timer,
+};
 use abi::errno::Errno;
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
@@ -19,7 +22,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, Result};
 use linux_raw_sys::net;
-use ring::{Arrival, Ring, Shape};
+use ring::{Ring, RingPacket, RingRequest};
 use task::Mutex;
 
 /// The level of the options, and those there are.
@@ -44,7 +47,7 @@ const OUTGOING: u8 = 4;
 const COST: usize = 256;
 
 /// Every socket.
-static ALL: Mutex<Vec<Weak<Packets>>> = Mutex::new(Vec::new());
+static ALL: Mutex<Vec<Weak<PacketSocket>>> = Mutex::new(Vec::new());
 /// How many there are.
 static LISTENERS: AtomicUsize = AtomicUsize::new(0);
 
@@ -54,8 +57,8 @@ pub(crate) fn listens() -> bool {
 }
 
 /// A packet goes over the interface with a number, out and in again: who listens hears it twice. `sender` hears it only coming in.
-pub(crate) fn hear(frame: &[u8], interface: u32, sender: Option<&Weak<Packets>>) {
-    let listeners: Vec<Arc<Packets>> = ALL.lock().iter().filter_map(Weak::upgrade).collect();
+pub(crate) fn hear(frame: &[u8], interface: u32, sender: Option<&Weak<PacketSocket>>) {
+    let listeners: Vec<Arc<PacketSocket>> = ALL.lock().iter().filter_map(Weak::upgrade).collect();
     let interfaces = network::current().interfaces();
     let Some(interface) = interfaces.iter().find(|known| known.index == interface) else { return };
     for way in [OUTGOING, TO_HOST] {
@@ -68,7 +71,7 @@ pub(crate) fn hear(frame: &[u8], interface: u32, sender: Option<&Weak<Packets>>)
 }
 
 /// A packet that waits.
-struct Packet {
+struct QueuedPacket {
     data: Vec<u8>,
     /// How many bytes it had before the filter.
     full: usize,
@@ -77,8 +80,8 @@ struct Packet {
 }
 
 #[derive(Default)]
-struct Queue {
-    packets: VecDeque<Packet>,
+struct PacketQueue {
+    packets: VecDeque<QueuedPacket>,
     charge: usize,
     ring: Option<Ring>,
     /// Received and lost since somebody asked.
@@ -87,18 +90,18 @@ struct Queue {
 
 /// What a socket listens to.
 #[derive(Clone, Copy, Default)]
-struct Bound {
+struct PacketBinding {
     protocol: u16,
     /// 0: every one.
     interface: u32,
 }
 
 /// A socket.
-pub(crate) struct Packets {
+pub(crate) struct PacketSocket {
     _counted: census::Packets,
-    kind: Kind,
-    port: Port<Queue>,
-    bound: Mutex<Bound>,
+    kind: SocketType,
+    port: Endpoint<PacketQueue>,
+    bound: Mutex<PacketBinding>,
     auxiliary: AtomicBool,
     deaf_to_outgoing: AtomicBool,
     version: AtomicU32,
@@ -111,14 +114,14 @@ pub(crate) struct Packets {
 }
 
 /// What a filter sees.
-struct Seen<'a> {
+struct FilterInput<'a> {
     data: &'a [u8],
     protocol: u16,
     way: u8,
     interface: u32,
 }
 
-impl bpf::Data for Seen<'_> {
+impl bpf::Data for FilterInput<'_> {
     fn length(&self) -> u32 {
         self.data.len() as u32
     }
@@ -144,16 +147,16 @@ impl bpf::Data for Seen<'_> {
 ///
 /// # Errors
 /// `ESOCKTNOSUPPORT`.
-pub fn socket(kind: Kind, protocol: i32) -> Result<Socket> {
-    if !matches!(kind, Kind::Raw | Kind::Datagram) {
+pub fn socket(kind: SocketType, protocol: i32) -> Result<Socket> {
+    if !matches!(kind, SocketType::Raw | SocketType::Datagram) {
         return Err(Errno::ESOCKTNOSUPPORT);
     }
-    let options: Arc<Options> = Arc::default();
-    let socket = Arc::new_cyclic(|this: &Weak<Packets>| Packets {
+    let options: Arc<SocketOptions> = Arc::default();
+    let socket = Arc::new_cyclic(|this: &Weak<PacketSocket>| PacketSocket {
         _counted: census::Packets::default(),
         kind,
-        port: Port::new(options.clone()),
-        bound: Mutex::new(Bound { protocol: u16::from_be(protocol as u16), interface: 0 }),
+        port: Endpoint::new(options.clone()),
+        bound: Mutex::new(PacketBinding { protocol: u16::from_be(protocol as u16), interface: 0 }),
         auxiliary: AtomicBool::new(false),
         deaf_to_outgoing: AtomicBool::new(false),
         version: AtomicU32::new(0),
@@ -178,7 +181,7 @@ pub fn listing() -> alloc::string::String {
         let (uid, ino) = (socket.uid, socket.port.ino());
         let running = u8::from(bound.protocol != 0);
         let kind = socket.kind.number();
-        let Bound { protocol, interface } = bound;
+        let PacketBinding { protocol, interface } = bound;
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
@@ -190,12 +193,12 @@ pub fn listing() -> alloc::string::String {
 }
 
 /// Tells a socket that the block that is being filled has waited long enough.
-struct BlockTime {
-    socket: Weak<Packets>,
+struct BlockRetireTimer {
+    socket: Weak<PacketSocket>,
     sequence: u64,
 }
 
-impl timer::Alarm for BlockTime {
+impl timer::TimerCallback for BlockRetireTimer {
     fn fire(&self) {
         let Some(socket) = self.socket.upgrade() else { return };
         let given = socket.port.queue.lock().ring.as_mut().is_some_and(|ring| ring.time_out(self.sequence));
@@ -205,7 +208,7 @@ impl timer::Alarm for BlockTime {
     }
 }
 
-impl Packets {
+impl PacketSocket {
     fn take(&self, frame: &[u8], interface: &Interface, way: u8) {
         let bound = *self.bound.lock();
         let protocol =
@@ -219,11 +222,11 @@ impl Packets {
         if !meant || !(bound.interface == 0 || bound.interface == interface.index) || self.port.is_shut(RECEIVING) {
             return;
         }
-        let link = if self.kind == Kind::Raw { frame::LINK_HEADER } else { 0 };
+        let link = if self.kind == SocketType::Raw { frame::LINK_HEADER } else { 0 };
         let mut data = if link == 0 { &frame[frame::LINK_HEADER.min(frame.len())..] } else { frame };
         let full = data.len();
         if let Some(filter) = self.port.options.filter() {
-            match filter.run(&Seen { data, protocol, way, interface: interface.index }) as usize {
+            match filter.run(&FilterInput { data, protocol, way, interface: interface.index }) as usize {
                 0 => return,
                 length => data = &data[..length.min(data.len())],
             }
@@ -243,7 +246,7 @@ impl Packets {
                 Some(ring) => {
                     let was = ring.waits();
                     let address = Address::Packet(from).encode();
-                    let (taken, told) = ring.put(&Arrival { data, full, link, time: now(), address: &address });
+                    let (taken, told) = ring.put(&RingPacket { data, full, link, time: now(), address: &address });
                     (taken, told, ring.waits().filter(|waits| Some(*waits) != was))
                 }
                 None if queue.charge > 0 && queue.charge + data.len() + COST > self.port.options.receive_buffer() => {
@@ -251,14 +254,19 @@ impl Packets {
                 }
                 None => {
                     queue.charge += data.len() + COST;
-                    queue.packets.push_back(Packet { data: data.to_vec(), full, from, arrival: self.port.options.arrival() });
+                    queue.packets.push_back(QueuedPacket {
+                        data: data.to_vec(),
+                        full,
+                        from,
+                        arrival: self.port.options.arrival(),
+                    });
                     (true, true, None)
                 }
             };
             let (received, lost) = &mut queue.counts;
             *(if taken { received } else { lost }) += 1;
             if let Some((sequence, patience)) = alarm {
-                let time = BlockTime { socket: self.this.clone(), sequence };
+                let time = BlockRetireTimer { socket: self.this.clone(), sequence };
                 timer::after(u64::from(patience) * 1_000_000, Arc::new(time));
             }
             told
@@ -268,15 +276,15 @@ impl Packets {
         }
     }
 
-    fn next(&self, flags: Flags, wait: Wait) -> Result<Packet> {
+    fn next(&self, flags: MsgFlags, wait: WaitPolicy) -> Result<QueuedPacket> {
         let attempt = || {
             if let Some(error) = self.port.take_error() {
                 return Some(Err(error));
             }
             let mut queue = self.port.queue.lock();
-            if flags.contains(Flags::PEEK) {
-                let Packet { data, full, from, arrival } = queue.packets.front()?;
-                return Some(Ok(Packet { data: data.clone(), full: *full, from: *from, arrival: *arrival }));
+            if flags.contains(MsgFlags::PEEK) {
+                let QueuedPacket { data, full, from, arrival } = queue.packets.front()?;
+                return Some(Ok(QueuedPacket { data: data.clone(), full: *full, from: *from, arrival: *arrival }));
             }
             let packet = queue.packets.pop_front()?;
             queue.charge -= packet.data.len() + COST;
@@ -286,8 +294,8 @@ impl Packets {
     }
 
     /// `struct tpacket_auxdata`.
-    fn auxdata(&self, packet: &Packet) -> Vec<u8> {
-        let network = if self.kind == Kind::Raw { frame::LINK_HEADER as u16 } else { 0 };
+    fn auxdata(&self, packet: &QueuedPacket) -> Vec<u8> {
+        let network = if self.kind == SocketType::Raw { frame::LINK_HEADER as u16 } else { 0 };
         let words = [ring::USER, packet.full as u32, packet.data.len() as u32].map(u32::to_ne_bytes).concat();
         [words, [0, network, 0, 0].map(u16::to_ne_bytes).concat()].concat()
     }
@@ -307,7 +315,7 @@ impl Packets {
             Ok::<_, Errno>(u32::from_ne_bytes(*bytes))
         };
         let (patience, private) = if version == ring::V3 { (word(4)?, word(5)? as usize) } else { (0, 0) };
-        let shape = Shape {
+        let shape = RingRequest {
             block_size: word(0)? as usize,
             blocks: word(1)? as usize,
             frame_size: word(2)? as usize,
@@ -331,7 +339,7 @@ impl Packets {
 }
 
 /// The pages of a ring.
-struct RingPages(Weak<Packets>);
+struct RingPages(Weak<PacketSocket>);
 
 impl vm::Backing for RingPages {
     fn page(&self, index: u64) -> Result<vm::Page> {
@@ -343,14 +351,14 @@ impl vm::Backing for RingPages {
     }
 }
 
-impl FileOps for Packets {
+impl FileOps for PacketSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        let wait = Wait { nonblocking: file.nonblocking(), timeout: self.port.options.receive_timeout() };
-        self.receive(buf, Flags::empty(), wait).map(|got| got.copied)
+        let wait = WaitPolicy { nonblocking: file.nonblocking(), timeout: self.port.options.receive_timeout() };
+        self.receive(buf, MsgFlags::empty(), wait).map(|got| got.copied)
     }
 
     fn write(&self, _: &File, buf: &[u8]) -> Result<usize> {
-        self.send(Outgoing::plain(buf), Flags::empty(), Wait { nonblocking: true, timeout: 0 })
+        self.send(OutgoingMessage::plain(buf), MsgFlags::empty(), WaitPolicy { nonblocking: true, timeout: 0 })
     }
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
@@ -383,12 +391,12 @@ impl FileOps for Packets {
     }
 }
 
-impl Protocol for Packets {
+impl SocketOps for PacketSocket {
     fn family(&self) -> u32 {
         net::AF_PACKET
     }
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> SocketType {
         self.kind
     }
 
@@ -405,11 +413,11 @@ impl Protocol for Packets {
         let interface = Self::interface(address.interface.cast_unsigned())?.map_or(0, |interface| interface.index);
         let mut bound = self.bound.lock();
         let protocol = if address.protocol == 0 { bound.protocol } else { address.protocol };
-        *bound = Bound { protocol, interface };
+        *bound = PacketBinding { protocol, interface };
         Ok(())
     }
 
-    fn connect(&self, _: &Caller<'_>, _: &Address, _: Wait) -> Result<()> {
+    fn connect(&self, _: &Caller<'_>, _: &Address, _: WaitPolicy) -> Result<()> {
         Err(Errno::EOPNOTSUPP)
     }
 
@@ -417,12 +425,12 @@ impl Protocol for Packets {
         Err(Errno::EOPNOTSUPP)
     }
 
-    fn accept(&self, _: Wait) -> Result<Socket> {
+    fn accept(&self, _: WaitPolicy) -> Result<Socket> {
         Err(Errno::EOPNOTSUPP)
     }
 
     fn local(&self) -> Address {
-        let Bound { protocol, interface } = *self.bound.lock();
+        let PacketBinding { protocol, interface } = *self.bound.lock();
         let found = Self::interface(interface).ok().flatten();
         let (kind, length) = found.as_ref().map_or((0, 0), |known| (known.kind, known.hardware.len() as u8));
         let hardware = found.map_or([0; 8], |known| known.hardware_address());
@@ -437,8 +445,8 @@ impl Protocol for Packets {
         Err(Errno::EOPNOTSUPP)
     }
 
-    fn send(&self, message: Outgoing<'_>, flags: Flags, _: Wait) -> Result<usize> {
-        if flags.contains(Flags::OOB) {
+    fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags, _: WaitPolicy) -> Result<usize> {
+        if flags.contains(MsgFlags::OOB) {
             return Err(Errno::EOPNOTSUPP);
         }
         let bound = *self.bound.lock();
@@ -448,7 +456,7 @@ impl Protocol for Packets {
             Some(_) => return Err(Errno::EINVAL),
         };
         let interface = Self::interface(index)?.ok_or(Errno::ENXIO)?;
-        let link = if self.kind == Kind::Raw { 0 } else { frame::LINK_HEADER };
+        let link = if self.kind == SocketType::Raw { 0 } else { frame::LINK_HEADER };
         let frame = if link == 0 {
             message.data.to_vec()
         } else {
@@ -469,13 +477,13 @@ impl Protocol for Packets {
         Ok(message.data.len())
     }
 
-    fn receive(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
+    fn receive(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy) -> Result<ReceivedMessage> {
         let (data, got) = self.receive_owned(buf.len(), flags, wait)?;
         buf[..data.len()].copy_from_slice(&data);
         Ok(got)
     }
 
-    fn receive_owned(&self, limit: usize, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
+    fn receive_owned(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
         let packet = self.next(flags, wait)?;
         self.port.options.received(packet.arrival);
         let mut beside = self.port.options.stamps(packet.arrival);
@@ -486,7 +494,10 @@ impl Protocol for Packets {
         let full = data.len();
         data.truncate(limit);
         let copied = data.len();
-        Ok((data, Incoming { copied, full, from: Some(Address::Packet(packet.from)), beside, ..Incoming::default() }))
+        Ok((
+            data,
+            ReceivedMessage { copied, full, from: Some(Address::Packet(packet.from)), beside, ..ReceivedMessage::default() },
+        ))
     }
 
     fn take_error(&self) -> Option<Errno> {
@@ -501,9 +512,9 @@ impl Protocol for Packets {
         if incoming { self.port.queue.lock().packets.front().map_or(0, |packet| packet.data.len()) } else { 0 }
     }
 
-    fn memory(&self) -> Memory {
+    fn memory(&self) -> SocketMemory {
         let queue = self.port.queue.lock();
-        Memory { received: queue.charge, sent: 0, lost: queue.counts.1.into() }
+        SocketMemory { received: queue.charge, sent: 0, lost: queue.counts.1.into() }
     }
 
     fn option_of(&self, level: u32, option: u32, given: u32) -> Result<Vec<u8>> {

@@ -40,7 +40,7 @@ pub(super) fn header_length(version: u32) -> Result<usize> {
 
 /// What a program asks for.
 #[derive(Clone, Copy)]
-pub(super) struct Shape {
+pub(super) struct RingRequest {
     pub(super) block_size: usize,
     pub(super) blocks: usize,
     pub(super) frame_size: usize,
@@ -52,7 +52,7 @@ pub(super) struct Shape {
 }
 
 /// A packet to be written.
-pub(super) struct Arrival<'a> {
+pub(super) struct RingPacket<'a> {
     pub(super) data: &'a [u8],
     /// How many bytes it had before the filter.
     pub(super) full: usize,
@@ -66,7 +66,7 @@ pub(super) struct Arrival<'a> {
 
 /// The block that is being filled, of version 3.
 #[derive(Clone, Copy, Default)]
-struct Open {
+struct CurrentBlock {
     packets: u32,
     /// Where the next packet goes, and where the last one is.
     end: usize,
@@ -76,13 +76,13 @@ struct Open {
 /// A ring.
 pub(super) struct Ring {
     pages: Vec<Page>,
-    shape: Shape,
+    shape: RingRequest,
     version: u32,
     /// Bytes left free before each packet.
     reserve: usize,
     /// The frame or block that is written next.
     at: usize,
-    open: Open,
+    open: CurrentBlock,
     sequence: u64,
     /// Packets have been lost since the last one that was written.
     losing: bool,
@@ -96,7 +96,7 @@ impl Ring {
     ///
     /// # Errors
     /// `EINVAL` for one that makes no sense, `ENOMEM`.
-    pub(super) fn new(shape: Shape, version: u32, reserve: usize) -> Result<Self> {
+    pub(super) fn new(shape: RingRequest, version: u32, reserve: usize) -> Result<Self> {
         let header = header_length(version)? + ADDRESS;
         let whole =
             shape.block_size.is_multiple_of(PAGE_SIZE) && shape.block_size > 0 && shape.frame_size.is_multiple_of(ALIGNMENT);
@@ -117,7 +117,7 @@ impl Ring {
             version,
             reserve,
             at: 0,
-            open: Open::default(),
+            open: CurrentBlock::default(),
             sequence: 0,
             losing: false,
             freezes: 0,
@@ -183,13 +183,13 @@ impl Ring {
     }
 
     /// Writes a packet; `false`: there is no room for it. What is said second is whether whoever waits has something to look at.
-    pub(super) fn put(&mut self, arrival: &Arrival<'_>) -> (bool, bool) {
+    pub(super) fn put(&mut self, arrival: &RingPacket<'_>) -> (bool, bool) {
         let written = if self.version == V3 { self.put_in_block(arrival) } else { self.put_in_frame(arrival) };
         self.losing = written.is_none();
         (written.is_some(), written.unwrap_or(false))
     }
 
-    fn put_in_frame(&mut self, arrival: &Arrival<'_>) -> Option<bool> {
+    fn put_in_frame(&mut self, arrival: &RingPacket<'_>) -> Option<bool> {
         let start = self.frame(self.at);
         // Versions 1 and 2 have the status in the first word; of version 1 it is a long one.
         if self.word(start) != KERNEL {
@@ -223,7 +223,7 @@ impl Ring {
         // Version, where the private part is, status, packets, the first one, length; the number.
         let words = [1u32, BLOCK_HEADER as u32, KERNEL, 0, first, first].map(u32::to_ne_bytes).concat();
         self.write(start, &[&words[..], &self.sequence.to_ne_bytes()].concat());
-        self.open = Open { packets: 0, end: first as usize, last: 0 };
+        self.open = CurrentBlock { packets: 0, end: first as usize, last: 0 };
         self.frozen = false;
     }
 
@@ -234,7 +234,7 @@ impl Ring {
         self.write(start + 20, &(self.open.end as u32).to_ne_bytes());
         self.hand_over(start + 8, USER | status);
         self.at = (self.at + 1) % self.shape.blocks;
-        self.open = Open::default();
+        self.open = CurrentBlock::default();
         self.thaw();
     }
 
@@ -248,7 +248,7 @@ impl Ring {
         }
     }
 
-    fn put_in_block(&mut self, arrival: &Arrival<'_>) -> Option<bool> {
+    fn put_in_block(&mut self, arrival: &RingPacket<'_>) -> Option<bool> {
         if self.frozen {
             self.thaw();
         }
@@ -283,7 +283,7 @@ impl Ring {
             self.write(start + self.open.last, &((self.open.end - self.open.last) as u32).to_ne_bytes());
         }
         self.write(start + 40, &time);
-        self.open = Open { packets: self.open.packets + 1, end: self.open.end + length, last: self.open.end };
+        self.open = CurrentBlock { packets: self.open.packets + 1, end: self.open.end + length, last: self.open.end };
         Some(retired)
     }
 
@@ -308,13 +308,13 @@ impl Ring {
 mod tests {
     use super::*;
 
-    fn shape(blocks: usize, frame_size: usize, patience: u32) -> Shape {
+    fn shape(blocks: usize, frame_size: usize, patience: u32) -> RingRequest {
         let block_size = 2 * PAGE_SIZE;
-        Shape { block_size, blocks, frame_size, frames: block_size / frame_size * blocks, patience, private: 0 }
+        RingRequest { block_size, blocks, frame_size, frames: block_size / frame_size * blocks, patience, private: 0 }
     }
 
-    fn arrival(data: &[u8]) -> Arrival<'_> {
-        Arrival { data, full: data.len(), link: 14, time: 3_000_000_007, address: &[9; ADDRESS] }
+    fn arrival(data: &[u8]) -> RingPacket<'_> {
+        RingPacket { data, full: data.len(), link: 14, time: 3_000_000_007, address: &[9; ADDRESS] }
     }
 
     fn bytes(ring: &Ring, at: usize, length: usize) -> Vec<u8> {
@@ -393,50 +393,50 @@ mod tests {
 
     #[test]
     fn shapes_that_make_no_sense_are_refused() {
-        let good = Shape { block_size: 8192, blocks: 2, frame_size: 2048, frames: 8, patience: 0, private: 0 };
-        let made = |shape: Shape, version, reserve| Ring::new(shape, version, reserve).err();
+        let good = RingRequest { block_size: 8192, blocks: 2, frame_size: 2048, frames: 8, patience: 0, private: 0 };
+        let made = |shape: RingRequest, version, reserve| Ring::new(shape, version, reserve).err();
         assert_eq!(
             (made(good, V1, 0), made(good, V2, 0), made(good, V3, 0), made(good, 3, 0)),
             (None, None, None, Some(Errno::EINVAL))
         );
         for bad in [
-            Shape { block_size: 4096 + 2048, frames: 6, ..good },
-            Shape { block_size: 0, ..good },
-            Shape { frame_size: 0, ..good },
-            Shape { frame_size: 2040, ..good },
-            Shape { frame_size: 16_384, frames: 0, ..good },
-            Shape { frames: 7, ..good },
-            Shape { frames: 9, ..good },
-            Shape { blocks: usize::MAX, ..good },
+            RingRequest { block_size: 4096 + 2048, frames: 6, ..good },
+            RingRequest { block_size: 0, ..good },
+            RingRequest { frame_size: 0, ..good },
+            RingRequest { frame_size: 2040, ..good },
+            RingRequest { frame_size: 16_384, frames: 0, ..good },
+            RingRequest { frames: 7, ..good },
+            RingRequest { frames: 9, ..good },
+            RingRequest { blocks: usize::MAX, ..good },
         ] {
             assert_eq!(made(bad, V2, 0), Some(Errno::EINVAL));
         }
         // A frame holds its header, the address, and what is kept free before the packet.
-        let small = Shape { frame_size: 64, frames: 256, ..good };
+        let small = RingRequest { frame_size: 64, frames: 256, ..good };
         assert_eq!((made(small, V2, 12), made(small, V2, 13)), (None, Some(Errno::EINVAL)));
-        assert_eq!(made(Shape { frame_size: 48, frames: 340, ..good }, V2, 0), Some(Errno::EINVAL));
+        assert_eq!(made(RingRequest { frame_size: 48, frames: 340, ..good }, V2, 0), Some(Errno::EINVAL));
         // A block of version 3 holds two empty packets beside what is the program's own: 48 + 2 * 100.
-        let private = |private| made(Shape { private, ..good }, V3, 0);
+        let private = |private| made(RingRequest { private, ..good }, V3, 0);
         assert_eq!(
             (private(8192 - 248 - 1), private(8192 - 248), private(usize::MAX)),
             (None, Some(Errno::EINVAL), Some(Errno::EINVAL))
         );
-        assert_eq!(made(Shape { private: 1 << 20, ..good }, V2, 0), None, "older ones have no such part");
+        assert_eq!(made(RingRequest { private: 1 << 20, ..good }, V2, 0), None, "older ones have no such part");
         // The most there may be.
-        let large = |blocks| Shape { block_size: 1 << 22, blocks, frame_size: 1 << 22, frames: blocks, ..good };
+        let large = |blocks| RingRequest { block_size: 1 << 22, blocks, frame_size: 1 << 22, frames: blocks, ..good };
         assert_eq!(made(large(65), V2, 0), Some(Errno::ENOMEM));
     }
 
     #[test]
     fn frames_lie_in_blocks_and_times_are_of_the_version() {
         // Three frames to a block of two pages, and a rest.
-        let shape = Shape { block_size: 8192, blocks: 2, frame_size: 2720, frames: 6, patience: 0, private: 0 };
+        let shape = RingRequest { block_size: 8192, blocks: 2, frame_size: 2720, frames: 6, patience: 0, private: 0 };
         for version in [V1, V2] {
             let mut ring = Ring::new(shape, version, 0).unwrap();
             assert!(!ring.has_news());
             for frame in [0, 2720, 5440, 8192, 10_912, 13_632] {
                 let link = if frame == 0 { 0 } else { 14 };
-                assert_eq!(ring.put(&Arrival { full: 5000, link, time: 3_000_007_999, ..arrival(&[7; 4000]) }), (true, true));
+                assert_eq!(ring.put(&RingPacket { full: 5000, link, time: 3_000_007_999, ..arrival(&[7; 4000]) }), (true, true));
                 assert!(ring.has_news());
                 // As much as there is room for is kept. Without a link's header both places are the same.
                 let (mac, network) = if link == 0 { (80, 80) } else { (66, 80) };
@@ -455,7 +455,7 @@ mod tests {
     /// Blocks go to the program full or when their time has come, come back, and until then packets are lost and that is counted once.
     #[test]
     fn blocks_go_and_come_back() {
-        let mut ring = Ring::new(Shape { private: 20, ..shape(2, 2048, 0) }, V3, 0).unwrap();
+        let mut ring = Ring::new(RingRequest { private: 20, ..shape(2, 2048, 0) }, V3, 0).unwrap();
         assert_eq!(ring.waits(), None);
         // With the 82 bytes before it each takes 4056; two, and the 72 of the block itself, leave 8.
         let long = vec![5; 3974];

@@ -1,9 +1,9 @@
 //! What a socket of this family has beside its queue: a name, credentials, and whom its datagrams go to.
 
-use super::scm_rights::Rights;
+use super::scm_rights::ScmRights;
+use crate::byte_stream::ByteStream;
 use crate::endpoint::{self, RECEIVING, ROOM, SENDING};
-use crate::byte_stream::Stream;
-use crate::{Groups, Kind, Options, Ucred, UnixName};
+use crate::{SocketOptions, SocketType, SupplementaryGroups, Ucred, UnixName};
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -16,17 +16,17 @@ use task::sync::{AtomicUsize, Ordering};
 pub(super) const MESSAGE_COST: usize = 256;
 
 /// A message of a datagram or seqpacket socket.
-pub(super) struct Packet {
+pub(super) struct UnixMessage {
     pub(super) data: Vec<u8>,
     /// Who sent it, if it may be answered.
-    pub(super) from: Option<Arc<Port>>,
+    pub(super) from: Option<Arc<UnixEndpoint>>,
     pub(super) credentials: Option<Ucred>,
-    pub(super) rights: Option<Rights>,
+    pub(super) rights: Option<ScmRights>,
     /// When it was sent, if the receiver wants to know.
     pub(super) arrival: u64,
 }
 
-impl Packet {
+impl UnixMessage {
     pub(super) fn cost(&self) -> usize {
         self.data.len() + MESSAGE_COST
     }
@@ -34,52 +34,52 @@ impl Packet {
 
 /// What was sent to a port and not received yet.
 #[derive(Default)]
-pub(super) struct Queue {
+pub(super) struct UnixQueue {
     /// Of streams; its charge, and whether it is closed, are those of the other kinds, too.
-    pub(super) stream: Stream,
+    pub(super) stream: ByteStream,
     /// The other kinds' messages.
-    pub(super) packets: VecDeque<Packet>,
+    pub(super) packets: VecDeque<UnixMessage>,
     /// Senders of datagrams that found the queue full.
-    pub(super) blocked: Vec<Weak<Port>>,
+    pub(super) blocked: Vec<Weak<UnixEndpoint>>,
 }
 
-impl Queue {
+impl UnixQueue {
     fn is_empty(&self) -> bool {
         self.stream.bytes.is_empty() && self.packets.is_empty()
     }
 }
 
-impl AsMut<Stream> for Queue {
-    fn as_mut(&mut self) -> &mut Stream {
+impl AsMut<ByteStream> for UnixQueue {
+    fn as_mut(&mut self) -> &mut ByteStream {
         &mut self.stream
     }
 }
 
-impl Deref for Queue {
-    type Target = Stream;
+impl Deref for UnixQueue {
+    type Target = ByteStream;
 
-    fn deref(&self) -> &Stream {
+    fn deref(&self) -> &ByteStream {
         &self.stream
     }
 }
 
-impl DerefMut for Queue {
-    fn deref_mut(&mut self) -> &mut Stream {
+impl DerefMut for UnixQueue {
+    fn deref_mut(&mut self) -> &mut ByteStream {
         &mut self.stream
     }
 }
 
 /// One socket's receiving side.
-pub(super) struct Port {
+pub(super) struct UnixEndpoint {
     _counted: census::UnixPort,
-    kind: Kind,
-    port: endpoint::Port<Queue>,
+    kind: SocketType,
+    port: endpoint::Endpoint<UnixQueue>,
     name: Mutex<UnixName>,
-    credentials: Mutex<(Ucred, Option<Groups>)>,
+    credentials: Mutex<(Ucred, Option<SupplementaryGroups>)>,
     /// What this socket's datagrams take up in others' queues.
     sent: AtomicUsize,
     /// Whom datagrams go to that name nobody.
-    target: Mutex<Option<Arc<Port>>>,
+    target: Mutex<Option<Arc<UnixEndpoint>>>,
 }
 
 /// What was still counted against senders when they were gone, though nothing of theirs was in a queue any more.
@@ -90,27 +90,27 @@ pub(crate) fn unreturned() -> u64 {
     UNRETURNED.load(Ordering::Relaxed)
 }
 
-impl Drop for Port {
+impl Drop for UnixEndpoint {
     fn drop(&mut self) {
         // What is in a queue holds the sender's port.
         UNRETURNED.fetch_add(self.sent() as u64, Ordering::Relaxed);
     }
 }
 
-impl Deref for Port {
-    type Target = endpoint::Port<Queue>;
+impl Deref for UnixEndpoint {
+    type Target = endpoint::Endpoint<UnixQueue>;
 
     fn deref(&self) -> &Self::Target {
         &self.port
     }
 }
 
-impl Port {
-    pub(super) fn new(kind: Kind, options: Arc<Options>) -> Arc<Self> {
+impl UnixEndpoint {
+    pub(super) fn new(kind: SocketType, options: Arc<SocketOptions>) -> Arc<Self> {
         Arc::new(Self {
             _counted: census::UnixPort::default(),
             kind,
-            port: endpoint::Port::new(options),
+            port: endpoint::Endpoint::new(options),
             name: Mutex::new(UnixName::Unnamed),
             credentials: Mutex::new((Ucred::NOBODY, None)),
             sent: AtomicUsize::new(0),
@@ -127,11 +127,11 @@ impl Port {
     }
 
     /// Who the peer is told is here.
-    pub(super) fn credentials(&self) -> (Ucred, Option<Groups>) {
+    pub(super) fn credentials(&self) -> (Ucred, Option<SupplementaryGroups>) {
         self.credentials.lock().clone()
     }
 
-    pub(super) fn set_credentials(&self, who: (Ucred, Option<Groups>)) {
+    pub(super) fn set_credentials(&self, who: (Ucred, Option<SupplementaryGroups>)) {
         *self.credentials.lock() = who;
     }
 
@@ -179,7 +179,7 @@ impl Port {
     /// What one call could receive: all of a stream, the first message of the others.
     pub(super) fn readable_bytes(&self) -> usize {
         let queue = self.queue.lock();
-        if self.kind == Kind::Stream { queue.bytes.len() } else { queue.packets.front().map_or(0, |p| p.data.len()) }
+        if self.kind == SocketType::Stream { queue.bytes.len() } else { queue.packets.front().map_or(0, |p| p.data.len()) }
     }
 
     /// Whether a call that receives would find something, and whether there is urgent data.
@@ -193,15 +193,15 @@ impl Port {
     }
 
     /// Takes everything that came with open files out of the queue: bytes stay.
-    pub(super) fn take_rights(&self) -> Vec<Rights> {
+    pub(super) fn take_rights(&self) -> Vec<ScmRights> {
         let mut queue = self.queue.lock();
-        let Queue { stream, packets, .. } = &mut *queue;
+        let UnixQueue { stream, packets, .. } = &mut *queue;
         let of_marks = stream.marks.iter_mut().filter_map(|mark| mark.rights.take());
         of_marks.chain(packets.iter_mut().filter_map(|packet| packet.rights.take())).collect()
     }
 
     /// Runs `f` on all files under way in the queue.
-    pub(super) fn for_each_right(&self, mut f: impl FnMut(&Rights)) {
+    pub(super) fn for_each_right(&self, mut f: impl FnMut(&ScmRights)) {
         let queue = self.queue.lock();
         queue.marks.iter().filter_map(|mark| mark.rights.as_ref()).for_each(&mut f);
         queue.packets.iter().filter_map(|packet| packet.rights.as_ref()).for_each(&mut f);
@@ -212,7 +212,7 @@ impl Port {
         let (old, blocked) = {
             let mut queue = self.queue.lock();
             let blocked = core::mem::take(&mut queue.blocked);
-            let closed = Queue { stream: Stream { closed: true, ..Stream::default() }, ..Queue::default() };
+            let closed = UnixQueue { stream: ByteStream { closed: true, ..ByteStream::default() }, ..UnixQueue::default() };
             (core::mem::replace(&mut *queue, closed), blocked)
         };
         self.shut(RECEIVING | SENDING);

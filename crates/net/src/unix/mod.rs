@@ -4,37 +4,40 @@
 //! nothing of each other but queues. Open files under way in queues (`rights.rs`) may lead in a ring back to the queue they are in;
 //! that module finds such rings and empties them.
 
-mod procfs;
-mod name_table;
 mod endpoint;
+mod name_table;
+mod procfs;
 mod scm_rights;
 mod send_recv;
 
-pub use procfs::listing;
-pub(crate) use procfs::{Shown, shown};
-pub(crate) use name_table::names_in_use;
 pub(crate) use endpoint::unreturned;
-pub use scm_rights::Rights;
+pub(crate) use name_table::names_in_use;
+pub use procfs::listing;
+pub(crate) use procfs::{UnixDiagEntry, shown};
+pub use scm_rights::ScmRights;
 pub(crate) use scm_rights::under_way;
 
 use crate::endpoint::{RECEIVING, SENDING};
 use crate::socket::{groups, identity};
-use crate::{Address, Caller, Flags, Groups, Incoming, Kind, Options, Outgoing, Protocol, Socket, Ucred, UnixName, Wait};
+use crate::{
+    Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketOptions, SocketType,
+    SupplementaryGroups, Ucred, UnixName, WaitPolicy,
+};
 use abi::errno::Errno;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
+use endpoint::UnixEndpoint;
 use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, Result, ops};
 use linux_raw_sys::net;
 use name_table::Binding;
-use endpoint::Port;
 use task::{Mutex, Once};
 
 /// Connections nobody has accepted yet.
 struct Backlog {
-    waiting: VecDeque<Arc<Unix>>,
+    waiting: VecDeque<Arc<UnixSocket>>,
     most: usize,
 }
 
@@ -45,22 +48,22 @@ struct State {
 }
 
 /// A socket.
-pub struct Unix {
+pub struct UnixSocket {
     id: u64,
-    kind: Kind,
-    port: Arc<Port>,
+    kind: SocketType,
+    port: Arc<UnixEndpoint>,
     /// The peer of a stream or seqpacket socket.
-    peer: Once<Arc<Port>>,
+    peer: Once<Arc<UnixEndpoint>>,
     state: Mutex<State>,
     ino: AtomicU64,
-    this: Weak<Unix>,
+    this: Weak<UnixSocket>,
 }
 
 /// Every socket, for `/proc/net/unix`.
-static ALL: Mutex<BTreeMap<u64, Weak<Unix>>> = Mutex::new(BTreeMap::new());
+static ALL: Mutex<BTreeMap<u64, Weak<UnixSocket>>> = Mutex::new(BTreeMap::new());
 
 /// Who a peer is told is here.
-fn caller() -> (Ucred, Option<Groups>) {
+fn caller() -> (Ucred, Option<SupplementaryGroups>) {
     (identity(), Some(groups()))
 }
 
@@ -76,18 +79,18 @@ pub fn check_protocol(protocol: i32) -> Result<()> {
 ///
 /// # Errors
 /// `EPROTONOSUPPORT`.
-pub fn socket(kind: Kind, protocol: i32) -> Result<Socket> {
+pub fn socket(kind: SocketType, protocol: i32) -> Result<Socket> {
     check_protocol(protocol)?;
-    Ok(Unix::new(kind, Arc::default()).into_socket())
+    Ok(UnixSocket::new(kind, Arc::default()).into_socket())
 }
 
 /// Two sockets connected with each other.
 ///
 /// # Errors
 /// `EPROTONOSUPPORT`.
-pub fn pair(kind: Kind, protocol: i32) -> Result<(Socket, Socket)> {
+pub fn pair(kind: SocketType, protocol: i32) -> Result<(Socket, Socket)> {
     check_protocol(protocol)?;
-    let (a, b) = (Unix::new(kind, Arc::default()), Unix::new(kind, Arc::default()));
+    let (a, b) = (UnixSocket::new(kind, Arc::default()), UnixSocket::new(kind, Arc::default()));
     let who = caller();
     for (one, other) in [(&a, &b), (&b, &a)] {
         one.port.set_credentials(who.clone());
@@ -100,14 +103,14 @@ pub fn pair(kind: Kind, protocol: i32) -> Result<(Socket, Socket)> {
     Ok((a.into_socket(), b.into_socket()))
 }
 
-impl Unix {
-    fn new(kind: Kind, options: Arc<Options>) -> Arc<Self> {
+impl UnixSocket {
+    fn new(kind: SocketType, options: Arc<SocketOptions>) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let socket = Arc::new_cyclic(|this| Self {
             id,
             kind,
-            port: Port::new(kind, options),
+            port: UnixEndpoint::new(kind, options),
             peer: Once::new(),
             state: Mutex::default(),
             ino: AtomicU64::new(0),
@@ -129,7 +132,7 @@ impl Unix {
     }
 
     /// Runs `f` on the socket's port and on those of the connections nobody has accepted yet.
-    fn for_each_port(&self, mut f: impl FnMut(&Port)) {
+    fn for_each_port(&self, mut f: impl FnMut(&UnixEndpoint)) {
         f(&self.port);
         if let Some(backlog) = &self.state.lock().backlog {
             backlog.waiting.iter().for_each(|waiting| f(&waiting.port));
@@ -194,15 +197,15 @@ impl Unix {
     }
 
     /// The peer's port.
-    fn peer_port(&self) -> Option<Arc<Port>> {
+    fn peer_port(&self) -> Option<Arc<UnixEndpoint>> {
         match self.kind {
-            Kind::Datagram => self.port.target(),
+            SocketType::Datagram => self.port.target(),
             _ => self.peer.get().cloned(),
         }
     }
 
     /// The socket at an address.
-    fn find(&self, caller: &Caller<'_>, address: &Address) -> Result<Arc<Unix>> {
+    fn find(&self, caller: &Caller<'_>, address: &Address) -> Result<Arc<UnixSocket>> {
         let Address::Unix(name) = address else { return Err(Errno::EINVAL) };
         name_table::find(caller, self.kind, name)
     }
@@ -227,12 +230,12 @@ impl Unix {
     }
 }
 
-impl FileOps for Unix {
+impl FileOps for UnixSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        let wait = Wait { nonblocking: file.nonblocking(), timeout: self.port.options.receive_timeout() };
+        let wait = WaitPolicy { nonblocking: file.nonblocking(), timeout: self.port.options.receive_timeout() };
         match self.receive_plain(buf, wait)? {
             Some(n) => Ok(n),
-            None => self.take_in(buf, Flags::empty(), wait).map(|incoming| incoming.copied),
+            None => self.take_in(buf, MsgFlags::empty(), wait).map(|incoming| incoming.copied),
         }
     }
 
@@ -240,8 +243,8 @@ impl FileOps for Unix {
         match self.send_plain(buf) {
             Some(n) => Ok(n),
             None => {
-                let wait = Wait { nonblocking: file.nonblocking(), timeout: self.port.options.send_timeout() };
-                self.transmit(Outgoing::plain(buf), Flags::empty(), wait)
+                let wait = WaitPolicy { nonblocking: file.nonblocking(), timeout: self.port.options.send_timeout() };
+                self.transmit(OutgoingMessage::plain(buf), MsgFlags::empty(), wait)
             }
         }
     }
@@ -262,12 +265,12 @@ impl FileOps for Unix {
     }
 }
 
-impl Protocol for Unix {
+impl SocketOps for UnixSocket {
     fn family(&self) -> u32 {
         net::AF_UNIX
     }
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> SocketType {
         self.kind
     }
 
@@ -290,8 +293,8 @@ impl Protocol for Unix {
         }
     }
 
-    fn connect(&self, caller: &Caller<'_>, address: &Address, wait: Wait) -> Result<()> {
-        if self.kind == Kind::Datagram {
+    fn connect(&self, caller: &Caller<'_>, address: &Address, wait: WaitPolicy) -> Result<()> {
+        if self.kind == SocketType::Datagram {
             if *address == Address::Unspecified {
                 self.port.set_target(None);
                 return Ok(());
@@ -321,7 +324,7 @@ impl Protocol for Unix {
     }
 
     fn listen(&self, backlog: usize) -> Result<()> {
-        if self.kind == Kind::Datagram {
+        if self.kind == SocketType::Datagram {
             return Err(Errno::EOPNOTSUPP);
         }
         {
@@ -340,8 +343,8 @@ impl Protocol for Unix {
         Ok(())
     }
 
-    fn accept(&self, wait: Wait) -> Result<Socket> {
-        if self.kind == Kind::Datagram {
+    fn accept(&self, wait: WaitPolicy) -> Result<Socket> {
+        if self.kind == SocketType::Datagram {
             return Err(Errno::EOPNOTSUPP);
         }
         let attempt = || {
@@ -374,25 +377,25 @@ impl Protocol for Unix {
         Ok(())
     }
 
-    fn check_message(&self, to: Option<&Address>, length: usize, flags: Flags) -> Result<()> {
+    fn check_message(&self, to: Option<&Address>, length: usize, flags: MsgFlags) -> Result<()> {
         self.check_packet(to, length, flags)
     }
 
-    fn wait_for_room(&self, wait: Wait) -> Result<()> {
+    fn wait_for_room(&self, wait: WaitPolicy) -> Result<()> {
         let Some(peer) = self.peer.get() else { return Ok(()) };
         self.check_open(peer)?;
         self.pair(peer).wait_for_room(wait)
     }
 
-    fn send(&self, message: Outgoing<'_>, flags: Flags, wait: Wait) -> Result<usize> {
+    fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags, wait: WaitPolicy) -> Result<usize> {
         self.transmit(message, flags, wait)
     }
 
-    fn receive(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
+    fn receive(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy) -> Result<ReceivedMessage> {
         self.take_in(buf, flags, wait)
     }
 
-    fn receive_owned(&self, limit: usize, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
+    fn receive_owned(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
         self.take_message(limit, flags, wait)
     }
 
@@ -400,7 +403,7 @@ impl Protocol for Unix {
         self.peer_port().map_or(Ucred::NOBODY, |peer| peer.credentials().0)
     }
 
-    fn peer_groups(&self) -> Option<Groups> {
+    fn peer_groups(&self) -> Option<SupplementaryGroups> {
         self.peer_port()?.credentials().1
     }
 
@@ -429,7 +432,7 @@ impl Protocol for Unix {
     }
 
     fn at_mark(&self) -> Result<bool> {
-        if self.kind == Kind::Stream { Ok(self.port.queue.lock().at_mark()) } else { Err(Errno::EOPNOTSUPP) }
+        if self.kind == SocketType::Stream { Ok(self.port.queue.lock().at_mark()) } else { Err(Errno::EOPNOTSUPP) }
     }
 
     fn opened(&self, file: &Arc<File>) {

@@ -1,7 +1,7 @@
 //! Who is bound where: sockets in the file system by the number of their file, abstract ones by name.
 
-use super::Unix;
-use crate::{Caller, Kind, UnixName};
+use super::UnixSocket;
+use crate::{Caller, SocketType, UnixName};
 use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -15,17 +15,17 @@ use task::Mutex;
 type FileKey = (u64, u64);
 
 /// Every type has abstract names of its own.
-type Key = (i32, Arc<[u8]>);
+type AbstractKey = (i32, Arc<[u8]>);
 
-static PATHS: Mutex<BTreeMap<FileKey, Weak<Unix>>> = Mutex::new(BTreeMap::new());
-static ABSTRACT: Mutex<BTreeMap<Key, Weak<Unix>>> = Mutex::new(BTreeMap::new());
+static PATHS: Mutex<BTreeMap<FileKey, Weak<UnixSocket>>> = Mutex::new(BTreeMap::new());
+static ABSTRACT: Mutex<BTreeMap<AbstractKey, Weak<UnixSocket>>> = Mutex::new(BTreeMap::new());
 
 /// A socket's entry in a table; dropping it takes the entry away.
 pub(super) enum Binding {
     /// By its file, which is kept so that its number is not given to another.
     Path(Path),
     /// By its abstract name.
-    Abstract(Key),
+    Abstract(AbstractKey),
 }
 
 impl Drop for Binding {
@@ -42,7 +42,7 @@ fn file_key(meta: &Metadata) -> FileKey {
 }
 
 /// Enters `socket` under `name`, which has to be free; makes the file if it is a path.
-pub(super) fn bind(caller: &Caller<'_>, kind: Kind, name: &UnixName, socket: &Weak<Unix>) -> Result<Binding> {
+pub(super) fn bind(caller: &Caller<'_>, kind: SocketType, name: &UnixName, socket: &Weak<UnixSocket>) -> Result<Binding> {
     match name {
         UnixName::Unnamed => Err(Errno::EINVAL),
         UnixName::Path(text) => {
@@ -60,7 +60,7 @@ pub(crate) fn names_in_use() -> u64 {
     (PATHS.lock().len() + ABSTRACT.lock().len()) as u64
 }
 
-fn enter_abstract(key: Key, socket: &Weak<Unix>) -> Option<Binding> {
+fn enter_abstract(key: AbstractKey, socket: &Weak<UnixSocket>) -> Option<Binding> {
     let mut table = ABSTRACT.lock();
     if table.contains_key(&key) {
         return None;
@@ -70,7 +70,7 @@ fn enter_abstract(key: Key, socket: &Weak<Unix>) -> Option<Binding> {
 }
 
 /// Enters `socket` under a free abstract name of five hexadecimal digits.
-pub(super) fn bind_anywhere(kind: Kind, socket: &Weak<Unix>) -> Result<(Binding, UnixName)> {
+pub(super) fn bind_anywhere(kind: SocketType, socket: &Weak<UnixSocket>) -> Result<(Binding, UnixName)> {
     const NAMES: u32 = 1 << 20;
     static NEXT: AtomicU32 = AtomicU32::new(0);
     for _ in 0..NAMES {
@@ -84,7 +84,7 @@ pub(super) fn bind_anywhere(kind: Kind, socket: &Weak<Unix>) -> Result<(Binding,
 }
 
 /// The socket of this kind bound at `name`, which the caller must be allowed to write.
-pub(super) fn find(caller: &Caller<'_>, kind: Kind, name: &UnixName) -> Result<Arc<Unix>> {
+pub(super) fn find(caller: &Caller<'_>, kind: SocketType, name: &UnixName) -> Result<Arc<UnixSocket>> {
     let found = match name {
         UnixName::Unnamed => return Err(Errno::EINVAL),
         UnixName::Path(text) => {

@@ -1,8 +1,8 @@
 //! Lists of the sockets of this family.
 
-use super::{ALL, Unix};
+use super::{ALL, UnixSocket};
 use crate::endpoint::{RECEIVING, SENDING};
-use crate::{Kind, Protocol as _, UnixName};
+use crate::{SocketOps as _, SocketType, UnixName};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
@@ -17,7 +17,7 @@ pub fn listing() -> String {
     const UNCONNECTED: u32 = 1;
     const CONNECTED: u32 = 3;
     let mut text = String::from("Num       RefCount Protocol Flags    Type St Inode Path\n");
-    let sockets: Vec<Arc<Unix>> = ALL.lock().values().filter_map(Weak::upgrade).collect();
+    let sockets: Vec<Arc<UnixSocket>> = ALL.lock().values().filter_map(Weak::upgrade).collect();
     for socket in sockets {
         let flags = if socket.listening() { ACCEPTING } else { 0 };
         let state = if socket.peer.get().is_some() || socket.port.target().is_some() { CONNECTED } else { UNCONNECTED };
@@ -34,7 +34,7 @@ pub fn listing() -> String {
 }
 
 /// A socket as lists of sockets tell of it.
-pub(crate) struct Shown {
+pub(crate) struct UnixDiagEntry {
     pub(crate) kind: u8,
     /// The number of a state of TCP.
     pub(crate) state: u8,
@@ -51,14 +51,14 @@ pub(crate) struct Shown {
 }
 
 /// All sockets.
-pub(crate) fn shown() -> Vec<Shown> {
+pub(crate) fn shown() -> Vec<UnixDiagEntry> {
     const ESTABLISHED: u8 = 1;
     const UNCONNECTED: u8 = 7;
     const LISTENING: u8 = 10;
-    let sockets: Vec<Arc<Unix>> = ALL.lock().values().filter_map(Weak::upgrade).collect();
+    let sockets: Vec<Arc<UnixSocket>> = ALL.lock().values().filter_map(Weak::upgrade).collect();
     let inos: BTreeMap<usize, u64> =
         sockets.iter().map(|socket| (Arc::as_ptr(&socket.port).addr(), socket.ino.load(Ordering::Relaxed))).collect();
-    let show = |socket: &Arc<Unix>| {
+    let show = |socket: &Arc<UnixSocket>| {
         let peer = socket.peer_port();
         let backlog = socket.state.lock().backlog.as_ref().map(|backlog| (backlog.waiting.len(), backlog.most));
         let state = match (&backlog, &peer) {
@@ -72,10 +72,10 @@ pub(crate) fn shown() -> Vec<Shown> {
             UnixName::Abstract(name) => [&[0], &name[..]].concat(),
         };
         let sent = match (socket.kind, &peer) {
-            (Kind::Datagram, _) | (_, None) => socket.port.sent(),
+            (SocketType::Datagram, _) | (_, None) => socket.port.sent(),
             (_, Some(peer)) => peer.charged(),
         };
-        Shown {
+        UnixDiagEntry {
             kind: socket.kind.number() as u8,
             state,
             id: socket.id,

@@ -6,9 +6,9 @@
 //! queues are emptied. A collection runs when a socket is closed while others are under way, and when many more are under way than
 //! after the last one.
 //!
-//! Order of locks: `FLIGHT` before any socket's. A `Rights` is made, opened and dropped with no lock of a socket held.
+//! Order of locks: `FLIGHT` before any socket's. A `ScmRights` is made, opened and dropped with no lock of a socket held.
 
-use super::Unix;
+use super::UnixSocket;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -22,13 +22,13 @@ const FIRST_COLLECTION: usize = 64;
 /// Which socket: its file's address, kept from being reused by the references that are counted.
 type Key = usize;
 
-struct Flying {
+struct InflightSocket {
     file: Weak<File>,
     references: usize,
 }
 
 /// The sockets under way, with how many references to each are.
-static FLIGHT: Mutex<BTreeMap<Key, Flying>> = Mutex::new(BTreeMap::new());
+static FLIGHT: Mutex<BTreeMap<Key, InflightSocket>> = Mutex::new(BTreeMap::new());
 /// At this many a send starts a collection.
 static DUE_AT: AtomicUsize = AtomicUsize::new(FIRST_COLLECTION);
 
@@ -43,20 +43,20 @@ fn key(file: &Arc<File>) -> Key {
 }
 
 fn is_socket(file: &Arc<File>) -> bool {
-    Unix::of_file(file).is_some()
+    UnixSocket::of_file(file).is_some()
 }
 
 /// Open files under way from one socket to another.
-pub struct Rights(Vec<Arc<File>>);
+pub struct ScmRights(Vec<Arc<File>>);
 
-impl Rights {
+impl ScmRights {
     /// Sends files on their way.
     #[must_use]
     pub fn new(files: Vec<Arc<File>>) -> Self {
         let due = files.iter().any(is_socket) && {
             let mut flight = FLIGHT.lock();
             for file in files.iter().filter(|file| is_socket(file)) {
-                let new = || Flying { file: Arc::downgrade(file), references: 0 };
+                let new = || InflightSocket { file: Arc::downgrade(file), references: 0 };
                 flight.entry(key(file)).or_insert_with(new).references += 1;
             }
             flight.len() >= DUE_AT.load(Ordering::Relaxed)
@@ -97,7 +97,7 @@ impl Rights {
     }
 }
 
-impl Drop for Rights {
+impl Drop for ScmRights {
     fn drop(&mut self) {
         let files = self.land();
         discard(files);
@@ -168,7 +168,7 @@ struct Candidate {
 
 fn empty_unreachable() {
     // Declared before the lock, so that what they hold is dropped after it.
-    let mut unreachable: Vec<Rights> = Vec::new();
+    let mut unreachable: Vec<ScmRights> = Vec::new();
     let mut candidates: BTreeMap<Key, Candidate> = BTreeMap::new();
     let flight = FLIGHT.lock();
     for (&key, flying) in &*flight {
@@ -200,7 +200,7 @@ fn empty_unreachable() {
         }
     }
     let dead = candidates.values().filter(|c| !c.alive);
-    for socket in dead.filter_map(|c| Unix::of_file(&c.file)) {
+    for socket in dead.filter_map(|c| UnixSocket::of_file(&c.file)) {
         socket.for_each_port(|port| unreachable.append(&mut port.take_rights()));
     }
     DUE_AT.store((flight.len() * 2).max(FIRST_COLLECTION), Ordering::Relaxed);
@@ -210,8 +210,8 @@ fn empty_unreachable() {
 /// The sockets that wait in the queue of one.
 fn waiting_in(file: &File) -> Vec<Key> {
     let mut keys = Vec::new();
-    if let Some(socket) = Unix::of_file(file) {
-        let mut note = |rights: &Rights| keys.extend(rights.files().iter().filter(|file| is_socket(file)).map(key));
+    if let Some(socket) = UnixSocket::of_file(file) {
+        let mut note = |rights: &ScmRights| keys.extend(rights.files().iter().filter(|file| is_socket(file)).map(key));
         socket.for_each_port(|port| port.for_each_right(&mut note));
     }
     keys

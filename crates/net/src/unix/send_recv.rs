@@ -1,12 +1,12 @@
 //! Sending and receiving.
 
-use super::Unix;
-use super::endpoint::{Packet, Port, Queue};
-use super::scm_rights::Rights;
+use super::UnixSocket;
+use super::endpoint::{UnixEndpoint, UnixMessage, UnixQueue};
+use super::scm_rights::ScmRights;
+use crate::byte_stream::ConnectedStream;
 use crate::endpoint::{RECEIVING, ROOM, SENDING};
 use crate::socket::identity;
-use crate::byte_stream::Pair;
-use crate::{Address, Flags, Incoming, Kind, Outgoing, Ucred, UnixName, Wait, sysctl};
+use crate::{Address, MsgFlags, OutgoingMessage, ReceivedMessage, SocketType, Ucred, UnixName, WaitPolicy, sysctl};
 use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -18,7 +18,7 @@ use fs::poll::Events;
 const OVERHEAD: usize = 32;
 
 /// What the receiver does to a message before it is put into its queue; false: it is not.
-fn filter(receiver: &Port, packet: &mut Option<Packet>) -> bool {
+fn filter(receiver: &UnixEndpoint, packet: &mut Option<UnixMessage>) -> bool {
     let Some(packet) = packet else { return true };
     packet.arrival = receiver.options.arrival();
     let Some(length) = receiver.options.admits(&[], &packet.data) else { return false };
@@ -26,7 +26,7 @@ fn filter(receiver: &Port, packet: &mut Option<Packet>) -> bool {
     true
 }
 
-impl Unix {
+impl UnixSocket {
     /// What a call would find now.
     pub(super) fn poll_transfers(&self) -> Events {
         let mut events = Events::empty();
@@ -39,7 +39,7 @@ impl Unix {
         events.set(Events::READABLE, shut(RECEIVING) || news);
         events.set(Events::PRI, urgent);
         let (used, room) = match (self.kind, connected) {
-            (Kind::Datagram, _) => (self.port.sent(), self.port.target().is_none_or(|peer| self.has_room(&peer, true))),
+            (SocketType::Datagram, _) => (self.port.sent(), self.port.target().is_none_or(|peer| self.has_room(&peer, true))),
             (_, Some(peer)) => (peer.charged(), true),
             (_, None) => (0, true),
         };
@@ -49,7 +49,7 @@ impl Unix {
     }
 
     /// Whether another datagram may wait at `peer`; if not, `tell` has this socket told when one may.
-    fn has_room(&self, peer: &Arc<Port>, tell: bool) -> bool {
+    fn has_room(&self, peer: &Arc<UnixEndpoint>, tell: bool) -> bool {
         if peer.talks_to(&self.port) {
             return true;
         }
@@ -61,27 +61,27 @@ impl Unix {
         room
     }
 
-    fn wait_at(&self, queue: &mut Queue) {
+    fn wait_at(&self, queue: &mut UnixQueue) {
         let me = Arc::downgrade(&self.port);
         if !queue.blocked.iter().any(|waiting| waiting.ptr_eq(&me)) {
             queue.blocked.push(me);
         }
     }
 
-    /// What `Protocol::check_message` promises.
-    pub(super) fn check_packet(&self, to: Option<&Address>, length: usize, flags: Flags) -> Result<()> {
-        if self.kind == Kind::Seqpacket {
+    /// What `SocketOps::check_message` promises.
+    pub(super) fn check_packet(&self, to: Option<&Address>, length: usize, flags: MsgFlags) -> Result<()> {
+        if self.kind == SocketType::Seqpacket {
             // It has its peer, whatever the address means.
             if let Some(error) = self.port.take_error() {
                 return Err(error);
             }
             self.peer.get().ok_or(Errno::ENOTCONN)?;
         }
-        if flags.contains(Flags::OOB) {
+        if flags.contains(MsgFlags::OOB) {
             return Err(Errno::EOPNOTSUPP);
         }
         match to {
-            _ if self.kind == Kind::Seqpacket => {}
+            _ if self.kind == SocketType::Seqpacket => {}
             Some(Address::Unix(name)) if *name != UnixName::Unnamed => {}
             Some(_) => return Err(Errno::EINVAL),
             None => drop(self.port.target().ok_or(Errno::ENOTCONN)?),
@@ -92,36 +92,36 @@ impl Unix {
         if self.port.is_shut(SENDING) { Err(Errno::EPIPE) } else { Ok(()) }
     }
 
-    /// Sends; what `Protocol::send` promises.
-    pub(super) fn transmit(&self, message: Outgoing<'_>, flags: Flags, wait: Wait) -> Result<usize> {
-        if self.kind == Kind::Stream {
-            if flags.contains(Flags::OOB) && message.data.is_empty() {
+    /// Sends; what `SocketOps::send` promises.
+    pub(super) fn transmit(&self, message: OutgoingMessage<'_>, flags: MsgFlags, wait: WaitPolicy) -> Result<usize> {
+        if self.kind == SocketType::Stream {
+            if flags.contains(MsgFlags::OOB) && message.data.is_empty() {
                 return Err(Errno::EOPNOTSUPP);
             }
             return self.send_bytes(message, flags, wait);
         }
         self.check_packet(message.to.map(|(_, address)| address), message.data.len(), flags)?;
-        if self.kind == Kind::Seqpacket { self.send_packet(message, wait) } else { self.send_datagram(message, wait) }
+        if self.kind == SocketType::Seqpacket { self.send_packet(message, wait) } else { self.send_datagram(message, wait) }
     }
 
     /// Whom the message says it is from, if the receiver may want to know.
-    fn sender(&self, peer: &Port, message: &Outgoing<'_>) -> Option<Ucred> {
+    fn sender(&self, peer: &UnixEndpoint, message: &OutgoingMessage<'_>) -> Option<Ucred> {
         let wanted = self.port.options.pass_credentials() || peer.options.pass_credentials();
         message.credentials.or_else(|| wanted.then(identity))
     }
 
     /// The two ends of a connected stream.
-    pub(super) fn pair<'a>(&'a self, peer: &'a Port) -> Pair<'a, Queue> {
-        Pair { own: &self.port, peer, limit: self.port.options.send_buffer() }
+    pub(super) fn pair<'a>(&'a self, peer: &'a UnixEndpoint) -> ConnectedStream<'a, UnixQueue> {
+        ConnectedStream { own: &self.port, peer, limit: self.port.options.send_buffer() }
     }
 
     /// That a stream has no other end any more comes before its error, which stays for who receives.
-    pub(super) fn check_open(&self, peer: &Port) -> Result<()> {
+    pub(super) fn check_open(&self, peer: &UnixEndpoint) -> Result<()> {
         let shut = self.port.failed() && (self.port.is_shut(SENDING) || peer.queue.lock().closed);
         if shut { Err(Errno::EPIPE) } else { Ok(()) }
     }
 
-    fn send_bytes(&self, message: Outgoing<'_>, flags: Flags, wait: Wait) -> Result<usize> {
+    fn send_bytes(&self, message: OutgoingMessage<'_>, flags: MsgFlags, wait: WaitPolicy) -> Result<usize> {
         let peer = self.peer.get();
         if message.to.is_some() {
             return Err(if peer.is_some() { Errno::EISCONN } else { Errno::EOPNOTSUPP });
@@ -132,7 +132,7 @@ impl Unix {
         self.pair(peer).send(message, credentials, flags, wait, &mut |_, _| {})
     }
 
-    fn send_packet(&self, mut message: Outgoing<'_>, wait: Wait) -> Result<usize> {
+    fn send_packet(&self, mut message: OutgoingMessage<'_>, wait: WaitPolicy) -> Result<usize> {
         let peer = self.peer.get().ok_or(Errno::ENOTCONN)?;
         let limit = self.port.options.send_buffer();
         let credentials = self.sender(peer, &message);
@@ -161,12 +161,12 @@ impl Unix {
         Ok(message.data.len())
     }
 
-    fn packet(&self, message: &mut Outgoing<'_>, credentials: Option<Ucred>) -> Packet {
-        let from = (self.kind == Kind::Datagram).then(|| self.port.clone());
-        Packet { data: message.data.to_vec(), from, credentials, rights: message.rights.take(), arrival: 0 }
+    fn packet(&self, message: &mut OutgoingMessage<'_>, credentials: Option<Ucred>) -> UnixMessage {
+        let from = (self.kind == SocketType::Datagram).then(|| self.port.clone());
+        UnixMessage { data: message.data.to_vec(), from, credentials, rights: message.rights.take(), arrival: 0 }
     }
 
-    fn send_datagram(&self, mut message: Outgoing<'_>, wait: Wait) -> Result<usize> {
+    fn send_datagram(&self, mut message: OutgoingMessage<'_>, wait: WaitPolicy) -> Result<usize> {
         let peer = match message.to {
             Some((caller, address)) => self.find(caller, address)?.port.clone(),
             None => self.port.target().ok_or(Errno::ENOTCONN)?,
@@ -225,25 +225,27 @@ impl Unix {
     /// Sends bytes of a stream if that takes no more than putting them into a queue. `None`: it takes more.
     pub(super) fn send_plain(&self, data: &[u8]) -> Option<usize> {
         let peer = self.peer.get()?;
-        let special = self.kind != Kind::Stream || self.port.options.pass_credentials() || peer.options.pass_credentials();
+        let special = self.kind != SocketType::Stream || self.port.options.pass_credentials() || peer.options.pass_credentials();
         if special { None } else { self.pair(peer).send_plain(data) }
     }
 
     /// Receives bytes of a stream that came with nothing else, waiting for the first. `None`: there is more to it.
     ///
     /// # Errors
-    /// As [`Wait::at`].
-    pub(super) fn receive_plain(&self, buf: &mut [u8], wait: Wait) -> Result<Option<usize>> {
+    /// As [`WaitPolicy::at`].
+    pub(super) fn receive_plain(&self, buf: &mut [u8], wait: WaitPolicy) -> Result<Option<usize>> {
         let options = &self.port.options;
-        let special =
-            self.kind != Kind::Stream || options.pass_credentials() || options.receive_least() > 1 || options.peek_offset() >= 0;
+        let special = self.kind != SocketType::Stream
+            || options.pass_credentials()
+            || options.receive_least() > 1
+            || options.peek_offset() >= 0;
         let Some(peer) = self.peer.get().filter(|_| !special) else { return Ok(None) };
         self.pair(peer).receive_plain(buf, wait)
     }
 
-    /// Receives; what `Protocol::receive` promises.
-    pub(super) fn take_in(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
-        if self.kind == Kind::Stream {
+    /// Receives; what `SocketOps::receive` promises.
+    pub(super) fn take_in(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy) -> Result<ReceivedMessage> {
+        if self.kind == SocketType::Stream {
             return self.receive_bytes(buf, flags, wait);
         }
         let (data, got) = self.take_message(buf.len(), flags, wait)?;
@@ -251,9 +253,9 @@ impl Unix {
         Ok(got)
     }
 
-    /// Receives; what `Protocol::receive_owned` promises.
-    pub(super) fn take_message(&self, limit: usize, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
-        if self.kind == Kind::Stream {
+    /// Receives; what `SocketOps::receive_owned` promises.
+    pub(super) fn take_message(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
+        if self.kind == SocketType::Stream {
             let peer = self.stream_peer()?;
             return self.pair(peer).receive_owned(limit, flags, self.port.options.pass_credentials(), wait);
         }
@@ -262,29 +264,29 @@ impl Unix {
         data.truncate(limit);
         got.copied = data.len();
         // Receiving takes a message whole, looking at one no more than was copied.
-        self.port.options.went_on(if flags.contains(Flags::PEEK) { got.copied } else { whole }, flags);
+        self.port.options.went_on(if flags.contains(MsgFlags::PEEK) { got.copied } else { whole }, flags);
         Ok((data, got))
     }
 
     /// Where the bytes of a stream come from.
-    fn stream_peer(&self) -> Result<&Port> {
+    fn stream_peer(&self) -> Result<&UnixEndpoint> {
         self.peer.get().map(|peer| &**peer).ok_or(Errno::EINVAL)
     }
 
-    fn receive_bytes(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
+    fn receive_bytes(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy) -> Result<ReceivedMessage> {
         let peer = self.stream_peer()?;
         self.pair(peer).receive(buf, flags, self.port.options.pass_credentials(), wait)
     }
 
-    fn receive_packet(&self, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
-        if flags.contains(Flags::OOB) {
+    fn receive_packet(&self, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
+        if flags.contains(MsgFlags::OOB) {
             return Err(Errno::EOPNOTSUPP);
         }
         let peer = self.peer.get();
-        if self.kind == Kind::Seqpacket && peer.is_none() {
+        if self.kind == SocketType::Seqpacket && peer.is_none() {
             return Err(Errno::ENOTCONN);
         }
-        let peek = flags.contains(Flags::PEEK);
+        let peek = flags.contains(MsgFlags::PEEK);
         let mut seen = Vec::new();
         let mut blocked = Vec::new();
         let attempt = || {
@@ -301,22 +303,22 @@ impl Unix {
             if peek {
                 seen.extend(first.rights.iter().flat_map(|rights| rights.files().iter().cloned()));
                 let (data, from, credentials) = (first.data[skip..].to_vec(), first.from.clone(), first.credentials);
-                return Some(Ok(Some(Packet { data, from, credentials, rights: None, arrival: first.arrival })));
+                return Some(Ok(Some(UnixMessage { data, from, credentials, rights: None, arrival: first.arrival })));
             }
             let packet = queue.packets.pop_front();
             blocked = core::mem::take(&mut queue.blocked);
             if peer.is_some() {
-                queue.charge -= packet.as_ref().map_or(0, Packet::cost);
+                queue.charge -= packet.as_ref().map_or(0, UnixMessage::cost);
             }
             Some(Ok(packet))
         };
-        let Some(packet) = wait.at(&self.port.readable, attempt)? else { return Ok((Vec::new(), Incoming::default())) };
+        let Some(packet) = wait.at(&self.port.readable, attempt)? else { return Ok((Vec::new(), ReceivedMessage::default())) };
         let cost = packet.cost();
-        let Packet { data, from, credentials, rights, arrival } = packet;
+        let UnixMessage { data, from, credentials, rights, arrival } = packet;
         // As on Linux, `SO_TIMESTAMPING` alone does not count here.
         let stamped = self.port.options.stamp.load(Ordering::Relaxed) != 0;
         let beside = if stamped { self.port.options.stamps(arrival) } else { Vec::new() };
-        let mut got = Incoming { full: data.len(), rights, beside, ..Incoming::default() };
+        let mut got = ReceivedMessage { full: data.len(), rights, beside, ..ReceivedMessage::default() };
         if let Some(from) = from {
             got.from = Some(Address::Unix(from.name()));
             if !peek {
@@ -332,7 +334,7 @@ impl Unix {
             peer.writable.notify_of(ROOM);
         }
         if !seen.is_empty() {
-            got.rights = Some(Rights::new(seen));
+            got.rights = Some(ScmRights::new(seen));
         }
         if self.port.options.pass_credentials() {
             got.credentials = Some(credentials.unwrap_or(Ucred::UNKNOWN_SENDER));

@@ -1,9 +1,9 @@
 //! Beginning a connection, and what becomes of it.
 
-use super::{BEGUN, Connection, PORTS, Port, State, Tcp, reset};
+use super::{BEGUN, Connection, PORTS, State, TcpEndpoint, TcpSocket, reset};
+use crate::inet::bind_table::{BindAddress, PortBinding};
 use crate::inet::network;
-use crate::inet::bind_table::{Place, Scope};
-use crate::{Address, Wait};
+use crate::{Address, WaitPolicy};
 use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};
 use core::net::SocketAddr;
@@ -12,24 +12,24 @@ use fs::Result;
 /// Who began a connection, and hears what becomes of it.
 pub trait Initiator: Send + Sync {
     /// There is a connection; what it sends goes to `peer`.
-    fn established(&self, peer: Arc<Port>);
+    fn established(&self, peer: Arc<TcpEndpoint>);
 
     /// There is none.
     fn failed(&self, error: Errno);
 }
 
 /// A connection that is being made.
-pub struct Opening {
+pub struct ConnectRequest {
     /// The address of the one who began it.
     pub from: SocketAddr,
     /// The address it is to.
     pub to: SocketAddr,
-    pub(super) port: Arc<Port>,
+    pub(super) port: Arc<TcpEndpoint>,
     pub(super) initiator: Weak<dyn Initiator>,
 }
 
-impl Initiator for Tcp {
-    fn established(&self, peer: Arc<Port>) {
+impl Initiator for TcpSocket {
+    fn established(&self, peer: Arc<TcpEndpoint>) {
         {
             let mut state = self.state.lock();
             let local = state.place.as_ref().map(|place| place.address);
@@ -61,9 +61,9 @@ impl Initiator for Tcp {
     }
 }
 
-impl Tcp {
+impl TcpSocket {
     /// Gives back what connecting has taken. What is returned is dropped without the lock.
-    pub(super) fn forget(&self, state: &mut State) -> Option<Place<Self>> {
+    pub(super) fn forget(&self, state: &mut State) -> Option<PortBinding<Self>> {
         if let Some(begun) = state.begun.take() {
             BEGUN.lock().remove(&begun);
         }
@@ -89,7 +89,7 @@ impl Tcp {
                     }
                     place.address
                 }
-                none => none.insert(self.place(Scope { ip: route.source, both: false }, 0)?).address,
+                none => none.insert(self.place(BindAddress { ip: route.source, both: false }, 0)?).address,
             };
             if !BEGUN.lock().insert((address, to)) {
                 return Err(Errno::EADDRNOTAVAIL);
@@ -99,7 +99,7 @@ impl Tcp {
             state.unreported = true;
             address
         };
-        network::current().connect(Opening { from, to, port: self.port.clone(), initiator: self.this.clone() });
+        network::current().connect(ConnectRequest { from, to, port: self.port.clone(), initiator: self.this.clone() });
         Ok(())
     }
 
@@ -119,7 +119,7 @@ impl Tcp {
     }
 
     /// What `connect(2)` does.
-    pub(super) fn connect_to(&self, address: &Address, wait: Wait) -> Result<()> {
+    pub(super) fn connect_to(&self, address: &Address, wait: WaitPolicy) -> Result<()> {
         if *address == Address::Unspecified {
             if let Some(connection) = self.connection.get() {
                 self.abort(connection);

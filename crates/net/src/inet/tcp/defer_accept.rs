@@ -1,19 +1,19 @@
 //! Connections that are accepted only when data has come (`TCP_DEFER_ACCEPT`, `tcp(7)`).
 
-use super::Tcp;
-use crate::timer::{self, Alarm};
+use super::TcpSocket;
 use crate::endpoint::{ENDED, SENDING};
+use crate::timer::{self, TimerCallback};
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::Ordering;
 use fs::poll::{Events, PollObserver};
 
 /// A connection that waits for its first byte.
-pub(super) struct Deferred {
-    pub(super) server: Arc<Tcp>,
-    listener: Weak<Tcp>,
+pub(super) struct DeferredConnection {
+    pub(super) server: Arc<TcpSocket>,
+    listener: Weak<TcpSocket>,
 }
 
-impl PollObserver for Deferred {
+impl PollObserver for DeferredConnection {
     fn changed(self: Arc<Self>, _: Events) {
         let reset = self.server.port.failed() && self.server.port.is_shut(SENDING | ENDED);
         let data = !self.server.port.queue.lock().bytes.is_empty();
@@ -24,9 +24,9 @@ impl PollObserver for Deferred {
 }
 
 /// It has waited long enough.
-struct Timeout(Weak<Deferred>);
+struct DeferTimer(Weak<DeferredConnection>);
 
-impl Alarm for Timeout {
+impl TimerCallback for DeferTimer {
     fn fire(&self) {
         if let Some(deferred) = self.0.upgrade() {
             deferred.end(true);
@@ -34,7 +34,7 @@ impl Alarm for Timeout {
     }
 }
 
-impl Deferred {
+impl DeferredConnection {
     /// It waits no longer: it can be accepted, or nobody will hear of it.
     fn end(&self, accepted: bool) {
         let Some(listener) = self.listener.upgrade() else { return };
@@ -56,7 +56,7 @@ impl Deferred {
     }
 }
 
-impl Tcp {
+impl TcpSocket {
     /// The seconds that a listener's connections wait for data; 0: none.
     pub(in crate::inet) fn deferral(&self) -> u32 {
         self.defers.load(Ordering::Relaxed)
@@ -68,11 +68,11 @@ impl Tcp {
     }
 
     /// A connection that is not to be accepted yet.
-    pub(super) fn defer(&self, server: &Arc<Self>, seconds: u32) -> Arc<Deferred> {
-        let deferred = Arc::new(Deferred { server: server.clone(), listener: self.this.clone() });
+    pub(super) fn defer(&self, server: &Arc<Self>, seconds: u32) -> Arc<DeferredConnection> {
+        let deferred = Arc::new(DeferredConnection { server: server.clone(), listener: self.this.clone() });
         let watcher: Arc<dyn PollObserver> = deferred.clone();
         server.port.readable.watch(&watcher);
-        timer::after(u64::from(seconds) * 1_000_000_000, Arc::new(Timeout(Arc::downgrade(&deferred))));
+        timer::after(u64::from(seconds) * 1_000_000_000, Arc::new(DeferTimer(Arc::downgrade(&deferred))));
         deferred
     }
 }

@@ -1,11 +1,11 @@
 //! A TCP socket as a file, and what system calls do with it.
 
-use super::{Connection, Tcp, after_end, reset};
-use crate::inet::options;
-use crate::inet::bind_table::Scope;
-use crate::packet;
+use super::{Connection, TcpSocket, after_end, reset};
 use crate::endpoint::{ENDED, RECEIVING, SENDING};
-use crate::{Address, Caller, Flags, Incoming, Kind, Outgoing, Protocol, Socket, Wait};
+use crate::inet::bind_table::BindAddress;
+use crate::inet::options;
+use crate::packet;
+use crate::{Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketType, WaitPolicy};
 use abi::errno::Errno;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -13,7 +13,7 @@ use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, Result};
 use linux_raw_sys::net;
 
-impl FileOps for Tcp {
+impl FileOps for TcpSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
         let wait = self.pause(file, false);
         if self.port.options.receive_least() <= 1
@@ -22,7 +22,7 @@ impl FileOps for Tcp {
         {
             return Ok(n);
         }
-        self.take_in(buf, Flags::empty(), wait).map(|incoming| incoming.copied)
+        self.take_in(buf, MsgFlags::empty(), wait).map(|incoming| incoming.copied)
     }
 
     fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
@@ -34,7 +34,7 @@ impl FileOps for Tcp {
             self.look_after(connection);
             return Ok(n);
         }
-        self.send(Outgoing::plain(buf), Flags::empty(), self.pause(file, true))
+        self.send(OutgoingMessage::plain(buf), MsgFlags::empty(), self.pause(file, true))
     }
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
@@ -79,13 +79,13 @@ impl FileOps for Tcp {
     }
 }
 
-impl Protocol for Tcp {
+impl SocketOps for TcpSocket {
     fn family(&self) -> u32 {
         self.common.family.number()
     }
 
-    fn kind(&self) -> Kind {
-        Kind::Stream
+    fn kind(&self) -> SocketType {
+        SocketType::Stream
     }
 
     fn number(&self) -> i32 {
@@ -102,12 +102,12 @@ impl Protocol for Tcp {
         if state.place.is_some() || self.connection.get().is_some() {
             return Err(Errno::EINVAL);
         }
-        state.place = Some(self.place(Scope::new(meant.ip(), self.common.only_v6()), meant.port())?);
+        state.place = Some(self.place(BindAddress::new(meant.ip(), self.common.only_v6()), meant.port())?);
         state.bound = true;
         Ok(())
     }
 
-    fn connect(&self, _: &Caller<'_>, address: &Address, wait: Wait) -> Result<()> {
+    fn connect(&self, _: &Caller<'_>, address: &Address, wait: WaitPolicy) -> Result<()> {
         self.connect_to(address, wait)
     }
 
@@ -115,7 +115,7 @@ impl Protocol for Tcp {
         self.start_listening(backlog)
     }
 
-    fn accept(&self, wait: Wait) -> Result<Socket> {
+    fn accept(&self, wait: WaitPolicy) -> Result<Socket> {
         self.take_connection(wait)
     }
 
@@ -159,11 +159,11 @@ impl Protocol for Tcp {
         Ok(())
     }
 
-    fn wait_for_room(&self, wait: Wait) -> Result<()> {
+    fn wait_for_room(&self, wait: WaitPolicy) -> Result<()> {
         self.pair(self.connected(wait)?).wait_for_room(wait)
     }
 
-    fn send(&self, message: Outgoing<'_>, flags: Flags, wait: Wait) -> Result<usize> {
+    fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags, wait: WaitPolicy) -> Result<usize> {
         // Linux does not tell one that never was connected from one that is no more.
         let connection = self.connected(wait).map_err(|e| if e == Errno::ENOTCONN { Errno::EPIPE } else { e })?;
         let len = message.data.len();
@@ -179,21 +179,21 @@ impl Protocol for Tcp {
         }
     }
 
-    fn receive(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
+    fn receive(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy) -> Result<ReceivedMessage> {
         self.take_in(buf, flags, wait)
     }
 
-    fn receive_owned(&self, limit: usize, flags: Flags, wait: Wait) -> Result<(Vec<u8>, Incoming)> {
+    fn receive_owned(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
         if self.is_deaf(flags) {
-            return Ok((Vec::new(), Incoming::default()));
+            return Ok((Vec::new(), ReceivedMessage::default()));
         }
         let pair = self.pair(self.receiving(flags, wait)?);
-        let (data, mut got) = after_end(pair.receive_owned(limit, flags, false, wait), (Vec::new(), Incoming::default()))?;
+        let (data, mut got) = after_end(pair.receive_owned(limit, flags, false, wait), (Vec::new(), ReceivedMessage::default()))?;
         self.tell_rest(&mut got);
         Ok((data, got))
     }
 
-    fn take_notice(&self, limit: usize) -> Result<(Vec<u8>, Incoming)> {
+    fn take_notice(&self, limit: usize) -> Result<(Vec<u8>, ReceivedMessage)> {
         self.common.take_notice(&self.port.options, limit)
     }
 

@@ -1,11 +1,11 @@
 //! Waiting for connections.
 
-use super::connect::Opening;
-use super::defer_accept::Deferred;
-use super::{Common, Connection, PORTS, Port, Tcp, tap};
-use crate::inet::bind_table::{Scope, share};
+use super::connect::ConnectRequest;
+use super::defer_accept::DeferredConnection;
+use super::{Connection, InetSocket, PORTS, TcpEndpoint, TcpSocket, tap};
 use crate::endpoint::{RECEIVING, SENDING};
-use crate::{Socket, Wait, sysctl};
+use crate::inet::bind_table::{BindAddress, share};
+use crate::{Socket, WaitPolicy, sysctl};
 use abi::errno::Errno;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -15,7 +15,7 @@ use fs::Result;
 use fs::poll::Events;
 
 /// A connection has arrived at this host: it is put into the backlog of a listener, or fails.
-pub fn arrive(opening: Opening) {
+pub fn arrive(opening: ConnectRequest) {
     let listeners = PORTS.best(opening.to, |socket, fit| socket.listens().then_some(fit));
     let chosen = match listeners.len() {
         0 => None,
@@ -38,17 +38,17 @@ pub fn arrive(opening: Opening) {
 }
 
 pub(super) struct Backlog {
-    pub(super) waiting: VecDeque<Arc<Tcp>>,
+    pub(super) waiting: VecDeque<Arc<TcpSocket>>,
     /// Those that are not accepted before data has come.
-    pub(super) deferred: Vec<Arc<Deferred>>,
+    pub(super) deferred: Vec<Arc<DeferredConnection>>,
     /// Those for whom there was no room yet.
-    outside: VecDeque<Opening>,
+    outside: VecDeque<ConnectRequest>,
     pub(super) most: usize,
 }
 
-impl Tcp {
+impl TcpSocket {
     /// Takes a connection into the backlog, or lets it wait outside. Returns it if nobody listens.
-    pub(super) fn admit(&self, opening: Opening) -> Option<Opening> {
+    pub(super) fn admit(&self, opening: ConnectRequest) -> Option<ConnectRequest> {
         let initiator = opening.initiator.upgrade()?;
         let server = {
             let mut state = self.state.lock();
@@ -75,10 +75,10 @@ impl Tcp {
     }
 
     /// The server's side of a connection.
-    pub(super) fn serve(&self, opening: &Opening) -> Arc<Self> {
-        let common = Common::new(self.common.family);
+    pub(super) fn serve(&self, opening: &ConnectRequest) -> Arc<Self> {
+        let common = InetSocket::new(self.common.family);
         common.options.inherit(&self.common.options);
-        let port = Arc::new(Port::new(Arc::new(self.port.options.inherit())));
+        let port = Arc::new(TcpEndpoint::new(Arc::new(self.port.options.inherit())));
         let server = Self::with(common, port);
         server.set_patience(self.patience());
         server.connect_with(|| Connection { peer: opening.port.clone(), local: opening.to, remote: opening.from });
@@ -117,7 +117,7 @@ impl Tcp {
             return Ok(());
         }
         if state.place.is_none() {
-            let scope = Scope::new(self.common.family.nowhere().ip(), self.common.only_v6());
+            let scope = BindAddress::new(self.common.family.nowhere().ip(), self.common.only_v6());
             state.place = Some(self.place(scope, 0)?);
             state.bound = true;
         }
@@ -131,7 +131,7 @@ impl Tcp {
     }
 
     /// What `accept(2)` does.
-    pub(super) fn take_connection(&self, wait: Wait) -> Result<Socket> {
+    pub(super) fn take_connection(&self, wait: WaitPolicy) -> Result<Socket> {
         let attempt = || {
             let mut state = self.state.lock();
             let Some(backlog) = &mut state.backlog else { return Some(Err(Errno::EINVAL)) };

@@ -3,21 +3,21 @@
 mod connect;
 mod defer_accept;
 mod file;
-mod tap;
 mod listen;
+mod tap;
 mod user_timeout;
 
-pub use connect::{Initiator, Opening};
+pub use connect::{ConnectRequest, Initiator};
 pub use listen::arrive;
 
+use super::bind_table::{BindAddress, BindTable, Bindable, PortBinding, ReusePolicy};
 use super::option_table::TCP_INQ;
 use super::options::TCP;
-use super::bind_table::{Bound, Place, Scope, Sharing, Table};
-use super::{Common, Family};
-use crate::packet;
+use super::{Family, InetSocket};
+use crate::byte_stream::{ByteStream, ConnectedStream};
 use crate::endpoint::{self, ENDED, RECEIVING, SENDING};
-use crate::byte_stream::{Pair, Stream};
-use crate::{Flags, Incoming, Options, Outgoing, Socket, Wait, sysctl};
+use crate::packet;
+use crate::{MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOptions, WaitPolicy, sysctl};
 use abi::errno::Errno;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::{Arc, Weak};
@@ -33,15 +33,15 @@ use task::{Mutex, Once};
 const SENDS: usize = 87_040;
 
 /// One side of a connection: where it receives.
-pub(super) type Port = endpoint::Port<Stream>;
+pub(super) type TcpEndpoint = endpoint::Endpoint<ByteStream>;
 
-pub(super) static PORTS: Table<Tcp> = Table::new();
+pub(super) static PORTS: BindTable<TcpSocket> = BindTable::new();
 
 /// Own and other address of every connection that was begun here: no two are the same.
 static BEGUN: Mutex<BTreeSet<(SocketAddr, SocketAddr)>> = Mutex::new(BTreeSet::new());
 
 /// Every socket, for listings.
-pub(super) static ALL: Mutex<BTreeMap<u64, Weak<Tcp>>> = Mutex::new(BTreeMap::new());
+pub(super) static ALL: Mutex<BTreeMap<u64, Weak<TcpSocket>>> = Mutex::new(BTreeMap::new());
 
 pub(super) fn ports_in_use() -> usize {
     PORTS.len()
@@ -54,7 +54,7 @@ pub(crate) fn connections_begun() -> u64 {
 
 #[derive(Default)]
 struct State {
-    place: Option<Place<Tcp>>,
+    place: Option<PortBinding<TcpSocket>>,
     /// The port was asked for, not chosen when connecting.
     bound: bool,
     backlog: Option<Backlog>,
@@ -67,16 +67,16 @@ struct State {
 
 /// What a socket has once it is connected.
 struct Connection {
-    peer: Arc<Port>,
+    peer: Arc<TcpEndpoint>,
     local: SocketAddr,
     remote: SocketAddr,
 }
 
 /// A socket.
-pub struct Tcp {
+pub struct TcpSocket {
     _counted: census::Tcp,
-    pub(super) common: Common,
-    pub(super) port: Arc<Port>,
+    pub(super) common: InetSocket,
+    pub(super) port: Arc<TcpEndpoint>,
     connection: Once<Connection>,
     state: Mutex<State>,
     /// As `state.backlog.is_some()`, for those who must not lock.
@@ -87,13 +87,13 @@ pub struct Tcp {
     watched: AtomicBool,
     /// A listener's connections are not accepted before data has come, or so many seconds have passed (`TCP_DEFER_ACCEPT`); 0: at once.
     defers: AtomicU32,
-    this: Weak<Tcp>,
+    this: Weak<TcpSocket>,
 }
 
-impl Bound for Tcp {
-    fn sharing(&self) -> Sharing {
+impl Bindable for TcpSocket {
+    fn sharing(&self) -> ReusePolicy {
         let options = &self.port.options;
-        Sharing {
+        ReusePolicy {
             address: options.switch(net::SO_REUSEADDR),
             listens: self.listens(),
             port: options.switch(net::SO_REUSEPORT).then_some(self.common.uid),
@@ -101,8 +101,8 @@ impl Bound for Tcp {
     }
 }
 
-impl Tcp {
-    fn with(common: Common, port: Arc<Port>) -> Arc<Self> {
+impl TcpSocket {
+    fn with(common: InetSocket, port: Arc<TcpEndpoint>) -> Arc<Self> {
         let id = common.id;
         let socket = Arc::new_cyclic(|this| Self {
             _counted: census::Tcp::default(),
@@ -121,8 +121,8 @@ impl Tcp {
     }
 
     pub(super) fn new(family: Family) -> Arc<Self> {
-        let options = Arc::new(Options::with_buffers(sysctl::TCP_SEND.middle(), sysctl::TCP_RECEIVE.middle()));
-        Self::with(Common::new(family), Arc::new(Port::new(options)))
+        let options = Arc::new(SocketOptions::with_buffers(sysctl::TCP_SEND.middle(), sysctl::TCP_RECEIVE.middle()));
+        Self::with(InetSocket::new(family), Arc::new(TcpEndpoint::new(options)))
     }
 
     pub(super) fn into_socket(self: Arc<Self>) -> Socket {
@@ -176,15 +176,15 @@ impl Tcp {
         }
     }
 
-    fn place(&self, scope: Scope, port: u16) -> Result<Place<Self>> {
+    fn place(&self, scope: BindAddress, port: u16) -> Result<PortBinding<Self>> {
         PORTS.bind(&self.this.upgrade().ok_or(Errno::EINVAL)?, scope, port)
     }
 
     /// The connection; if one is being made, it is waited for.
     ///
     /// # Errors
-    /// As [`Wait::at`]; `ENOTCONN`, or why there is none.
-    fn connected(&self, wait: Wait) -> Result<&Connection> {
+    /// As [`WaitPolicy::at`]; `ENOTCONN`, or why there is none.
+    fn connected(&self, wait: WaitPolicy) -> Result<&Connection> {
         if self.connection.get().is_none() {
             wait.at(&self.port.writable, || self.state.lock().connecting.is_none().then_some(Ok(())))?;
         }
@@ -192,27 +192,27 @@ impl Tcp {
     }
 
     /// Whether nothing will ever be received, since that was ended before there was a connection.
-    fn is_deaf(&self, flags: Flags) -> bool {
-        self.connection.get().is_none() && self.port.is_shut(RECEIVING) && !self.listens() && !flags.contains(Flags::OOB)
+    fn is_deaf(&self, flags: MsgFlags) -> bool {
+        self.connection.get().is_none() && self.port.is_shut(RECEIVING) && !self.listens() && !flags.contains(MsgFlags::OOB)
     }
 
     /// The connection of a call that receives. Where there is none there is no urgent byte, either.
-    fn receiving(&self, flags: Flags, wait: Wait) -> Result<&Connection> {
-        let urgent = flags.contains(Flags::OOB) && !self.listens();
-        let wait = Wait { nonblocking: wait.nonblocking || urgent, ..wait };
+    fn receiving(&self, flags: MsgFlags, wait: WaitPolicy) -> Result<&Connection> {
+        let urgent = flags.contains(MsgFlags::OOB) && !self.listens();
+        let wait = WaitPolicy { nonblocking: wait.nonblocking || urgent, ..wait };
         self.connected(wait).map_err(|error| if urgent { Errno::EINVAL } else { error })
     }
 
-    fn pair<'a>(&'a self, connection: &'a Connection) -> Pair<'a, Stream> {
+    fn pair<'a>(&'a self, connection: &'a Connection) -> ConnectedStream<'a, ByteStream> {
         // The bytes wait in two buffers, the sender's and the receiver's.
         let limit = self.port.options.send_buffer() + connection.peer.options.receive_buffer();
-        Pair { own: &self.port, peer: &connection.peer, limit }
+        ConnectedStream { own: &self.port, peer: &connection.peer, limit }
     }
 
-    fn pause(&self, file: &File, sends: bool) -> Wait {
+    fn pause(&self, file: &File, sends: bool) -> WaitPolicy {
         let options = &self.port.options;
         let timeout = if sends { options.send_timeout() } else { options.receive_timeout() };
-        Wait { nonblocking: file.nonblocking(), timeout }
+        WaitPolicy { nonblocking: file.nonblocking(), timeout }
     }
 
     /// How many bytes it has sent.
@@ -222,7 +222,7 @@ impl Tcp {
     }
 
     /// Sends, and does what is to be done of what was sent.
-    fn put_out(&self, connection: &Connection, message: Outgoing<'_>, flags: Flags, wait: Wait) -> Result<usize> {
+    fn put_out(&self, connection: &Connection, message: OutgoingMessage<'_>, flags: MsgFlags, wait: WaitPolicy) -> Result<usize> {
         let options = &self.port.options;
         let stages = options.stages(&message.beside);
         let mut last = None;
@@ -234,7 +234,7 @@ impl Tcp {
                 last = Some((start, data.to_vec()));
             }
         };
-        let sent = self.pair(connection).send(Outgoing { to: None, ..message }, None, flags, wait, &mut told);
+        let sent = self.pair(connection).send(OutgoingMessage { to: None, ..message }, None, flags, wait, &mut told);
         if let Some((start, data)) = last {
             let end = start + data.len() as u64 - 1;
             options.stamp_sent(stages, options.byte_number(end), || self.segment(connection, start, &data).frame());
@@ -243,18 +243,18 @@ impl Tcp {
         sent
     }
 
-    fn take_in(&self, buf: &mut [u8], flags: Flags, wait: Wait) -> Result<Incoming> {
+    fn take_in(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy) -> Result<ReceivedMessage> {
         if self.is_deaf(flags) {
-            return Ok(Incoming::default());
+            return Ok(ReceivedMessage::default());
         }
         let connection = self.receiving(flags, wait)?;
-        let mut got = after_end(self.pair(connection).receive(buf, flags, false, wait), Incoming::default())?;
+        let mut got = after_end(self.pair(connection).receive(buf, flags, false, wait), ReceivedMessage::default())?;
         self.tell_rest(&mut got);
         Ok(got)
     }
 
     /// Says how much there is still to be received, if that is asked for (`TCP_INQ`).
-    fn tell_rest(&self, got: &mut Incoming) {
+    fn tell_rest(&self, got: &mut ReceivedMessage) {
         if self.common.options.tells.load(Ordering::Relaxed) && self.common.options.is_on(TCP, TCP_INQ) {
             let rest = self.port.queue.lock().bytes.len() as u32;
             got.beside.push((TCP, TCP_INQ, rest.to_ne_bytes().to_vec()));
@@ -280,7 +280,7 @@ impl Tcp {
         drop(places);
         let unread = {
             let mut queue = self.port.queue.lock();
-            let old = core::mem::replace(&mut *queue, Stream { closed: true, ..Stream::default() });
+            let old = core::mem::replace(&mut *queue, ByteStream { closed: true, ..ByteStream::default() });
             !old.bytes.is_empty()
         };
         let Some(connection) = self.connection.get() else { return };
@@ -295,7 +295,7 @@ impl Tcp {
 }
 
 /// The peer has reset the connection of `port`.
-fn reset(port: &Port) {
+fn reset(port: &TcpEndpoint) {
     // One whose peer has said already that there is no more can only be told that it cannot send.
     if !port.is_shut(SENDING | ENDED) {
         port.set_error(if port.is_shut(ENDED) { Errno::EPIPE } else { Errno::ECONNRESET });

@@ -1,10 +1,10 @@
 //! The segments that a connection would send, for who listens to the interface. Sequence numbers begin at 0.
 
-use super::{Connection, Tcp};
-use crate::inet::network;
-use crate::inet::frame::{ACK, FIN, PSH, RST, SYN, Segment};
-use crate::packet;
+use super::{Connection, TcpSocket};
 use crate::endpoint::SENDING;
+use crate::inet::frame::{ACK, FIN, PSH, RST, SYN, Segment};
+use crate::inet::network;
+use crate::packet;
 use core::net::SocketAddr;
 
 /// The most bytes of one segment.
@@ -36,7 +36,7 @@ pub(super) fn opening(from: SocketAddr, to: SocketAddr, accepted: bool) {
     }
 }
 
-impl Tcp {
+impl TcpSocket {
     /// How many bytes it has received and could receive.
     fn arrived(&self) -> u64 {
         let queue = self.port.queue.lock();

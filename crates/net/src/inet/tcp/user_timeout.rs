@@ -3,20 +3,20 @@
 //! Bytes that have not found room in the receiver's buffer are as bytes that were not acknowledged. While there are such, and the socket was
 //! told how long they may wait, an alarm looks whether they have moved; at any other time there is none.
 
-use super::{Connection, Tcp};
-use crate::timer::{self, Alarm};
+use super::{Connection, TcpSocket};
+use crate::timer::{self, TimerCallback};
 use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::Ordering;
 
 /// Looks at a socket when its patience may be at an end.
-struct Look {
-    socket: Weak<Tcp>,
+struct UserTimeoutTimer {
+    socket: Weak<TcpSocket>,
     /// How many bytes the peer had received when it looked last.
     before: u64,
 }
 
-impl Alarm for Look {
+impl TimerCallback for UserTimeoutTimer {
     fn fire(&self) {
         let Some(socket) = self.socket.upgrade() else { return };
         socket.watched.store(false, Ordering::Release);
@@ -33,7 +33,7 @@ impl Alarm for Look {
     }
 }
 
-impl Tcp {
+impl TcpSocket {
     /// Milliseconds that what is sent may wait for the peer; 0: for ever.
     pub(in crate::inet) fn patience(&self) -> u32 {
         self.patience.load(Ordering::Relaxed)
@@ -66,7 +66,7 @@ impl Tcp {
     fn watch_progress(&self, connection: &Connection) {
         let Some(before) = self.stuck(connection) else { return };
         if !self.watched.swap(true, Ordering::AcqRel) {
-            let look = Look { socket: self.this.clone(), before };
+            let look = UserTimeoutTimer { socket: self.this.clone(), before };
             timer::after(u64::from(self.patience()) * 1_000_000, Arc::new(look));
         }
     }
