@@ -1,6 +1,6 @@
 //! Streams of bytes between two ports: what sockets of all families that are connected pairs of streams have in common.
 
-use crate::endpoint::{Endpoint, RECEIVING, ROOM, SENDING};
+use crate::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN, WRITE_SPACE};
 use crate::unix::ScmRights;
 use crate::{MsgFlags, OutgoingMessage, ReceivedMessage, Ucred, WaitPolicy};
 use abi::errno::Errno;
@@ -158,7 +158,7 @@ fn take_bytes(queue: &mut ByteStream, buf: &mut [u8], peek: bool, hole: usize, w
         let mut at = start;
         // Whether bytes up to `to` from this sender may be taken too.
         let go_on = |taken: &mut StreamRead, from: Option<Ucred>| {
-            let from = from.unwrap_or(Ucred::UNKNOWN_SENDER);
+            let from = from.unwrap_or(Ucred::OVERFLOW);
             !who || *taken.credentials.get_or_insert(from) == from
         };
         for mark in queue.marks.iter_mut().filter(|mark| mark.end > start) {
@@ -228,7 +228,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
     /// each stretch that was put into the queue, and how many bytes there were before it.
     ///
     /// # Errors
-    /// As [`WaitPolicy::at`]; the port's own error; `EPIPE` if nothing can be sent any more.
+    /// As [`WaitPolicy::wait_on`]; the port's own error; `EPIPE` if nothing can be sent any more.
     pub(crate) fn send(
         &self,
         mut message: OutgoingMessage<'_>,
@@ -240,7 +240,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
         let data = message.data;
         let urgent = flags.contains(MsgFlags::OOB);
         let mut done = 0;
-        if data.is_empty() && self.own.is_shut(SENDING) {
+        if data.is_empty() && self.own.is_shut_down(SEND_SHUTDOWN) {
             return Err(Errno::EPIPE);
         }
         while done < data.len() {
@@ -255,7 +255,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
                 let start = queue.taken + queue.bytes.len() as u64;
                 queue.put(&data[done..done + n]);
                 if urgent && done + n == data.len() {
-                    queue.mark_urgent(self.peer.inline());
+                    queue.mark_urgent(self.peer.is_oob_inline());
                 }
                 let rights = message.rights.take();
                 if credentials.is_some() || rights.is_some() {
@@ -263,7 +263,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
                 }
                 Some(Ok((start, n)))
             };
-            match wait.at(&self.own.writable, attempt) {
+            match wait.wait_on(&self.own.writable, attempt) {
                 Ok((start, n)) => {
                     told(start, &data[done..done + n]);
                     done += n;
@@ -272,7 +272,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
                 Err(_) => break,
             }
             if urgent && done == data.len() {
-                self.peer.tell_urgent();
+                self.peer.send_sigurg();
                 self.peer.readable.notify_of(Events::READABLE | Events::PRI);
             } else {
                 self.peer.readable.notify_of(Events::READABLE);
@@ -289,7 +289,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
         if let Some(error) = self.own.take_error() {
             return Some(Err(error));
         }
-        if self.own.is_shut(SENDING) || queue.closed {
+        if self.own.is_shut_down(SEND_SHUTDOWN) || queue.closed {
             return Some(Err(Errno::EPIPE));
         }
         let room = self.limit.saturating_sub(queue.charge);
@@ -299,15 +299,15 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
     /// Waits until there is room for anything.
     ///
     /// # Errors
-    /// As [`WaitPolicy::at`] and [`Self::room`].
+    /// As [`WaitPolicy::wait_on`] and [`Self::room`].
     pub(crate) fn wait_for_room(&self, wait: WaitPolicy) -> Result<()> {
-        wait.at(&self.own.writable, || Some(self.room(self.peer.queue.lock().as_mut())?.map(drop)))
+        wait.wait_on(&self.own.writable, || Some(self.room(self.peer.queue.lock().as_mut())?.map(drop)))
     }
 
     /// Sends bytes with nothing else, if that takes no more than putting them into a queue. `None`: it takes more.
     #[inline]
     pub(crate) fn send_plain(&self, data: &[u8]) -> Option<usize> {
-        if self.own.failed() || self.own.is_shut(SENDING) {
+        if self.own.has_error() || self.own.is_shut_down(SEND_SHUTDOWN) {
             return None;
         }
         {
@@ -325,7 +325,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
     /// Receives bytes that came with nothing else, waiting for the first. `None`: there is more to it.
     ///
     /// # Errors
-    /// As [`WaitPolicy::at`].
+    /// As [`WaitPolicy::wait_on`].
     pub(crate) fn receive_plain(&self, buf: &mut [u8], wait: WaitPolicy) -> Result<Option<usize>> {
         let attempt = || {
             let mut queue = self.own.queue.lock();
@@ -333,15 +333,15 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
             let n = queue.bytes.len().min(buf.len());
             let special = !queue.marks.is_empty() || queue.urgent.is_some();
             if n == 0 || special {
-                let more = special || self.own.failed() || self.own.is_shut(RECEIVING);
+                let more = special || self.own.has_error() || self.own.is_shut_down(RCV_SHUTDOWN);
                 return more.then_some(Ok(None));
             }
             queue.take_front(&mut buf[..n]);
             Some(Ok(Some(n)))
         };
-        let n = wait.at(&self.own.readable, attempt)?;
+        let n = wait.wait_on(&self.own.readable, attempt)?;
         if n.is_some() {
-            self.peer.writable.notify_of(ROOM);
+            self.peer.writable.notify_of(WRITE_SPACE);
         }
         Ok(n)
     }
@@ -349,7 +349,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
     /// Receives bytes, and what came with them; with `who`, of one sender.
     ///
     /// # Errors
-    /// As [`WaitPolicy::at`]; the port's own error.
+    /// As [`WaitPolicy::wait_on`]; the port's own error.
     pub(crate) fn receive(&self, buf: &mut [u8], flags: MsgFlags, who: bool, wait: WaitPolicy) -> Result<ReceivedMessage> {
         if flags.contains(MsgFlags::OOB) {
             return self.receive_urgent(buf, flags);
@@ -367,7 +367,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
                     if done > 0 {
                         return Some(Ok(StreamRead { credentials: before, stop: true, ..StreamRead::default() }));
                     }
-                    hole = queue.as_mut().hole(self.own.inline());
+                    hole = queue.as_mut().hole(self.own.is_oob_inline());
                     if hole > 0 && !peek {
                         queue.as_mut().skip_urgent();
                         hole = 0;
@@ -375,17 +375,17 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
                 }
                 hole += self.own.options.left_out(flags);
                 if queue.as_mut().bytes.len() <= hole {
-                    return self.own.nothing_in(queue, StreamRead { stop: true, ..StreamRead::default() });
+                    return self.own.empty_queue_result(queue, StreamRead { stop: true, ..StreamRead::default() });
                 }
                 Some(Ok(take_bytes(queue.as_mut(), &mut buf[done..], peek, hole, who, before)))
             };
-            let taken = match wait.at(&self.own.readable, attempt) {
+            let taken = match wait.wait_on(&self.own.readable, attempt) {
                 Ok(taken) => taken,
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => break,
             };
             if !peek && taken.bytes > 0 {
-                self.peer.writable.notify_of(ROOM);
+                self.peer.writable.notify_of(WRITE_SPACE);
             }
             self.own.options.went_on(taken.bytes, flags);
             got.copied += taken.bytes;
@@ -396,7 +396,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
                 break;
             }
         }
-        got.full = got.copied;
+        got.message_len = got.copied;
         Ok(got)
     }
 
@@ -407,11 +407,11 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
     pub(crate) fn receive_urgent(&self, buf: &mut [u8], flags: MsgFlags) -> Result<ReceivedMessage> {
         let mut queue = self.own.queue.lock();
         let queue = queue.as_mut();
-        let found = queue.urgent.filter(|urgent| !urgent.read && !self.own.inline()).ok_or(Errno::EINVAL)?;
+        let found = queue.urgent.filter(|urgent| !urgent.read && !self.own.is_oob_inline()).ok_or(Errno::EINVAL)?;
         let byte = queue.bytes.get((found.at - queue.taken) as usize).ok_or(Errno::EINVAL)?;
         let copied = buf.first_mut().map(|to| *to = *byte).map_or(0, |()| 1);
         queue.urgent = Some(UrgentByte { read: !flags.contains(MsgFlags::PEEK), ..found });
-        Ok(ReceivedMessage { copied, full: copied, urgent: true, ..ReceivedMessage::default() })
+        Ok(ReceivedMessage { copied, message_len: copied, urgent: true, ..ReceivedMessage::default() })
     }
 
     /// As [`ConnectedStream::receive`], into memory of its own: at most `limit` bytes, and no more than there are.
@@ -435,9 +435,9 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
         } else {
             let any = || {
                 let bytes = self.own.queue.lock().as_mut().bytes.len().saturating_sub(self.own.options.left_out(flags));
-                (bytes > 0 || self.own.failed() || self.own.is_shut(RECEIVING)).then_some(Ok(bytes.max(1)))
+                (bytes > 0 || self.own.has_error() || self.own.is_shut_down(RCV_SHUTDOWN)).then_some(Ok(bytes.max(1)))
             };
-            wait.at(&self.own.readable, any)?
+            wait.wait_on(&self.own.readable, any)?
         };
         let mut data = vec![0; size.min(limit)];
         let got = self.receive(&mut data, flags, who, wait)?;
@@ -454,7 +454,7 @@ mod tests {
 
     #[test]
     fn the_end_does_not_overtake_the_last_bytes() {
-        const NOW: WaitPolicy = WaitPolicy { nonblocking: true, timeout: 0 };
+        const NOW: WaitPolicy = WaitPolicy { nonblocking: true, timeout_ns: 0 };
         for _ in 0..500 {
             let [own, peer] = [(), ()].map(|()| Endpoint::<ByteStream>::new(Arc::<SocketOptions>::default()));
             let begin = Barrier::new(2);
@@ -463,7 +463,7 @@ mod tests {
                     begin.wait();
                     let pair = ConnectedStream { own: &peer, peer: &own, limit: 100 };
                     assert_eq!(pair.send_plain(b"last"), Some(4));
-                    own.shut(RECEIVING);
+                    own.shutdown(RCV_SHUTDOWN);
                 });
                 begin.wait();
                 let pair = ConnectedStream { own: &own, peer: &peer, limit: 100 };

@@ -10,14 +10,14 @@ use task::sync::{AtomicBool, AtomicI32, AtomicU8, Ordering};
 use task::{Mutex, MutexGuard, Once};
 
 /// Nothing more will be received.
-pub(crate) const RECEIVING: u8 = 1;
+pub(crate) const RCV_SHUTDOWN: u8 = 1;
 /// Nothing more may be sent.
-pub(crate) const SENDING: u8 = 2;
+pub(crate) const SEND_SHUTDOWN: u8 = 2;
 /// The peer has said that it sends nothing more.
-pub(crate) const ENDED: u8 = 4;
+pub(crate) const FIN_RECEIVED: u8 = 4;
 
 /// What comes true for a sender when there is room again.
-pub(crate) const ROOM: Events = Events::WRITABLE.union(Events::WRBAND);
+pub(crate) const WRITE_SPACE: Events = Events::WRITABLE.union(Events::WRBAND);
 
 /// One socket's receiving side, with a queue of kind `Q`.
 pub struct Endpoint<Q> {
@@ -29,10 +29,10 @@ pub struct Endpoint<Q> {
     pub(crate) writable: PollQueue,
     /// The socket's open file, once it has one.
     file: Once<Weak<File>>,
-    shut: AtomicU8,
+    shutdown: AtomicU8,
     error: AtomicI32,
     /// Whether `error` is anything: spares the fast path an exchange.
-    failed: AtomicBool,
+    error_pending: AtomicBool,
 }
 
 impl<Q: Default> Endpoint<Q> {
@@ -43,34 +43,34 @@ impl<Q: Default> Endpoint<Q> {
             readable: PollQueue::new(),
             writable: PollQueue::new(),
             file: Once::new(),
-            shut: AtomicU8::new(0),
+            shutdown: AtomicU8::new(0),
             error: AtomicI32::new(0),
-            failed: AtomicBool::new(false),
+            error_pending: AtomicBool::new(false),
         }
     }
 }
 
 impl<Q> Endpoint<Q> {
-    pub(crate) fn is_shut(&self, what: u8) -> bool {
-        self.shut.load(Ordering::Acquire) & what == what
+    pub(crate) fn is_shut_down(&self, what: u8) -> bool {
+        self.shutdown.load(Ordering::Acquire) & what == what
     }
 
     /// Bit 0: receiving has ended; bit 1: sending.
-    pub(crate) fn shut_bits(&self) -> u8 {
-        self.shut.load(Ordering::Acquire) & (RECEIVING | SENDING)
+    pub(crate) fn shutdown_mask(&self) -> u8 {
+        self.shutdown.load(Ordering::Acquire) & (RCV_SHUTDOWN | SEND_SHUTDOWN)
     }
 
     /// Ends receiving or sending, and tells whoever waits for either.
-    pub(crate) fn shut(&self, what: u8) {
-        self.shut.fetch_or(what, Ordering::AcqRel);
+    pub(crate) fn shutdown(&self, what: u8) {
+        self.shutdown.fetch_or(what, Ordering::AcqRel);
         self.readable.notify();
         self.writable.notify();
     }
 
     /// What a receiver gets that found nothing in the queue, which it still holds: an error, `end` if nothing comes any more, or nothing yet.
-    pub(crate) fn nothing_in<R>(&self, queue: MutexGuard<'_, Q>, end: R) -> Option<Result<R, Errno>> {
+    pub(crate) fn empty_queue_result<R>(&self, queue: MutexGuard<'_, Q>, end: R) -> Option<Result<R, Errno>> {
         // Looked at while the queue is held: what was sent before the end is in it by then. Looked at later, an end overtook the last bytes.
-        let ended = self.is_shut(RECEIVING);
+        let ended = self.is_shut_down(RCV_SHUTDOWN);
         drop(queue);
         match self.take_error() {
             Some(error) => Some(Err(error)),
@@ -79,7 +79,7 @@ impl<Q> Endpoint<Q> {
     }
 
     /// The socket has an open file from now on.
-    pub(crate) fn opened(&self, file: &Arc<File>) {
+    pub(crate) fn attach_file(&self, file: &Arc<File>) {
         self.file.call_once(|| Arc::downgrade(file));
     }
 
@@ -89,28 +89,28 @@ impl<Q> Endpoint<Q> {
     }
 
     /// Signals the file's owner that urgent data has come.
-    pub(crate) fn tell_urgent(&self) {
+    pub(crate) fn send_sigurg(&self) {
         if let Some(file) = self.file.get().and_then(Weak::upgrade) {
             fs::sigio::urgent(&file);
         }
     }
 
     /// Whether urgent data is received with the other (`SO_OOBINLINE`).
-    pub(crate) fn inline(&self) -> bool {
+    pub(crate) fn is_oob_inline(&self) -> bool {
         self.options.switch(net::SO_OOBINLINE)
     }
 
     pub(crate) fn set_error(&self, error: Errno) {
         self.error.store(error.raw(), Ordering::Relaxed);
-        self.failed.store(true, Ordering::Release);
+        self.error_pending.store(true, Ordering::Release);
     }
 
-    pub(crate) fn failed(&self) -> bool {
-        self.failed.load(Ordering::Acquire)
+    pub(crate) fn has_error(&self) -> bool {
+        self.error_pending.load(Ordering::Acquire)
     }
 
     pub(crate) fn take_error(&self) -> Option<Errno> {
-        if !self.failed() || !self.failed.swap(false, Ordering::AcqRel) {
+        if !self.has_error() || !self.error_pending.swap(false, Ordering::AcqRel) {
             return None;
         }
         Some(Errno::from_raw(self.error.load(Ordering::Relaxed)))

@@ -146,7 +146,16 @@ impl ErrorQueueEntry {
         let full = data.len();
         data.truncate(limit);
         let copied = data.len();
-        (data, ReceivedMessage { copied, full, from: self.to.map(shown), beside, ..ReceivedMessage::default() })
+        (
+            data,
+            ReceivedMessage {
+                copied,
+                message_len: full,
+                from: self.to.map(shown),
+                control: beside,
+                ..ReceivedMessage::default()
+            },
+        )
     }
 }
 

@@ -30,6 +30,6 @@ pub use object_counts::census;
 pub use options::{Linger, SocketOptions};
 pub use socket::{
     Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketMemory, SocketOps, SocketType, SupplementaryGroups, Ucred,
-    WaitPolicy, set_identity,
+    WaitPolicy, set_credentials_provider,
 };
 pub use timer::{TimerCallback, set_alarms};

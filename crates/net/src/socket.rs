@@ -28,7 +28,7 @@ pub enum SocketType {
 impl SocketType {
     /// The number of the type.
     #[must_use]
-    pub const fn number(self) -> i32 {
+    pub const fn as_raw(self) -> i32 {
         match self {
             Self::Stream => 1,
             Self::Datagram => 2,
@@ -39,7 +39,7 @@ impl SocketType {
 
     /// Whether two sockets of the kind are connected before anything is sent.
     #[must_use]
-    pub const fn connects(self) -> bool {
+    pub const fn is_connection_oriented(self) -> bool {
         !matches!(self, Self::Datagram | Self::Raw)
     }
 }
@@ -57,9 +57,9 @@ pub struct Ucred {
 
 impl Ucred {
     /// What is shown where nobody is known.
-    pub const NOBODY: Self = Self { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    pub const INVALID: Self = Self { pid: 0, uid: u32::MAX, gid: u32::MAX };
     /// What a message without a known sender carries.
-    pub const UNKNOWN_SENDER: Self = Self { pid: 0, uid: 65_534, gid: 65_534 };
+    pub const OVERFLOW: Self = Self { pid: 0, uid: 65_534, gid: 65_534 };
 }
 
 /// Somebody's supplementary groups.
@@ -68,19 +68,19 @@ pub type SupplementaryGroups = Arc<[u32]>;
 /// What is known of who runs the calling thread: the personality says it.
 type CredentialsProvider = (fn() -> Ucred, fn() -> SupplementaryGroups);
 
-static IDENTITY: Once<CredentialsProvider> = Once::new();
+static CREDENTIALS_PROVIDER: Once<CredentialsProvider> = Once::new();
 
 /// Sets the functions that say who runs the calling thread, and what its groups are. The first call counts.
-pub fn set_identity(who: fn() -> Ucred, groups: fn() -> SupplementaryGroups) {
-    IDENTITY.call_once(|| (who, groups));
+pub fn set_credentials_provider(who: fn() -> Ucred, groups: fn() -> SupplementaryGroups) {
+    CREDENTIALS_PROVIDER.call_once(|| (who, groups));
 }
 
-pub(crate) fn identity() -> Ucred {
-    IDENTITY.get().map_or(Ucred::UNKNOWN_SENDER, |(who, _)| who())
+pub(crate) fn caller_ucred() -> Ucred {
+    CREDENTIALS_PROVIDER.get().map_or(Ucred::OVERFLOW, |(who, _)| who())
 }
 
-pub(crate) fn groups() -> SupplementaryGroups {
-    IDENTITY.get().map_or_else(|| Arc::from([]), |(_, groups)| groups())
+pub(crate) fn caller_groups() -> SupplementaryGroups {
+    CREDENTIALS_PROVIDER.get().map_or_else(|| Arc::from([]), |(_, groups)| groups())
 }
 
 /// Who binds, connects or sends to an address, and what names mean to it.
@@ -110,7 +110,7 @@ pub struct WaitPolicy {
     /// Not at all.
     pub nonblocking: bool,
     /// At most so many nanoseconds; 0 is for ever.
-    pub timeout: u64,
+    pub timeout_ns: u64,
 }
 
 impl WaitPolicy {
@@ -119,17 +119,17 @@ impl WaitPolicy {
     /// # Errors
     /// That of the attempt; `EAGAIN` if it would have to wait, or has waited long enough; `ERESTARTSYS` (`EINTR` if there is a
     /// limit) for a signal.
-    pub(crate) fn at<R>(self, source: &PollQueue, mut attempt: impl FnMut() -> Option<Result<R>>) -> Result<R> {
+    pub(crate) fn wait_on<R>(self, source: &PollQueue, mut attempt: impl FnMut() -> Option<Result<R>>) -> Result<R> {
         if let Some(result) = attempt() {
             return result;
         }
         if self.nonblocking {
             return Err(Errno::EAGAIN);
         }
-        if self.timeout == 0 {
+        if self.timeout_ns == 0 {
             return source.wait(attempt).flatten();
         }
-        let deadline = task::now_ns().saturating_add(self.timeout);
+        let deadline = task::now_ns().saturating_add(self.timeout_ns);
         match source.wait_until(Some(deadline), attempt) {
             Ok(Some(result)) => result,
             Ok(None) => Err(Errno::EAGAIN),
@@ -149,14 +149,14 @@ pub struct OutgoingMessage<'a> {
     /// Who the sender says it is (`SCM_CREDENTIALS`), checked.
     pub credentials: Option<Ucred>,
     /// What else it says of the message: level, kind and bytes of control messages of levels below that of all sockets.
-    pub beside: Vec<(u32, u32, Vec<u8>)>,
+    pub control: Vec<(u32, u32, Vec<u8>)>,
 }
 
 impl<'a> OutgoingMessage<'a> {
     /// Bytes for the connected peer and nothing else.
     #[must_use]
     pub const fn plain(data: &'a [u8]) -> Self {
-        Self { data, to: None, rights: None, credentials: None, beside: Vec::new() }
+        Self { data, to: None, rights: None, credentials: None, control: Vec::new() }
     }
 }
 
@@ -166,7 +166,7 @@ pub struct ReceivedMessage {
     /// How many bytes are in the buffer.
     pub copied: usize,
     /// How many the message had.
-    pub full: usize,
+    pub message_len: usize,
     /// Where it came from, of sockets that are not connected.
     pub from: Option<Address>,
     /// The open files that came with it.
@@ -176,18 +176,18 @@ pub struct ReceivedMessage {
     /// It is urgent data (`MSG_OOB`).
     pub urgent: bool,
     /// What else it asked to be told: level, kind and bytes of control messages.
-    pub beside: Vec<(u32, u32, Vec<u8>)>,
+    pub control: Vec<(u32, u32, Vec<u8>)>,
 }
 
 /// What a socket's queues hold, bytes (`SO_MEMINFO`).
 #[derive(Clone, Copy, Default, Debug)]
 pub struct SocketMemory {
     /// What waits to be received.
-    pub received: usize,
+    pub receive_bytes: usize,
     /// What was sent and waits to be received by the peer.
-    pub sent: usize,
+    pub send_bytes: usize,
     /// How many messages were lost for want of room.
-    pub lost: u64,
+    pub drops: u64,
 }
 
 /// One family's sockets.
@@ -196,15 +196,15 @@ pub trait SocketOps: FileOps {
     fn family(&self) -> u32;
 
     /// The kind.
-    fn kind(&self) -> SocketType;
+    fn socket_type(&self) -> SocketType;
 
     /// The number of the protocol.
-    fn number(&self) -> i32 {
+    fn protocol_number(&self) -> i32 {
         0
     }
 
     /// Whether it waits for connections.
-    fn listening(&self) -> bool;
+    fn is_listening(&self) -> bool;
 
     /// Gives it an address.
     ///
@@ -231,13 +231,13 @@ pub trait SocketOps: FileOps {
     fn accept(&self, wait: WaitPolicy) -> Result<Socket>;
 
     /// Its own address.
-    fn local(&self) -> Address;
+    fn local_address(&self) -> Address;
 
     /// The peer's address.
     ///
     /// # Errors
     /// `ENOTCONN`.
-    fn peer(&self) -> Result<Address>;
+    fn peer_address(&self) -> Result<Address>;
 
     /// Ends receiving or sending.
     ///
@@ -257,7 +257,7 @@ pub trait SocketOps: FileOps {
     ///
     /// # Errors
     /// Those of `send(2)`.
-    fn wait_for_room(&self, _wait: WaitPolicy) -> Result<()> {
+    fn wait_for_send_space(&self, _wait: WaitPolicy) -> Result<()> {
         Ok(())
     }
 
@@ -277,11 +277,11 @@ pub trait SocketOps: FileOps {
     ///
     /// # Errors
     /// Those of `recv(2)`.
-    fn receive_owned(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)>;
+    fn receive_to_vec(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)>;
 
     /// Who connected it or was connected to (`SO_PEERCRED`).
     fn peer_credentials(&self) -> Ucred {
-        Ucred::NOBODY
+        Ucred::INVALID
     }
 
     /// The peer's supplementary groups when it was connected (`SO_PEERGROUPS`); `None` if nobody is known.
@@ -296,31 +296,31 @@ pub trait SocketOps: FileOps {
     fn set_error(&self, error: Errno);
 
     /// Bytes that wait to be received, or else those sent that the peer has not received.
-    fn queued(&self, incoming: bool) -> usize;
+    fn queued_bytes(&self, incoming: bool) -> usize;
 
     /// What its queues hold.
-    fn memory(&self) -> SocketMemory {
-        SocketMemory { received: self.queued(true), sent: self.queued(false), lost: 0 }
+    fn memory_info(&self) -> SocketMemory {
+        SocketMemory { receive_bytes: self.queued_bytes(true), send_bytes: self.queued_bytes(false), drops: 0 }
     }
 
     /// Takes the oldest of what it is to be told of what it sent, with at most `limit` bytes.
     ///
     /// # Errors
     /// `EAGAIN` if there is nothing.
-    fn take_notice(&self, _limit: usize) -> Result<(Vec<u8>, ReceivedMessage)> {
+    fn receive_error_queue(&self, _limit: usize) -> Result<(Vec<u8>, ReceivedMessage)> {
         Err(Errno::EAGAIN)
     }
 
     /// What was just sent was not to be copied (`MSG_ZEROCOPY`), and was.
-    fn copied(&self) {}
+    fn complete_zerocopy(&self) {}
 
     /// Whether `SO_ZEROCOPY` can be set.
-    fn spares_copies(&self) -> bool {
+    fn supports_zerocopy(&self) -> bool {
         false
     }
 
     /// Whether `SO_PEEK_OFF` can be set.
-    fn peeks_beyond(&self) -> bool {
+    fn supports_peek_offset(&self) -> bool {
         false
     }
 
@@ -328,7 +328,7 @@ pub trait SocketOps: FileOps {
     ///
     /// # Errors
     /// `EINVAL` if it cannot begin.
-    fn first_number(&self) -> Result<u32> {
+    fn initial_timestamp_key(&self) -> Result<u32> {
         Ok(0)
     }
 
@@ -352,7 +352,7 @@ pub trait SocketOps: FileOps {
     ///
     /// # Errors
     /// Those of `getsockopt(2)`.
-    fn option_of(&self, level: u32, option: u32, _given: u32) -> Result<Vec<u8>> {
+    fn option_with_argument(&self, level: u32, option: u32, _given: u32) -> Result<Vec<u8>> {
         self.option(level, option)
     }
 
@@ -373,13 +373,13 @@ pub trait SocketOps: FileOps {
     }
 
     /// It has an open file now, which is its only one.
-    fn opened(&self, file: &Arc<File>);
+    fn attach_file(&self, file: &Arc<File>);
 }
 
 /// An open socket.
 pub struct Socket {
     _counted: census::Socket,
-    protocol: Arc<dyn SocketOps>,
+    ops: Arc<dyn SocketOps>,
     options: Arc<SocketOptions>,
 }
 
@@ -387,13 +387,13 @@ impl Socket {
     /// A socket of `protocol`, which shares `options` with it.
     #[must_use]
     pub fn new(protocol: Arc<dyn SocketOps>, options: Arc<SocketOptions>) -> Self {
-        Self { _counted: census::Socket::default(), protocol, options }
+        Self { _counted: census::Socket::default(), ops: protocol, options }
     }
 
     /// What its family does.
     #[must_use]
-    pub fn protocol(&self) -> &dyn SocketOps {
-        &*self.protocol
+    pub fn ops(&self) -> &dyn SocketOps {
+        &*self.ops
     }
 
     /// Its options.
@@ -406,36 +406,36 @@ impl Socket {
     #[must_use]
     pub fn into_file(self, flags: OpenFlags) -> Arc<File> {
         let path = Path::anonymous("socket:", FileType::Socket, 0o777, |_| Err(Errno::ENXIO));
-        let protocol = self.protocol.clone();
+        let protocol = self.ops.clone();
         let file = File::new(path, Arc::new(self), flags | OpenFlags::RDWR);
-        protocol.opened(&file);
+        protocol.attach_file(&file);
         file
     }
 
     /// How long a call that sends waits.
     #[must_use]
     pub fn send_wait(&self, nonblocking: bool) -> WaitPolicy {
-        WaitPolicy { nonblocking, timeout: self.options.send_timeout() }
+        WaitPolicy { nonblocking, timeout_ns: self.options.send_timeout() }
     }
 
     /// How long a call that receives, connects or accepts waits.
     #[must_use]
     pub fn receive_wait(&self, nonblocking: bool) -> WaitPolicy {
-        WaitPolicy { nonblocking, timeout: self.options.receive_timeout() }
+        WaitPolicy { nonblocking, timeout_ns: self.options.receive_timeout() }
     }
 }
 
 impl FileOps for Socket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        self.protocol.read(file, buf)
+        self.ops.read(file, buf)
     }
 
     fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
-        self.protocol.write(file, buf)
+        self.ops.write(file, buf)
     }
 
     fn poll(&self, file: &File, table: Option<&mut PollTable>) -> Events {
-        self.protocol.poll(file, table)
+        self.ops.poll(file, table)
     }
 
     fn ioctl(&self, _: &File, request: &Request<'_>) -> Result<usize> {
@@ -446,38 +446,36 @@ impl FileOps for Socket {
         let incoming = match request.command {
             linux_raw_sys::ioctl::FIONREAD => true,
             linux_raw_sys::ioctl::TIOCOUTQ => false,
-            SIOCATMARK if self.protocol.kind() == SocketType::Stream => {
-                request.write(&i32::from(self.protocol.at_mark()?))?;
+            SIOCATMARK if self.ops.socket_type() == SocketType::Stream => {
+                request.write(&i32::from(self.ops.at_mark()?))?;
                 return Ok(0);
             }
-            SIOCGSTAMP | SIOCGSTAMPNS | ioctl::SIOCGSTAMP_NEW | ioctl::SIOCGSTAMPNS_NEW
-                if self.protocol.family() != net::AF_UNIX =>
-            {
+            SIOCGSTAMP | SIOCGSTAMPNS | ioctl::SIOCGSTAMP_NEW | ioctl::SIOCGSTAMPNS_NEW if self.ops.family() != net::AF_UNIX => {
                 let time = self.options.last_arrival()?;
                 let nanoseconds = matches!(request.command, SIOCGSTAMPNS | ioctl::SIOCGSTAMPNS_NEW);
                 request.write(&[time.sec, i64::from(if nanoseconds { time.nsec } else { time.nsec / 1000 })])?;
                 return Ok(0);
             }
             // All that was sent has gone out.
-            SIOCOUTQNSD if self.protocol.family() != net::AF_UNIX && self.protocol.kind() == SocketType::Stream => {
+            SIOCOUTQNSD if self.ops.family() != net::AF_UNIX && self.ops.socket_type() == SocketType::Stream => {
                 request.write(&0i32)?;
                 return Ok(0);
             }
             // Whatever the family: the C library asks the first socket it gets.
             _ => return crate::inet::dev_ioctl::ioctl(request),
         };
-        if self.protocol.listening() {
+        if self.ops.is_listening() {
             return Err(Errno::EINVAL);
         }
-        request.write(&i32::try_from(self.protocol.queued(incoming)).unwrap_or(i32::MAX))?;
+        request.write(&i32::try_from(self.ops.queued_bytes(incoming)).unwrap_or(i32::MAX))?;
         Ok(0)
     }
 
     fn backing(&self, file: &File) -> Result<Arc<dyn vm::Backing>> {
-        self.protocol.backing(file)
+        self.ops.backing(file)
     }
 
     fn closed(&self, file: &File) {
-        self.protocol.closed(file);
+        self.ops.closed(file);
     }
 }

@@ -7,10 +7,10 @@ use linux_raw_sys::net as sys;
 use net::{Address, Caller, Socket, SocketOps, SocketType, WaitPolicy, sysctl};
 use std::sync::Arc;
 
-const PATIENT: WaitPolicy = WaitPolicy { nonblocking: false, timeout: 0 };
+const PATIENT: WaitPolicy = WaitPolicy { nonblocking: false, timeout_ns: 0 };
 
 fn protocol(file: &File) -> &dyn SocketOps {
-    file.ops_as::<Socket>().unwrap().protocol()
+    file.ops_as::<Socket>().unwrap().ops()
 }
 
 fn make(kind: SocketType) -> Arc<File> {
@@ -35,7 +35,7 @@ fn ports_that_are_given_are_of_the_range_and_come_to_an_end() {
         let sockets = [(); 4].map(|()| make(kind));
         let mut results: Vec<_> = sockets.iter().map(|socket| connect(socket)).collect();
         assert_eq!((results.pop(), results), (Some(Err(Errno::EADDRINUSE)), vec![Ok(()); 3]), "{kind:?}");
-        let mut ports: Vec<_> = sockets[..3].iter().map(|socket| protocol(socket).local()).collect();
+        let mut ports: Vec<_> = sockets[..3].iter().map(|socket| protocol(socket).local_address()).collect();
         ports.sort_by_key(|address| format!("{address:?}"));
         assert_eq!(ports, [40_000, 40_001, 40_002].map(|port| at(&format!("127.0.0.1:{port}"))));
         let [first, .., last] = sockets;

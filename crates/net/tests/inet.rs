@@ -11,8 +11,8 @@ use net::{
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, LazyLock, Mutex};
 
-const NOW: WaitPolicy = WaitPolicy { nonblocking: true, timeout: 0 };
-const PATIENT: WaitPolicy = WaitPolicy { nonblocking: false, timeout: 0 };
+const NOW: WaitPolicy = WaitPolicy { nonblocking: true, timeout_ns: 0 };
+const PATIENT: WaitPolicy = WaitPolicy { nonblocking: false, timeout_ns: 0 };
 const IP: u32 = sys::IPPROTO_IP as u32;
 const IPV6: u32 = sys::IPPROTO_IPV6 as u32;
 const UDP_LITE: i32 = sys::IPPROTO_UDPLITE as i32;
@@ -28,7 +28,7 @@ fn socket(file: &File) -> &Socket {
 }
 
 fn protocol(file: &File) -> &dyn SocketOps {
-    socket(file).protocol()
+    socket(file).ops()
 }
 
 fn make(family: u32, kind: SocketType, number: i32) -> Arc<File> {
@@ -55,7 +55,7 @@ fn connect(file: &File, address: &Address) -> fs::Result<()> {
 fn bound(file: Arc<File>, ip: &str) -> (Arc<File>, Address) {
     let ip: IpAddr = ip.parse().unwrap();
     bind(&file, &Address::Inet(SocketAddr::new(ip, 0))).unwrap();
-    let address = protocol(&file).local();
+    let address = protocol(&file).local_address();
     (file, address)
 }
 
@@ -66,7 +66,7 @@ fn port(address: &Address) -> u16 {
 
 fn send_with(file: &File, data: &[u8], to: &Address, beside: &[(u32, u32, Vec<u8>)]) -> fs::Result<usize> {
     call(&Cred::root(), |caller| {
-        let message = OutgoingMessage { to: Some((caller, to)), beside: beside.to_vec(), ..OutgoingMessage::plain(data) };
+        let message = OutgoingMessage { to: Some((caller, to)), control: beside.to_vec(), ..OutgoingMessage::plain(data) };
         protocol(file).send(message, MsgFlags::empty(), NOW)
     })
 }
@@ -80,7 +80,7 @@ fn write(file: &File, data: &[u8]) -> fs::Result<usize> {
 }
 
 fn receive(file: &File, limit: usize, flags: MsgFlags) -> fs::Result<(Vec<u8>, ReceivedMessage)> {
-    protocol(file).receive_owned(limit, flags, NOW)
+    protocol(file).receive_to_vec(limit, flags, NOW)
 }
 
 fn bytes(file: &File) -> fs::Result<Vec<u8>> {
@@ -103,11 +103,11 @@ fn datagrams_are_whole_in_order_and_say_from_whom() {
     assert!(!protocol(&b).poll(&b, None).contains(Events::IN));
     assert_eq!([send(&a, b"first", &to), send(&a, b"", &to), send(&a, b"third", &to)], [Ok(5), Ok(0), Ok(5)]);
     assert!(protocol(&b).poll(&b, None).contains(Events::IN));
-    assert_eq!((protocol(&b).queued(true), protocol(&b).queued(false)), (5, 0));
+    assert_eq!((protocol(&b).queued_bytes(true), protocol(&b).queued_bytes(false)), (5, 0));
     let (data, got) = receive(&b, 3, MsgFlags::PEEK).unwrap();
-    assert_eq!((data, got.copied, got.full, got.from), (b"fir".to_vec(), 3, 5, Some(from.clone())));
+    assert_eq!((data, got.copied, got.message_len, got.from), (b"fir".to_vec(), 3, 5, Some(from.clone())));
     let (data, got) = receive(&b, 3, MsgFlags::empty()).unwrap();
-    assert_eq!((data, got.copied, got.full, got.from), (b"fir".to_vec(), 3, 5, Some(from)), "the rest is lost");
+    assert_eq!((data, got.copied, got.message_len, got.from), (b"fir".to_vec(), 3, 5, Some(from)), "the rest is lost");
     let mut buf = [9; 8];
     assert_eq!(protocol(&b).receive(&mut buf, MsgFlags::empty(), NOW).unwrap().copied, 0);
     assert_eq!((b.read(&mut buf), &buf), (Ok(5), b"third\x09\x09\x09"));
@@ -137,9 +137,9 @@ fn who_is_connected_hears_of_its_peer_alone() {
     let (b, to) = bound(udp(), "127.0.0.1");
     let (c, other) = bound(udp(), "127.0.0.1");
     assert_eq!(write(&a, b"x"), Err(Errno::EDESTADDRREQ));
-    assert_eq!(protocol(&a).peer(), Err(Errno::ENOTCONN));
+    assert_eq!(protocol(&a).peer_address(), Err(Errno::ENOTCONN));
     connect(&a, &to).unwrap();
-    assert_eq!((protocol(&a).peer(), write(&a, b"hello"), bytes(&b)), (Ok(to.clone()), Ok(5), Ok(b"hello".to_vec())));
+    assert_eq!((protocol(&a).peer_address(), write(&a, b"hello"), bytes(&b)), (Ok(to.clone()), Ok(5), Ok(b"hello".to_vec())));
     // One that is connected elsewhere does not take it; nobody else is there.
     send(&c, b"from c", &from).unwrap();
     assert_eq!(bytes(&a), Err(Errno::EAGAIN));
@@ -157,7 +157,7 @@ fn who_is_connected_hears_of_its_peer_alone() {
     assert_eq!((write(&a, b"x"), protocol(&a).poll(&a, None).contains(Events::ERR)), (Ok(1), true));
     // Dissolved, it has its own port still, as that was asked for... by number: this one was chosen.
     connect(&a, &Address::Unspecified).unwrap();
-    assert_eq!(protocol(&a).peer(), Err(Errno::ENOTCONN));
+    assert_eq!(protocol(&a).peer_address(), Err(Errno::ENOTCONN));
 }
 
 #[test]
@@ -165,16 +165,16 @@ fn a_port_that_was_chosen_goes_with_the_association() {
     let (_server, to) = bound(udp(), "127.0.0.1");
     let chosen = udp();
     connect(&chosen, &to).unwrap();
-    let own = protocol(&chosen).local();
+    let own = protocol(&chosen).local_address();
     assert!(port(&own) != 0 && own == at(&format!("127.0.0.1:{}", port(&own))));
     connect(&chosen, &Address::Unspecified).unwrap();
-    assert_eq!(protocol(&chosen).local(), at("0.0.0.0:0"));
+    assert_eq!(protocol(&chosen).local_address(), at("0.0.0.0:0"));
     // One that was asked for stays.
     let asked = udp();
     bind(&asked, &own).unwrap();
     connect(&asked, &to).unwrap();
     connect(&asked, &Address::Unspecified).unwrap();
-    assert_eq!(protocol(&asked).local(), own);
+    assert_eq!(protocol(&asked).local_address(), own);
     assert_eq!(bind(&udp(), &own), Err(Errno::EADDRINUSE));
     drop(asked);
     assert_eq!(bind(&udp(), &own), Ok(()));
@@ -243,16 +243,16 @@ fn what_has_no_room_is_lost_and_counted() {
     }
     send(&a, &[1; 3000 - 3 * 756 - 256], &to).unwrap();
     send(&a, b"", &to).unwrap();
-    assert_eq!((protocol(&b).memory().received, protocol(&b).memory().lost), (3000, 1));
+    assert_eq!((protocol(&b).memory_info().receive_bytes, protocol(&b).memory_info().drops), (3000, 1));
     for _ in 0..4 {
         let (_, got) = receive(&b, 1000, MsgFlags::empty()).unwrap();
-        assert!(got.beside.is_empty());
+        assert!(got.control.is_empty());
     }
-    assert_eq!(protocol(&b).memory().received, 0);
+    assert_eq!(protocol(&b).memory_info().receive_bytes, 0);
     // The next one says how many were lost; one that is too large by itself has room where nothing is.
     send(&a, &[2; 5000], &to).unwrap();
     let (data, got) = receive(&b, 9000, MsgFlags::empty()).unwrap();
-    assert_eq!((data.len(), got.beside), (5000, vec![(sys::SOL_SOCKET, sys::SO_RXQ_OVFL, 1u32.to_ne_bytes().to_vec())]));
+    assert_eq!((data.len(), got.control), (5000, vec![(sys::SOL_SOCKET, sys::SO_RXQ_OVFL, 1u32.to_ne_bytes().to_vec())]));
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn a_receiver_is_told_what_it_asked_for() {
     for option in [sys::IP_PKTINFO, sys::IP_RECVTTL, sys::IP_RECVTOS, sys::IP_RECVORIGDSTADDR] {
         set_inet(&b, IP, option, 1).unwrap();
     }
-    let told = |b: &File| receive(b, 100, MsgFlags::empty()).unwrap().1.beside;
+    let told = |b: &File| receive(b, 100, MsgFlags::empty()).unwrap().1.control;
     send(&a, b"x", &to).unwrap();
     let information = [1, 0, 0, 0, 127, 0, 0, 1, 127, 0, 0, 1].to_vec();
     let expected = [
@@ -282,7 +282,7 @@ fn a_receiver_is_told_what_it_asked_for() {
     let beside = [(IP, sys::IP_TTL, word(3)), (IP, sys::IP_TOS, vec![4]), (IP, sys::IP_PKTINFO, source)];
     send_with(&a, b"x", &to, &beside).unwrap();
     let (_, got) = receive(&b, 100, MsgFlags::empty()).unwrap();
-    assert_eq!(got.beside[1..3], [(IP, sys::IP_TTL, word(3)), (IP, sys::IP_TOS, vec![4])]);
+    assert_eq!(got.control[1..3], [(IP, sys::IP_TTL, word(3)), (IP, sys::IP_TOS, vec![4])]);
     assert!(matches!(got.from, Some(Address::Inet(from)) if from.ip() == IpAddr::from([127, 0, 0, 7])));
     // -1 is as it is chosen; what makes no sense is refused.
     send_with(&a, b"x", &to, &[(IP, sys::IP_TTL, word(-1))]).unwrap();
@@ -323,7 +323,7 @@ fn a_socket_of_both_families_sees_mapped_addresses() {
     let information = [&[0; 15][..], &[1], &[1, 0, 0, 0]].concat();
     let expected =
         [(IPV6, sys::IPV6_PKTINFO, information), (IPV6, sys::IPV6_HOPLIMIT, word(5)), (IPV6, sys::IPV6_TCLASS, word(6))];
-    assert_eq!(got.beside, expected);
+    assert_eq!(got.control, expected);
     // It reaches both; no address is this host, in either family.
     let (four, four_at) = bound(udp(), "0.0.0.0");
     assert_eq!((send(&b, b"x", &at(&format!("[::ffff:0.0.0.0]:{}", port(&four_at)))), bytes(&four)), (Ok(1), Ok(b"x".to_vec())));
@@ -341,7 +341,7 @@ fn those_in_a_group_all_get_what_is_sent_to_it() {
         file
     });
     bind(&members[0], &at("0.0.0.0:0")).unwrap();
-    let everybody = at(&format!("0.0.0.0:{}", port(&protocol(&members[0]).local())));
+    let everybody = at(&format!("0.0.0.0:{}", port(&protocol(&members[0]).local_address())));
     members[1..].iter().for_each(|member| bind(member, &everybody).unwrap());
     let request = |group: [u8; 4]| [group, [127, 0, 0, 1]].concat();
     let join = |file: &File, group| protocol(file).set_option(IP, sys::IP_ADD_MEMBERSHIP, &request(group));
@@ -383,17 +383,20 @@ mod streams {
     #[test]
     fn both_ends_know_each_other() {
         let (server, to) = listener(1);
-        assert!(protocol(&server).listening() && !protocol(&tcp()).listening());
+        assert!(protocol(&server).is_listening() && !protocol(&tcp()).is_listening());
         assert_eq!(protocol(&server).accept(NOW).err(), Some(Errno::EAGAIN));
         let client = tcp();
-        assert_eq!((protocol(&client).peer(), write(&client, b"x")), (Err(Errno::ENOTCONN), Err(Errno::EPIPE)));
+        assert_eq!((protocol(&client).peer_address(), write(&client, b"x")), (Err(Errno::ENOTCONN), Err(Errno::EPIPE)));
         assert_eq!(bytes(&client), Err(Errno::ENOTCONN));
         connect(&client, &to).unwrap();
         assert_eq!(connect(&client, &to), Err(Errno::EISCONN));
         assert!(protocol(&server).poll(&server, None).contains(Events::IN));
         let served = protocol(&server).accept(NOW).unwrap().into_file(OpenFlags::empty());
-        assert_eq!((protocol(&served).local(), protocol(&served).peer()), (to.clone(), Ok(protocol(&client).local())));
-        assert_eq!(protocol(&client).peer(), Ok(to));
+        assert_eq!(
+            (protocol(&served).local_address(), protocol(&served).peer_address()),
+            (to.clone(), Ok(protocol(&client).local_address()))
+        );
+        assert_eq!(protocol(&client).peer_address(), Ok(to));
         assert_eq!((write(&client, b"ping"), bytes(&served), bytes(&served)), (Ok(4), Ok(b"ping".to_vec()), Err(Errno::EAGAIN)));
         protocol(&client).shutdown(false, true).unwrap();
         assert_eq!((bytes(&served), write(&served, b"pong"), bytes(&client)), (Ok(vec![]), Ok(4), Ok(b"pong".to_vec())));
@@ -440,7 +443,7 @@ mod streams {
         assert!(polled(Events::IN) && polled(Events::PRI));
         // Receiving stops before it, and goes on behind it.
         assert_eq!(
-            (protocol(&served).at_mark(), protocol(&served).queued(true), bytes(&served)),
+            (protocol(&served).at_mark(), protocol(&served).queued_bytes(true), bytes(&served)),
             (Ok(false), 2, Ok(b"ab".to_vec()))
         );
         assert_eq!(
@@ -491,7 +494,7 @@ mod streams {
         let alarms = std::mem::take(&mut *ALARMS.lock().unwrap());
         alarms.iter().for_each(|(_, alarm)| alarm.fire());
         let second = protocol(&server).accept(NOW).unwrap().into_file(OpenFlags::NONBLOCK);
-        assert_eq!(protocol(&second).peer(), Ok(protocol(&clients[0]).local()));
+        assert_eq!(protocol(&second).peer_address(), Ok(protocol(&clients[0]).local_address()));
         assert_eq!(protocol(&server).accept(NOW).err(), Some(Errno::EAGAIN));
     }
 }

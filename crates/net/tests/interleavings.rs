@@ -12,13 +12,13 @@ use net::unix::pair;
 use net::{Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketOps, SocketType, UnixName, WaitPolicy};
 use task::explore::{Model, spawn};
 
-const PATIENT: WaitPolicy = WaitPolicy { nonblocking: false, timeout: 0 };
-const HASTY: WaitPolicy = WaitPolicy { nonblocking: false, timeout: 1000 };
+const PATIENT: WaitPolicy = WaitPolicy { nonblocking: false, timeout_ns: 0 };
+const HASTY: WaitPolicy = WaitPolicy { nonblocking: false, timeout_ns: 1000 };
 /// The smallest buffer there is.
 const BUFFER: usize = 4608;
 
 fn protocol(file: &File) -> &dyn SocketOps {
-    file.ops_as::<Socket>().unwrap().protocol()
+    file.ops_as::<Socket>().unwrap().ops()
 }
 
 fn file(socket: Socket) -> Arc<File> {
@@ -311,7 +311,7 @@ mod connections {
         let socket = file(socket.unwrap());
         bind(&socket, &address);
         protocol(&socket).listen(backlog).unwrap();
-        let address = protocol(&socket).local();
+        let address = protocol(&socket).local_address();
         (socket, address)
     }
 
@@ -418,7 +418,7 @@ mod connections {
             let first = client(false);
             connect(&first, &address, PATIENT).unwrap();
             let other = client(false);
-            assert_eq!(connect(&other, &address, WaitPolicy { nonblocking: true, timeout: 0 }), Err(Errno::EAGAIN));
+            assert_eq!(connect(&other, &address, WaitPolicy { nonblocking: true, timeout_ns: 0 }), Err(Errno::EAGAIN));
             let theirs = other.clone();
             let waits = spawn("client", move || connect(&theirs, &address, PATIENT).unwrap());
             protocol(&listener).listen(1).unwrap();
@@ -440,7 +440,7 @@ mod notices {
                 Model::new().preemptions(2).check(move || {
                     let socket = file(net::inet::socket(family, kind, 0).unwrap());
                     let theirs = socket.clone();
-                    let other = spawn("other", move || protocol(&theirs).copied());
+                    let other = spawn("other", move || protocol(&theirs).complete_zerocopy());
                     // One that is not connected is hung up, which is told always.
                     while !socket.poll(None).contains(Events::ERR) {
                         let mut entries = [PollItem { file: Some(socket.clone()), wanted: Events::ERR, found: Events::empty() }];
@@ -462,7 +462,7 @@ mod notices {
             let any = Address::Inet(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
             let [receiver, sender] = [(); 2].map(|()| file(net::inet::socket(AF_INET, SocketType::Datagram, 0).unwrap()));
             bind(&receiver, &any);
-            connect(&sender, &protocol(&receiver).local(), PATIENT).unwrap();
+            connect(&sender, &protocol(&receiver).local_address(), PATIENT).unwrap();
             let sender = spawn("sender", move || assert_eq!(sender.write(b"x"), Ok(1)));
             assert_eq!(receiver.read(&mut [0; 4]), Ok(1));
             sender.join();

@@ -7,7 +7,7 @@ use linux_raw_sys::net as sys;
 use net::{MsgFlags, OutgoingMessage, Socket, SocketOps, SocketType, WaitPolicy};
 use std::sync::Arc;
 
-const NOW: WaitPolicy = WaitPolicy { nonblocking: true, timeout: 0 };
+const NOW: WaitPolicy = WaitPolicy { nonblocking: true, timeout_ns: 0 };
 const ROUTE: i32 = 0;
 const SOCK_DIAG: i32 = 4;
 const GENERIC: i32 = 16;
@@ -21,7 +21,7 @@ fn open(protocol: i32) -> Arc<File> {
 }
 
 fn protocol(file: &File) -> &dyn SocketOps {
-    file.ops_as::<Socket>().unwrap().protocol()
+    file.ops_as::<Socket>().unwrap().ops()
 }
 
 fn request(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
@@ -60,14 +60,14 @@ fn a_reply_that_is_looked_at_stays() {
     let links = request(18, REQUEST | DUMP, &[0; 16]);
     file.write(&links).unwrap();
     assert!(file.poll(None).contains(Events::IN));
-    let peek = |limit| protocol(&file).receive_owned(limit, MsgFlags::PEEK, NOW).unwrap();
+    let peek = |limit| protocol(&file).receive_to_vec(limit, MsgFlags::PEEK, NOW).unwrap();
     let (first, got) = peek(1 << 16);
-    assert!(got.full == first.len() && got.copied == first.len());
+    assert!(got.message_len == first.len() && got.copied == first.len());
     let (part, got) = peek(20);
-    assert_eq!((part.as_slice(), got.copied, got.full), (&first[..20], 20, first.len()));
-    let (taken, _) = protocol(&file).receive_owned(1 << 16, MsgFlags::empty(), NOW).unwrap();
+    assert_eq!((part.as_slice(), got.copied, got.message_len), (&first[..20], 20, first.len()));
+    let (taken, _) = protocol(&file).receive_to_vec(1 << 16, MsgFlags::empty(), NOW).unwrap();
     assert_eq!(taken, first);
-    assert_ne!(protocol(&file).receive_owned(1 << 16, MsgFlags::empty(), NOW).map(|(data, _)| data).ok(), Some(first));
+    assert_ne!(protocol(&file).receive_to_vec(1 << 16, MsgFlags::empty(), NOW).map(|(data, _)| data).ok(), Some(first));
     let urgent = protocol(&file).send(OutgoingMessage::plain(&links), MsgFlags::OOB, NOW);
     assert_eq!(urgent, Err(Errno::EOPNOTSUPP));
 }

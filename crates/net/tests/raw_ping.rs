@@ -9,7 +9,7 @@ use net::{Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketOps, SocketT
 use std::cell::RefCell;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-const NOW: WaitPolicy = WaitPolicy { nonblocking: true, timeout: 0 };
+const NOW: WaitPolicy = WaitPolicy { nonblocking: true, timeout_ns: 0 };
 const ICMP: i32 = 1;
 const ICMP6: i32 = 58;
 const SOL_RAW: u32 = 255;
@@ -33,7 +33,7 @@ fn make(family: u32, kind: SocketType, number: i32) -> Arc<File> {
 }
 
 fn protocol(file: &File) -> &dyn SocketOps {
-    file.ops_as::<Socket>().unwrap().protocol()
+    file.ops_as::<Socket>().unwrap().ops()
 }
 
 fn at(text: &str) -> Address {
@@ -52,7 +52,7 @@ fn send(file: &File, data: &[u8], to: &str) -> fs::Result<usize> {
 }
 
 fn receive(file: &File) -> fs::Result<(Vec<u8>, Option<Address>)> {
-    protocol(file).receive_owned(1000, MsgFlags::empty(), NOW).map(|(data, got)| (data, got.from))
+    protocol(file).receive_to_vec(1000, MsgFlags::empty(), NOW).map(|(data, got)| (data, got.from))
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn who_asks_is_answered_with_its_own_number() {
         assert_eq!(ask(request, 0, &[0; 5]), Err(Errno::EINVAL));
         assert_eq!((ask(request, 1, &[0; 6]), ask(reply, 0, &[0; 6])), (Err(Errno::EINVAL), Err(Errno::EINVAL)));
         assert_eq!(ask(request, 0, &[0, 0, 0, 0, 0, 7, b'h', b'i']), Ok(10));
-        let Address::Inet(own) = protocol(&file).local() else { panic!("of another family") };
+        let Address::Inet(own) = protocol(&file).local_address() else { panic!("of another family") };
         assert_ne!(own.port(), 0);
         let (data, from) = receive(&file).unwrap();
         assert_eq!((data[0], data[1], &data[4..]), (reply, 0, &[&own.port().to_be_bytes()[..], &[0, 7], b"hi"].concat()[..]));
@@ -87,7 +87,7 @@ fn an_asker_is_bound_once_to_a_number() {
     let _alone = alone();
     let file = make(sys::AF_INET, SocketType::Datagram, ICMP);
     assert_eq!(bind(&file, "10.0.0.1:5"), Err(Errno::EADDRNOTAVAIL));
-    assert_eq!((bind(&file, "127.0.0.1:777"), protocol(&file).local()), (Ok(()), at("127.0.0.1:777")));
+    assert_eq!((bind(&file, "127.0.0.1:777"), protocol(&file).local_address()), (Ok(()), at("127.0.0.1:777")));
     assert_eq!(bind(&file, "127.0.0.1:778"), Err(Errno::EINVAL));
     send(&file, &[8, 0, 0, 0, 0, 0, 0, 1], "127.0.0.1:0").unwrap();
     assert_eq!(receive(&file).unwrap().0[4..6], 777u16.to_be_bytes());
@@ -109,7 +109,7 @@ fn an_asker_is_bound_once_to_a_number() {
     assert_eq!(protocol(&file).send(OutgoingMessage::plain(&[8, 0, 0, 0, 0, 0, 0, 4]), MsgFlags::empty(), NOW), Ok(8));
     assert_eq!(receive(&file).unwrap().0[7], 4);
     call(|caller| protocol(&file).connect(caller, &Address::Unspecified, NOW)).unwrap();
-    assert!(matches!(protocol(&file).local(), Address::Inet(local) if local.ip().is_unspecified()));
+    assert!(matches!(protocol(&file).local_address(), Address::Inet(local) if local.ip().is_unspecified()));
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn bad_memory_is_told() {
     let (stream, datagram) = (make(sys::AF_INET, SocketType::Stream, 0), make(sys::AF_INET, SocketType::Datagram, 0));
     assert_eq!(control(&datagram, SIOCGSTAMP, &[]), Err(Errno::ENOENT), "nothing has arrived");
     bind(&datagram, "127.0.0.1:0").unwrap();
-    let own = protocol(&datagram).local();
+    let own = protocol(&datagram).local_address();
     call(|caller| {
         protocol(&datagram).send(
             OutgoingMessage { to: Some((caller, &own)), ..OutgoingMessage::plain(b"x") },
@@ -260,7 +260,7 @@ fn who_is_told_why_sending_failed() {
     let file = make(sys::AF_INET, SocketType::Datagram, 0);
     let closed = make(sys::AF_INET, SocketType::Datagram, 0);
     bind(&closed, "127.0.0.1:0").unwrap();
-    let nobody = protocol(&closed).local();
+    let nobody = protocol(&closed).local_address();
     drop(closed);
     let send = |data: &[u8]| {
         call(|caller| {
@@ -273,20 +273,20 @@ fn who_is_told_why_sending_failed() {
     };
     // Not connected, it hears of it only if it asks.
     assert_eq!(
-        (send(b"one"), protocol(&file).take_error(), protocol(&file).take_notice(10).err()),
+        (send(b"one"), protocol(&file).take_error(), protocol(&file).receive_error_queue(10).err()),
         (Ok(3), None, Some(Errno::EAGAIN))
     );
     let on = |level: u32, option: u32| protocol(&file).set_option(level, option, &1i32.to_ne_bytes());
     on(sys::IPPROTO_IP as u32, sys::IP_RECVERR).unwrap();
     assert_eq!((send(b"two"), protocol(&file).take_error()), (Ok(3), Some(Errno::ECONNREFUSED)));
-    let (data, got) = protocol(&file).take_notice(2).unwrap();
-    assert_eq!((data, got.copied, got.full, got.from), (b"tw".to_vec(), 2, 3, Some(nobody.clone())));
-    let (level, kind, bytes) = &got.beside[0];
+    let (data, got) = protocol(&file).receive_error_queue(2).unwrap();
+    assert_eq!((data, got.copied, got.message_len, got.from), (b"tw".to_vec(), 2, 3, Some(nobody.clone())));
+    let (level, kind, bytes) = &got.control[0];
     assert_eq!(
         (*level, *kind, bytes[0], bytes[4]),
         (sys::IPPROTO_IP as u32, sys::IP_RECVERR, Errno::ECONNREFUSED.raw() as u8, 2)
     );
-    assert_eq!(protocol(&file).take_notice(2).err(), Some(Errno::EAGAIN));
+    assert_eq!(protocol(&file).receive_error_queue(2).err(), Some(Errno::EAGAIN));
     // One of IPv6 asks by its own option.
     let six = make(sys::AF_INET6, SocketType::Datagram, 0);
     let Address::Inet(gone) = nobody else { panic!("of another family") };
@@ -303,8 +303,8 @@ fn who_is_told_why_sending_failed() {
     assert_eq!((send(&six), protocol(&six).take_error()), (Ok(3), None));
     protocol(&six).set_option(sys::IPPROTO_IPV6 as u32, sys::IPV6_RECVERR, &1i32.to_ne_bytes()).unwrap();
     assert_eq!((send(&six), protocol(&six).take_error()), (Ok(3), Some(Errno::ECONNREFUSED)));
-    let (_, got) = protocol(&six).take_notice(10).unwrap();
-    assert_eq!((got.beside[0].0, got.beside[0].2[4]), (sys::IPPROTO_IPV6 as u32, 3));
+    let (_, got) = protocol(&six).receive_error_queue(10).unwrap();
+    assert_eq!((got.control[0].0, got.control[0].2[4]), (sys::IPPROTO_IPV6 as u32, 3));
 }
 
 #[test]
@@ -317,7 +317,7 @@ fn packets_are_heard_out_and_in() {
     for file in [&a, &b] {
         bind(file, "127.0.0.1:0").unwrap();
     }
-    let to = protocol(&b).local();
+    let to = protocol(&b).local_address();
     call(|caller| {
         protocol(&a).send(OutgoingMessage { to: Some((caller, &to)), ..OutgoingMessage::plain(b"heard") }, MsgFlags::empty(), NOW)
     })

@@ -8,8 +8,8 @@ use net::{MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketT
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-const NOW: WaitPolicy = WaitPolicy { nonblocking: true, timeout: 0 };
-const PATIENT: WaitPolicy = WaitPolicy { nonblocking: false, timeout: 0 };
+const NOW: WaitPolicy = WaitPolicy { nonblocking: true, timeout_ns: 0 };
+const PATIENT: WaitPolicy = WaitPolicy { nonblocking: false, timeout_ns: 0 };
 
 fn files(kind: SocketType) -> (Arc<File>, Arc<File>) {
     let (a, b) = pair(kind, 0).unwrap();
@@ -17,7 +17,7 @@ fn files(kind: SocketType) -> (Arc<File>, Arc<File>) {
 }
 
 fn protocol(file: &File) -> &dyn SocketOps {
-    file.ops_as::<Socket>().unwrap().protocol()
+    file.ops_as::<Socket>().unwrap().ops()
 }
 
 fn send(file: &File, data: &[u8], rights: &[&Arc<File>]) -> fs::Result<usize> {
@@ -26,7 +26,7 @@ fn send(file: &File, data: &[u8], rights: &[&Arc<File>]) -> fs::Result<usize> {
 }
 
 fn receive(file: &File, limit: usize) -> fs::Result<(Vec<u8>, ReceivedMessage)> {
-    protocol(file).receive_owned(limit, MsgFlags::empty(), NOW)
+    protocol(file).receive_to_vec(limit, MsgFlags::empty(), NOW)
 }
 
 /// Who looks for unreachable sockets while another thread does leaves it to that one, and does not wait for it: one test at a time.
@@ -93,7 +93,7 @@ fn a_sender_that_waits_for_room_is_woken_by_the_receiver() {
         });
         let mut received = 0;
         while received < sent + 4096 {
-            received += protocol(&b).receive_owned(1 << 20, MsgFlags::empty(), PATIENT).unwrap().0.len();
+            received += protocol(&b).receive_to_vec(1 << 20, MsgFlags::empty(), PATIENT).unwrap().0.len();
             if kind == SocketType::Stream && received >= sent {
                 break;
             }
@@ -145,7 +145,7 @@ fn looking_at_a_message_goes_on_by_what_was_seen() {
         send(&a, b"ef", &[]).unwrap();
         let options = b.ops_as::<Socket>().unwrap().options();
         options.set_peek_offset(0);
-        let peek = |limit| protocol(&b).receive_owned(limit, MsgFlags::PEEK, NOW).map(|(data, _)| data);
+        let peek = |limit| protocol(&b).receive_to_vec(limit, MsgFlags::PEEK, NOW).map(|(data, _)| data);
         assert_eq!(
             (peek(3), options.peek_offset(), peek(3), peek(3)),
             (Ok(b"abc".to_vec()), 3, Ok(b"d".to_vec()), Ok(b"ef".to_vec()))
@@ -210,7 +210,7 @@ proptest! {
                 Step::Receive(limit) | Step::Peek(limit) => {
                     let peek = matches!(step, Step::Peek(_));
                     let flags = if peek { MsgFlags::PEEK } else { MsgFlags::empty() };
-                    let result = protocol(&b).receive_owned(limit, flags, NOW);
+                    let result = protocol(&b).receive_to_vec(limit, flags, NOW);
                     if model.is_empty() {
                         prop_assert_eq!(result.err(), Some(Errno::EAGAIN));
                         continue;

@@ -59,7 +59,7 @@ pub fn init(hooks: Hooks) {
     fs::tty::set_job_control(Arc::new(Jobs));
     fs::set_keeps_set_ids(crate::cred::setuid::keeps_set_ids);
     fs::sigio::set_sender(Arc::new(crate::files::sigio::Signals));
-    net::set_identity(crate::socket::identity, crate::socket::groups);
+    net::set_credentials_provider(crate::socket::identity, crate::socket::groups);
     net::netlink::set_accounts(crate::entry::taskstats::taskstats);
     net::set_alarms(crate::state::timer_queue::set_for_sockets);
     timer_queue::start();

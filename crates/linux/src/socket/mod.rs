@@ -20,7 +20,7 @@ const FLAGS: u32 = sys::O_CLOEXEC | sys::O_NONBLOCK;
 
 /// Who runs the calling thread, for what sockets tell their peers.
 pub(crate) fn identity() -> Ucred {
-    crate::current_task().map_or(Ucred::UNKNOWN_SENDER, |task| {
+    crate::current_task().map_or(Ucred::OVERFLOW, |task| {
         let cred = task.cred();
         Ucred { pid: task.pid(), uid: cred.user.effective, gid: cred.group.effective }
     })
@@ -62,7 +62,7 @@ pub(crate) fn with_caller<R>(task: &Task, f: impl FnOnce(&Caller<'_>) -> R) -> R
 /// `EINVAL`, `EFAULT`.
 pub(crate) fn read_address(socket: &Socket, addr: usize, len: u32, binds: bool) -> Result<Address, Errno> {
     let (mut bytes, len) = copy_address(addr, len)?;
-    let family = socket.protocol().family();
+    let family = socket.ops().family();
     let left_out = family == consts::AF_INET && bytes[..2] == [0; 2];
     if left_out && (!binds || len < size_of::<consts::sockaddr_in>() || bytes[4..8] == [0; 4]) {
         bytes[..2].copy_from_slice(&(consts::AF_INET as u16).to_ne_bytes());
@@ -182,7 +182,7 @@ pub fn sys_socketpair(task: &Task, domain: u32, kind: u32, protocol: i32, fds: U
 pub fn sys_bind(task: &Task, fd: i32, addr: usize, len: u32) -> SysResult {
     with_socket(task, fd, |socket, _| {
         let address = read_address(socket, addr, len, true)?;
-        with_caller(task, |caller| socket.protocol().bind(caller, &address)).map(|()| 0)
+        with_caller(task, |caller| socket.ops().bind(caller, &address)).map(|()| 0)
     })
 }
 
@@ -195,15 +195,15 @@ pub fn sys_connect(task: &Task, fd: i32, addr: usize, len: u32) -> SysResult {
     if len < size_of::<consts::__kernel_sa_family_t>() {
         return Err(Errno::EINVAL);
     }
-    let address = Address::meant_for(socket.protocol().family(), &bytes[..len]);
+    let address = Address::meant_for(socket.ops().family(), &bytes[..len]);
     let wait = socket.send_wait(file.nonblocking());
-    with_caller(task, |caller| socket.protocol().connect(caller, &address, wait)).map(|()| 0)
+    with_caller(task, |caller| socket.ops().connect(caller, &address, wait)).map(|()| 0)
 }
 
 /// `listen(2)`
 pub fn sys_listen(task: &Task, fd: i32, backlog: i32) -> SysResult {
     // A negative number is a very large one.
-    with_socket(task, fd, |socket, _| socket.protocol().listen(backlog.cast_unsigned() as usize).map(|()| 0))
+    with_socket(task, fd, |socket, _| socket.ops().listen(backlog.cast_unsigned() as usize).map(|()| 0))
 }
 
 /// `accept4(2)`
@@ -215,10 +215,10 @@ pub fn sys_accept4(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>, flags: 
     with_socket(task, fd, |socket, file| {
         let files = task.files();
         let number = files.reserve(flags.contains(OpenFlags::CLOEXEC))?;
-        let accepted = socket.protocol().accept(socket.receive_wait(file.nonblocking()))?;
+        let accepted = socket.ops().accept(socket.receive_wait(file.nonblocking()))?;
         let accepted: Arc<File> = accepted.into_file(flags & OpenFlags::NONBLOCK);
         if addr != 0 {
-            write_address(&of_file(&accepted)?.protocol().peer()?.encode(), addr, len)?;
+            write_address(&of_file(&accepted)?.ops().peer_address()?.encode(), addr, len)?;
         }
         Ok(number.fill(accepted))
     })
@@ -231,12 +231,12 @@ pub fn sys_accept(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>) -> SysRe
 
 /// `getsockname(2)`
 pub fn sys_getsockname(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>) -> SysResult {
-    with_socket(task, fd, |socket, _| write_address(&socket.protocol().local().encode(), addr, len).map(|()| 0))
+    with_socket(task, fd, |socket, _| write_address(&socket.ops().local_address().encode(), addr, len).map(|()| 0))
 }
 
 /// `getpeername(2)`
 pub fn sys_getpeername(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>) -> SysResult {
-    with_socket(task, fd, |socket, _| write_address(&socket.protocol().peer()?.encode(), addr, len).map(|()| 0))
+    with_socket(task, fd, |socket, _| write_address(&socket.ops().peer_address()?.encode(), addr, len).map(|()| 0))
 }
 
 /// `shutdown(2)`
@@ -248,6 +248,6 @@ pub fn sys_shutdown(task: &Task, fd: i32, how: u32) -> SysResult {
         if how > BOTH {
             return Err(Errno::EINVAL);
         }
-        socket.protocol().shutdown(how != WRITE, how != READ).map(|()| 0)
+        socket.ops().shutdown(how != WRITE, how != READ).map(|()| 0)
     })
 }

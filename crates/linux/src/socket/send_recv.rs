@@ -82,7 +82,7 @@ struct Beside {
 }
 
 fn is_inet(socket: &Socket) -> bool {
-    matches!(socket.protocol().family(), consts::AF_INET | consts::AF_INET6)
+    matches!(socket.ops().family(), consts::AF_INET | consts::AF_INET6)
 }
 
 /// Checks who a sender says it is.
@@ -97,7 +97,7 @@ fn check_credentials(task: &Task, who: Ucred) -> Result<(), Errno> {
 
 /// Reads the control messages of a call that sends.
 fn read_control(task: &Task, socket: &Socket, addr: usize, len: usize) -> Result<Beside, Errno> {
-    let inet = is_inet(socket) || socket.protocol().family() == consts::AF_PACKET;
+    let inet = is_inet(socket) || socket.ops().family() == consts::AF_PACKET;
     if len > MAX_CONTROL {
         return Err(Errno::ENOBUFS);
     }
@@ -152,10 +152,10 @@ struct To {
 fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut beside: Beside, flags: u32) -> SysResult {
     let socket = of_file(file)?;
     let wanted = total(buffers);
-    let protocol = socket.protocol();
+    let protocol = socket.ops();
     let wait = wait_of(socket.send_wait(file.nonblocking()), flags);
     let message_flags = MsgFlags::from_bits_truncate(flags);
-    let stream = protocol.kind() == SocketType::Stream;
+    let stream = protocol.socket_type() == SocketType::Stream;
     let address = match to.addr {
         0 => None,
         addr => Some(read_address(socket, addr, to.len, false)?),
@@ -170,7 +170,7 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
         // The last byte of the message is urgent, not that of each step.
         let message_flags = if last { message_flags } else { message_flags - MsgFlags::OOB };
         let Beside { rights, credentials, other } = core::mem::take(&mut beside);
-        let plain = OutgoingMessage { rights, credentials, beside: other, ..OutgoingMessage::plain(data) };
+        let plain = OutgoingMessage { rights, credentials, control: other, ..OutgoingMessage::plain(data) };
         match &address {
             Some(to) => with_caller(task, |caller| {
                 protocol.send(OutgoingMessage { to: Some((caller, to)), ..plain }, message_flags, wait)
@@ -203,7 +203,7 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
             }
             Ok(()) => once(&buf[..len], done + len == wanted),
             // Whether bytes can be sent at all comes before whether they can be read.
-            Err(e) if stream && done == 0 => once(&[], false).and_then(|_| protocol.wait_for_room(wait)).and(Err(e)),
+            Err(e) if stream && done == 0 => once(&[], false).and_then(|_| protocol.wait_for_send_space(wait)).and(Err(e)),
             Err(e) => check().and(Err(e)),
         };
         match sent {
@@ -224,7 +224,7 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
         }
     };
     if flags & MSG_ZEROCOPY != 0 && matches!(sent, Ok(1..)) && socket.options().switch(consts::SO_ZEROCOPY) {
-        protocol.copied();
+        protocol.complete_zerocopy();
     }
     sent
 }
@@ -279,7 +279,7 @@ fn send_message(task: &Task, file: &File, header: &MsgHdr, flags: u32) -> Result
         addr => uaccess::read_bytes(addr, &mut [0; MAX_ADDRESS][..(to.len as usize).min(MAX_ADDRESS)]).err().unwrap_or(error),
     };
     let buffers = buffers(header).map_err(in_order)?;
-    if socket.protocol().kind() == SocketType::Seqpacket && socket.protocol().peer().is_err() {
+    if socket.ops().socket_type() == SocketType::Seqpacket && socket.ops().peer_address().is_err() {
         return Err(in_order(Errno::ENOTCONN));
     }
     let beside = if header.control_len == 0 {
@@ -351,21 +351,21 @@ pub fn sys_sendmmsg(task: &Task, fd: i32, messages: UserPtr<MMsgHdr>, count: u32
 
 /// Receives into the caller's buffers. Also returns what has to be said of it in flags, and where it came from.
 fn receive(socket: &Socket, file: &File, buffers: &[(usize, usize)], flags: u32) -> Result<(usize, u32, ReceivedMessage), Errno> {
-    let protocol = socket.protocol();
+    let protocol = socket.ops();
     let wait = wait_of(socket.receive_wait(file.nonblocking()), flags);
     let message_flags = MsgFlags::from_bits_truncate(flags);
     let wanted = total(buffers);
     if flags & consts::MSG_ERRQUEUE != 0 && is_inet(socket) {
-        let (data, got) = protocol.take_notice(wanted)?;
+        let (data, got) = protocol.receive_error_queue(wanted)?;
         pieces(buffers, 0, data.len(), |addr, range| uaccess::write_bytes(addr, &data[range]))?;
-        let cut = if got.full > got.copied { consts::MSG_TRUNC } else { 0 };
+        let cut = if got.message_len > got.copied { consts::MSG_TRUNC } else { 0 };
         return Ok((got.copied, consts::MSG_ERRQUEUE | cut, got));
     }
-    let bytes = protocol.kind() == SocketType::Stream;
+    let bytes = protocol.socket_type() == SocketType::Stream;
     // TCP throws away what it is asked to cut off.
     let discards = bytes && flags & consts::MSG_TRUNC != 0 && protocol.family() != consts::AF_UNIX;
     if discards {
-        let (_, got) = protocol.receive_owned(wanted, message_flags, wait)?;
+        let (_, got) = protocol.receive_to_vec(wanted, message_flags, wait)?;
         return Ok((got.copied, 0, got));
     }
     // Bytes must not be lost because they cannot be delivered; a message is.
@@ -376,12 +376,12 @@ fn receive(socket: &Socket, file: &File, buffers: &[(usize, usize)], flags: u32)
         pieces(buffers, 0, got.copied, |addr, range| uaccess::write_bytes(addr, &buf[range]))?;
         got
     } else {
-        let (data, mut got) = protocol.receive_owned(wanted, message_flags, wait)?;
+        let (data, mut got) = protocol.receive_to_vec(wanted, message_flags, wait)?;
         pieces(buffers, 0, data.len(), |addr, range| uaccess::write_bytes(addr, &data[range]))?;
         // One turn takes no more than the kernel wants to hold at once; `MSG_WAITALL` ends with the caller's last byte.
         let goes_on = bytes && flags & consts::MSG_WAITALL != 0 && flags & (consts::MSG_PEEK | consts::MSG_OOB) == 0;
         while goes_on && got.copied < wanted && got.rights.is_none() {
-            let Ok((data, more)) = protocol.receive_owned(wanted - got.copied, message_flags, wait) else { break };
+            let Ok((data, more)) = protocol.receive_to_vec(wanted - got.copied, message_flags, wait) else { break };
             got.rights = more.rights;
             if data.is_empty() {
                 break;
@@ -391,8 +391,8 @@ fn receive(socket: &Socket, file: &File, buffers: &[(usize, usize)], flags: u32)
         }
         got
     };
-    let cut = !bytes && got.full > got.copied;
-    let result = if cut && flags & consts::MSG_TRUNC != 0 { got.full } else { got.copied };
+    let cut = !bytes && got.message_len > got.copied;
+    let result = if cut && flags & consts::MSG_TRUNC != 0 { got.message_len } else { got.copied };
     let shown = if cut { consts::MSG_TRUNC } else { 0 } | if got.urgent { consts::MSG_OOB } else { 0 };
     Ok((result, shown, got))
 }
@@ -401,8 +401,11 @@ fn receive(socket: &Socket, file: &File, buffers: &[(usize, usize)], flags: u32)
 fn sender_address(socket: &Socket, got: &ReceivedMessage) -> Vec<u8> {
     let from = match &got.from {
         Some(from) => Some(from.clone()),
-        None if got.copied > 0 && socket.protocol().family() == consts::AF_UNIX && socket.protocol().kind().connects() => {
-            socket.protocol().peer().ok()
+        None if got.copied > 0
+            && socket.ops().family() == consts::AF_UNIX
+            && socket.ops().socket_type().is_connection_oriented() =>
+        {
+            socket.ops().peer_address().ok()
         }
         None => None,
     };
@@ -501,7 +504,7 @@ fn receive_message(task: &Task, file: &File, message: UserPtr<MsgHdr>, flags: u3
         let bytes = [pid.to_ne_bytes(), uid.to_ne_bytes(), gid.to_ne_bytes()].concat();
         control.put(consts::SOL_SOCKET, consts::SCM_CREDENTIALS, &bytes);
     }
-    for (level, kind, bytes) in &got.beside {
+    for (level, kind, bytes) in &got.control {
         control.put(*level, *kind, bytes);
     }
     if let Some(rights) = got.rights.take() {
@@ -558,7 +561,7 @@ pub fn sys_recvmmsg(
     match received.error {
         // Linux keeps an interruption, too, and the next call returns a number that means nothing to its caller.
         None | Some(Errno::EAGAIN | Errno::ERESTARTSYS) => {}
-        Some(error) => socket.protocol().set_error(error),
+        Some(error) => socket.ops().set_error(error),
     }
     if let Some(left) = left {
         timeout.write(&[left / 1_000_000_000, left % 1_000_000_000].map(u64::cast_signed))?;
@@ -569,13 +572,13 @@ pub fn sys_recvmmsg(
 /// How many bytes a stream has now, as far as the first; 0 at its end.
 pub(crate) fn peek(file: &File) -> SysResult {
     let socket = of_file(file)?;
-    let (_, got) = socket.protocol().receive_owned(1, MsgFlags::PEEK, socket.receive_wait(true))?;
+    let (_, got) = socket.ops().receive_to_vec(1, MsgFlags::PEEK, socket.receive_wait(true))?;
     Ok(got.copied)
 }
 
 /// The kind of socket that it is, if it is one.
 pub(crate) fn kind_of(file: &File) -> Option<SocketType> {
-    of_file(file).ok().map(|socket| socket.protocol().kind())
+    of_file(file).ok().map(|socket| socket.ops().socket_type())
 }
 
 /// Whether a broken pipe of this file is told by a signal too: not of sockets that keep messages apart.

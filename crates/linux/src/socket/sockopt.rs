@@ -29,7 +29,7 @@ const BPF_EXTENSIONS: u32 = 64;
 /// `getsockopt(2)`
 pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usize, len: UserPtr<i32>) -> SysResult {
     with_socket(task, fd, |socket, _| {
-        let (protocol, options) = (socket.protocol(), socket.options());
+        let (protocol, options) = (socket.ops(), socket.options());
         if level != consts::SOL_SOCKET {
             protocol.check_level(level, false)?;
         }
@@ -37,7 +37,7 @@ pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
         if level != consts::SOL_SOCKET {
             // One option says something of a number that stands where its value goes.
             let given = if level == SOL_PACKET && room >= size_of::<u32>() { UserPtr::<u32>::new(value).read()? } else { 0 };
-            let bytes = protocol.option_of(level, option, given)?;
+            let bytes = protocol.option_with_argument(level, option, given)?;
             let mut n = bytes.len().min(room);
             // IP gives small numbers as a byte to who has no room for more.
             if level == consts::IPPROTO_IP as u32 && (1..4).contains(&room) && bytes.len() == 4 && bytes[1..] == [0; 3] {
@@ -52,10 +52,10 @@ pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
             [micros / MICROS, micros % MICROS]
         };
         let bytes = match option {
-            consts::SO_TYPE => protocol.kind().number().to_ne_bytes().to_vec(),
-            consts::SO_PROTOCOL => protocol.number().to_ne_bytes().to_vec(),
+            consts::SO_TYPE => protocol.socket_type().as_raw().to_ne_bytes().to_vec(),
+            consts::SO_PROTOCOL => protocol.protocol_number().to_ne_bytes().to_vec(),
             consts::SO_DOMAIN => protocol.family().to_ne_bytes().to_vec(),
-            consts::SO_ACCEPTCONN => u32::from(protocol.listening()).to_ne_bytes().to_vec(),
+            consts::SO_ACCEPTCONN => u32::from(protocol.is_listening()).to_ne_bytes().to_vec(),
             consts::SO_ERROR => protocol.take_error().map_or(0, Errno::raw).to_ne_bytes().to_vec(),
             consts::SO_PEERCRED => {
                 let Ucred { pid, uid, gid } = protocol.peer_credentials();
@@ -80,7 +80,7 @@ pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
                 }
                 name
             }
-            consts::SO_PEEK_OFF if !protocol.peeks_beyond() => return Err(Errno::EOPNOTSUPP),
+            consts::SO_PEEK_OFF if !protocol.supports_peek_offset() => return Err(Errno::EOPNOTSUPP),
             consts::SO_PEEK_OFF => options.peek_offset().to_ne_bytes().to_vec(),
             consts::SO_MEMINFO => memory(protocol, options),
             consts::SO_TXTIME => {
@@ -88,7 +88,7 @@ pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
                 [clock.to_ne_bytes(), flags.to_ne_bytes()].concat()
             }
             consts::SO_PEERNAME => {
-                let name = protocol.peer()?.encode();
+                let name = protocol.peer_address()?.encode();
                 if name.len() < room {
                     return Err(Errno::EINVAL);
                 }
@@ -117,14 +117,14 @@ pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
     let len = usize::try_from(len).map_err(|_| Errno::EINVAL)?;
     with_socket(task, fd, |socket, _| {
         if level != consts::SOL_SOCKET {
-            socket.protocol().check_level(level, true)?;
+            socket.ops().check_level(level, true)?;
             let mut bytes = vec![0; len.min(MAX_OPTION)];
             if len > 0 {
                 uaccess::read_bytes(value, &mut bytes)?;
             }
-            return socket.protocol().set_option(level, option, &bytes).map(|()| 0);
+            return socket.ops().set_option(level, option, &bytes).map(|()| 0);
         }
-        let (protocol, options) = (socket.protocol(), socket.options());
+        let (protocol, options) = (socket.ops(), socket.options());
         if option == consts::SO_BINDTODEVICE {
             let mut name = vec![0; len.min(MAX_NAME - 1)];
             uaccess::read_bytes(value, &mut name)?;
@@ -176,12 +176,12 @@ pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
             consts::SO_DETACH_REUSEPORT_BPF if !options.switch(consts::SO_REUSEPORT) => return Err(Errno::ENOENT),
             consts::SO_DETACH_REUSEPORT_BPF => options.set_chooser(None)?,
             consts::SO_TIMESTAMPING_OLD | consts::SO_TIMESTAMPING_NEW => {
-                let first = if options.begins_numbers(number) { protocol.first_number()? } else { 0 };
+                let first = if options.begins_numbers(number) { protocol.initial_timestamp_key()? } else { 0 };
                 options.set_stamping(option, number, first)?;
             }
-            consts::SO_PEEK_OFF if !protocol.peeks_beyond() => return Err(Errno::EOPNOTSUPP),
+            consts::SO_PEEK_OFF if !protocol.supports_peek_offset() => return Err(Errno::EOPNOTSUPP),
             consts::SO_PEEK_OFF => options.set_peek_offset(number),
-            consts::SO_ZEROCOPY if !protocol.spares_copies() => return Err(Errno::EOPNOTSUPP),
+            consts::SO_ZEROCOPY if !protocol.supports_zerocopy() => return Err(Errno::EOPNOTSUPP),
             consts::SO_ZEROCOPY if !(0..=1).contains(&number) => return Err(Errno::EINVAL),
             consts::SO_TXTIME => {
                 if len != size_of::<[i32; 2]>() {
@@ -205,10 +205,10 @@ pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
 
 /// What the socket's queues hold and may, in the order of `SK_MEMINFO_*`.
 fn memory(protocol: &dyn SocketOps, options: &SocketOptions) -> Vec<u8> {
-    let memory = protocol.memory();
-    let (received, sent) = (memory.received as u32, memory.sent as u32);
+    let memory = protocol.memory_info();
+    let (received, sent) = (memory.receive_bytes as u32, memory.send_bytes as u32);
     let (receives, sends) = (options.receive_buffer() as u32, options.send_buffer() as u32);
-    [received, receives, sent, sends, 0, sent, 0, 0, memory.lost as u32].map(u32::to_ne_bytes).concat()
+    [received, receives, sent, sends, 0, sent, 0, 0, memory.drops as u32].map(u32::to_ne_bytes).concat()
 }
 
 /// The peer's groups, all or (`ERANGE`) only how much room they take.

@@ -2,7 +2,7 @@
 
 use super::options::{IP, IPV6};
 use super::{Family, InetSocket, network};
-use crate::endpoint::{self, RECEIVING, SENDING};
+use crate::endpoint::{self, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::extended_options::ControlMessage;
 use crate::{
     Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketMemory, SocketOps, SocketOptions, SocketType,
@@ -104,7 +104,7 @@ impl DatagramReceiver {
         datagram.lost = self.lost() as u32;
         {
             let mut queue = self.port.queue.lock();
-            if queue.closed || self.port.is_shut(RECEIVING) {
+            if queue.closed || self.port.is_shut_down(RCV_SHUTDOWN) {
                 return;
             }
             let cost = datagram.data.len() + COST;
@@ -140,10 +140,10 @@ impl DatagramReceiver {
             };
             match found {
                 Some(datagram) => Some(Ok(Some((datagram, skip)))),
-                None => self.port.is_shut(RECEIVING).then_some(Ok(None)),
+                None => self.port.is_shut_down(RCV_SHUTDOWN).then_some(Ok(None)),
             }
         };
-        wait.at(&self.port.readable, attempt)
+        wait.wait_on(&self.port.readable, attempt)
     }
 
     /// What a datagram's receiver is told of it.
@@ -157,14 +157,14 @@ impl DatagramReceiver {
             tell(common, datagram, &mut beside);
         }
         ReceivedMessage {
-            full: datagram.data.len(),
+            message_len: datagram.data.len(),
             from: Some(common.shown(datagram.from)),
-            beside,
+            control: beside,
             ..ReceivedMessage::default()
         }
     }
 
-    /// What `SocketOps::receive_owned` promises.
+    /// What `SocketOps::receive_to_vec` promises.
     pub(super) fn receive_owned(
         &self,
         common: &InetSocket,
@@ -194,12 +194,12 @@ impl DatagramReceiver {
             table.watch(&self.port.readable);
             table.watch(&self.port.writable);
         }
-        let shut = |what| self.port.is_shut(what);
+        let shut = |what| self.port.is_shut_down(what);
         let mut events = Events::WRITABLE | Events::WRBAND;
-        events.set(Events::ERR, self.port.failed() || self.options.notices.any());
-        events.set(Events::HUP, shut(RECEIVING | SENDING));
-        events.set(Events::READABLE | Events::RDHUP, shut(RECEIVING));
-        events.set(Events::READABLE, shut(RECEIVING) || !self.port.queue.lock().datagrams.is_empty());
+        events.set(Events::ERR, self.port.has_error() || self.options.notices.any());
+        events.set(Events::HUP, shut(RCV_SHUTDOWN | SEND_SHUTDOWN));
+        events.set(Events::READABLE | Events::RDHUP, shut(RCV_SHUTDOWN));
+        events.set(Events::READABLE, shut(RCV_SHUTDOWN) || !self.port.queue.lock().datagrams.is_empty());
         events
     }
 
@@ -207,12 +207,12 @@ impl DatagramReceiver {
     pub(super) fn close(&self) {
         let old = core::mem::replace(&mut *self.port.queue.lock(), DatagramQueue { closed: true, ..DatagramQueue::default() });
         drop(old);
-        self.port.shut(RECEIVING | SENDING);
+        self.port.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
     }
 
     pub(super) fn pause(&self, file: &File, sends: bool) -> WaitPolicy {
         let timeout = if sends { self.options.send_timeout() } else { self.options.receive_timeout() };
-        WaitPolicy { nonblocking: file.nonblocking(), timeout }
+        WaitPolicy { nonblocking: file.nonblocking(), timeout_ns: timeout }
     }
 }
 
@@ -224,7 +224,7 @@ pub(super) trait DatagramProtocol: Send + Sync + 'static {
     /// Where it receives.
     fn inbox(&self) -> &DatagramReceiver;
 
-    /// What `SocketOps::kind` promises.
+    /// What `SocketOps::socket_type` promises.
     fn kind(&self) -> SocketType;
 
     /// The number of the protocol.
@@ -303,15 +303,15 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
         self.0.common().family.number()
     }
 
-    fn kind(&self) -> SocketType {
+    fn socket_type(&self) -> SocketType {
         self.0.kind()
     }
 
-    fn number(&self) -> i32 {
+    fn protocol_number(&self) -> i32 {
         self.0.number()
     }
 
-    fn listening(&self) -> bool {
+    fn is_listening(&self) -> bool {
         false
     }
 
@@ -331,17 +331,17 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
         Err(Errno::EOPNOTSUPP)
     }
 
-    fn local(&self) -> Address {
+    fn local_address(&self) -> Address {
         self.0.common().shown(self.0.addresses().0)
     }
 
-    fn peer(&self) -> Result<Address> {
+    fn peer_address(&self) -> Result<Address> {
         self.0.addresses().1.map(|peer| self.0.common().shown(peer)).ok_or(Errno::ENOTCONN)
     }
 
     fn shutdown(&self, receiving: bool, sending: bool) -> Result<()> {
         let connected = self.0.addresses().1.is_some();
-        self.0.inbox().port.shut((u8::from(receiving) * RECEIVING) | (u8::from(sending) * SENDING));
+        self.0.inbox().port.shutdown((u8::from(receiving) * RCV_SHUTDOWN) | (u8::from(sending) * SEND_SHUTDOWN));
         // Linux does it, and says so all the same.
         if connected { Ok(()) } else { Err(Errno::ENOTCONN) }
     }
@@ -355,12 +355,12 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
     }
 
     fn receive(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy) -> Result<ReceivedMessage> {
-        let (data, got) = self.receive_owned(buf.len(), flags, wait)?;
+        let (data, got) = self.receive_to_vec(buf.len(), flags, wait)?;
         buf[..data.len()].copy_from_slice(&data);
         Ok(got)
     }
 
-    fn receive_owned(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
+    fn receive_to_vec(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
         // UDP knows nothing urgent and does not look for it.
         if flags.contains(MsgFlags::OOB) && !self.0.is_udp() {
             return Err(Errno::EOPNOTSUPP);
@@ -376,33 +376,33 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
         self.0.inbox().port.set_error(error);
     }
 
-    fn queued(&self, incoming: bool) -> usize {
+    fn queued_bytes(&self, incoming: bool) -> usize {
         if incoming { self.0.inbox().first() } else { 0 }
     }
 
-    fn memory(&self) -> SocketMemory {
-        SocketMemory { received: self.0.inbox().charge(), sent: 0, lost: self.0.inbox().lost() }
+    fn memory_info(&self) -> SocketMemory {
+        SocketMemory { receive_bytes: self.0.inbox().charge(), send_bytes: 0, drops: self.0.inbox().lost() }
     }
 
-    fn take_notice(&self, limit: usize) -> Result<(Vec<u8>, ReceivedMessage)> {
+    fn receive_error_queue(&self, limit: usize) -> Result<(Vec<u8>, ReceivedMessage)> {
         self.0.common().take_notice(&self.0.inbox().options, limit)
     }
 
-    fn copied(&self) {
+    fn complete_zerocopy(&self) {
         let inbox = self.0.inbox();
         inbox.options.notices.copied(inbox.options.receive_buffer());
         inbox.port.readable.notify_of(Events::ERR);
     }
 
-    fn spares_copies(&self) -> bool {
+    fn supports_zerocopy(&self) -> bool {
         self.0.is_udp()
     }
 
-    fn peeks_beyond(&self) -> bool {
+    fn supports_peek_offset(&self) -> bool {
         self.0.is_udp()
     }
 
-    fn opened(&self, file: &Arc<File>) {
+    fn attach_file(&self, file: &Arc<File>) {
         self.0.common().opened(file);
     }
 

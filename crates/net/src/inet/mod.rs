@@ -104,7 +104,7 @@ impl InetSocket {
             family,
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             ino: AtomicU64::new(0),
-            uid: crate::socket::identity().uid,
+            uid: crate::socket::caller_ucred().uid,
             options: InetOptions::default(),
             only_v6: AtomicBool::new(sysctl::ONLY_V6.size() != 0),
         }
@@ -114,7 +114,7 @@ impl InetSocket {
         self.ino.store(file.path().metadata().ino, Ordering::Relaxed);
     }
 
-    /// What `SocketOps::take_notice` promises.
+    /// What `SocketOps::receive_error_queue` promises.
     fn take_notice(&self, options: &SocketOptions, limit: usize) -> Result<(Vec<u8>, ReceivedMessage)> {
         let notice = options.notices.take().ok_or(Errno::EAGAIN)?;
         let beside = notice.time.and_then(|time| options.stamp_of(time)).into_iter().collect();

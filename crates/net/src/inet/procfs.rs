@@ -82,7 +82,7 @@ pub fn tcp(v6: bool) -> String {
         use crate::SocketOps;
         let queues = match socket.backlog() {
             Some((waiting, _)) => (0, waiting),
-            None => (socket.queued(false), socket.queued(true)),
+            None => (socket.queued_bytes(false), socket.queued_bytes(true)),
         };
         let (addresses, state) = (socket.addresses(), socket.tcp_state());
         row(&mut text, number, &Row { common: &socket.common, addresses, state, queues, more: String::from(" 20 4 30 10 -1") });
@@ -169,9 +169,9 @@ pub(crate) fn shown(protocol: u8) -> Option<Vec<InetDiagEntry>> {
             let show = |socket: &Arc<tcp::TcpSocket>| {
                 let queues = match socket.backlog() {
                     Some((waiting, most)) => (most, waiting),
-                    None => (socket.queued(false), socket.queued(true)),
+                    None => (socket.queued_bytes(false), socket.queued_bytes(true)),
                 };
-                let (info, shut) = (Some(super::tcp_info::info(socket)), socket.port.shut_bits());
+                let (info, shut) = (Some(super::tcp_info::info(socket)), socket.port.shutdown_mask());
                 InetDiagEntry { info, shut, ..InetDiagEntry::new(&socket.common, socket.addresses(), socket.tcp_state(), queues) }
             };
             sockets.iter().map(show).collect()

@@ -3,8 +3,8 @@
 use super::datagram::{DatagramProtocol, DatagramReceiver, DatagramSocket, SendParameters};
 use super::ip::{self, ECHO, ECHO6, ICMP, ICMP6};
 use super::{Datagram, Family, InetSocket, frame, network};
-use crate::endpoint::SENDING;
-use crate::socket::{groups, identity};
+use crate::endpoint::SEND_SHUTDOWN;
+use crate::socket::{caller_groups, caller_ucred};
 use crate::{Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketType, sysctl};
 use abi::errno::Errno;
 use alloc::collections::BTreeMap;
@@ -65,7 +65,7 @@ pub struct RawSocket {
 /// Whether the caller is in one of the groups whose members may ask (`net.ipv4.ping_group_range`).
 fn may_ask() -> bool {
     let may = |group: u32| sysctl::ASKING_GROUPS.spans(group.into());
-    may(identity().gid) || groups().iter().copied().any(may)
+    may(caller_ucred().gid) || caller_groups().iter().copied().any(may)
 }
 
 /// Gives sockets that listen to a packet's protocol a copy of it; `payload` makes what is behind IP's header.
@@ -295,13 +295,13 @@ impl DatagramProtocol for RawSocket {
             Some((_, address)) => self.common.destination(address)?,
             None => state.peer.ok_or(Errno::EDESTADDRREQ)?,
         };
-        if self.inbox.port.is_shut(SENDING) {
+        if self.inbox.port.is_shut_down(SEND_SHUTDOWN) {
             return Err(Errno::EPIPE);
         }
         if to.is_ipv4() != self.is_v4() {
             return Err(Errno::ENETUNREACH);
         }
-        let sends = SendParameters::new(&self.common, to.ip(), &message.beside)?;
+        let sends = SendParameters::new(&self.common, to.ip(), &message.control)?;
         let route = network::current().route(to.ip())?;
         let source = sends.source.or(state.local).unwrap_or(route.source);
         let packet = if self.with_headers() {
@@ -322,7 +322,7 @@ impl DatagramProtocol for RawSocket {
             ip::without_header(&mut packet).ok_or(Errno::EINVAL)?;
             packet
         };
-        self.inbox.stamp_sent(&message.beside, || frame::frame(&packet));
+        self.inbox.stamp_sent(&message.control, || frame::frame(&packet));
         // What is lost on its way is not told.
         let _ = network::current().transmit(packet);
         Ok(len)

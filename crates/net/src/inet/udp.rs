@@ -4,7 +4,7 @@ use super::bind_table::{BindAddress, BindTable, Bindable, PortBinding, ReusePoli
 use super::datagram::{DatagramProtocol, DatagramReceiver, DatagramSocket, SendParameters};
 use super::options::{IP, IPV6};
 use super::{Datagram, Family, InetSocket, frame, ip, network};
-use crate::endpoint::SENDING;
+use crate::endpoint::SEND_SHUTDOWN;
 use crate::error_queue::{ErrorQueueEntry, ExtendedError};
 use crate::{Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketType};
 use abi::errno::Errno;
@@ -271,10 +271,10 @@ impl DatagramProtocol for UdpSocket {
         if let Some(error) = self.inbox.port.take_error() {
             return Err(error);
         }
-        if self.inbox.port.is_shut(SENDING) {
+        if self.inbox.port.is_shut_down(SEND_SHUTDOWN) {
             return Err(Errno::EPIPE);
         }
-        let sends = SendParameters::new(&self.common, to.ip(), &message.beside)?;
+        let sends = SendParameters::new(&self.common, to.ip(), &message.control)?;
         let route = self.route(to)?;
         if from.ip().is_unspecified() || from.ip().is_multicast() {
             from.set_ip(route.source);
@@ -296,7 +296,7 @@ impl DatagramProtocol for UdpSocket {
             lost: 0,
             data: message.data.to_vec(),
         };
-        self.inbox.stamp_sent(&message.beside, || frame::frame(&datagram));
+        self.inbox.stamp_sent(&message.control, || frame::frame(&datagram));
         // It has gone out; that nobody was there is told by the next call, to one who talks to somebody or wants to know all.
         if let Err(error) = network::current().transmit(datagram) {
             let tells = self.tells_errors();

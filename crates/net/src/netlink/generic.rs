@@ -2,7 +2,7 @@
 //! (`Documentation/accounting/taskstats.rst`).
 
 use super::{DUMP, MULTI, Reply};
-use crate::socket::identity;
+use crate::socket::caller_ucred;
 use abi::errno::Errno;
 use alloc::vec::Vec;
 use fs::Result;
@@ -110,7 +110,7 @@ fn account(reply: &mut Reply, attributes: &[u8]) -> Result<()> {
     const FIGURES: u16 = 3;
     /// Attributes that hold a number and the figures.
     const WITH_NUMBER: u16 = 3;
-    if identity().uid != 0 {
+    if caller_ucred().uid != 0 {
         return Err(Errno::EPERM);
     }
     let number = |kind: u16| find(attributes, kind).and_then(|value| value.first_chunk()).map(|value| i32::from_ne_bytes(*value));

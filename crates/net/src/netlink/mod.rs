@@ -8,8 +8,8 @@ mod route;
 
 pub use generic::set_accounts;
 
-use crate::endpoint::{Endpoint, RECEIVING, SENDING};
-use crate::socket::identity;
+use crate::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN};
+use crate::socket::caller_ucred;
 use crate::{
     Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketOptions, SocketType, WaitPolicy,
 };
@@ -155,7 +155,7 @@ impl NetlinkSocket {
     /// Its number, after giving it one if it has none: the process' if `asked` is 0. As nothing is sent but answers, two may be the same.
     fn identify(&self, asked: u32) -> u32 {
         static OTHERS: AtomicU32 = AtomicU32::new(u32::MAX);
-        let id = match (asked, identity().pid) {
+        let id = match (asked, caller_ucred().pid) {
             (0, pid) if pid > 0 => pid.cast_unsigned(),
             (0, _) => OTHERS.fetch_sub(1, Ordering::Relaxed),
             (asked, _) => asked,
@@ -169,18 +169,18 @@ impl NetlinkSocket {
             let found = if flags.contains(MsgFlags::PEEK) { queue.replies.front().cloned() } else { queue.replies.pop_front() };
             found.map(Ok)
         };
-        wait.at(&self.port.readable, attempt)
+        wait.wait_on(&self.port.readable, attempt)
     }
 }
 
 impl FileOps for NetlinkSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        let wait = WaitPolicy { nonblocking: file.nonblocking(), timeout: self.port.options.receive_timeout() };
+        let wait = WaitPolicy { nonblocking: file.nonblocking(), timeout_ns: self.port.options.receive_timeout() };
         self.receive(buf, MsgFlags::empty(), wait).map(|got| got.copied)
     }
 
     fn write(&self, _: &File, buf: &[u8]) -> Result<usize> {
-        self.send(OutgoingMessage::plain(buf), MsgFlags::empty(), WaitPolicy { nonblocking: true, timeout: 0 })
+        self.send(OutgoingMessage::plain(buf), MsgFlags::empty(), WaitPolicy { nonblocking: true, timeout_ns: 0 })
     }
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
@@ -189,12 +189,12 @@ impl FileOps for NetlinkSocket {
         }
         let mut events = Events::WRITABLE;
         events.set(Events::READABLE, !self.port.queue.lock().replies.is_empty());
-        events.set(Events::ERR, self.port.failed());
+        events.set(Events::ERR, self.port.has_error());
         events
     }
 
     fn closed(&self, _: &File) {
-        self.port.shut(RECEIVING | SENDING);
+        self.port.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
     }
 }
 
@@ -203,15 +203,15 @@ impl SocketOps for NetlinkSocket {
         net::AF_NETLINK
     }
 
-    fn kind(&self) -> SocketType {
+    fn socket_type(&self) -> SocketType {
         SocketType::Datagram
     }
 
-    fn number(&self) -> i32 {
+    fn protocol_number(&self) -> i32 {
         self.protocol
     }
 
-    fn listening(&self) -> bool {
+    fn is_listening(&self) -> bool {
         false
     }
 
@@ -237,11 +237,11 @@ impl SocketOps for NetlinkSocket {
         Err(Errno::EOPNOTSUPP)
     }
 
-    fn local(&self) -> Address {
+    fn local_address(&self) -> Address {
         Address::Netlink(self.id.load(Ordering::Relaxed), 0)
     }
 
-    fn peer(&self) -> Result<Address> {
+    fn peer_address(&self) -> Result<Address> {
         Ok(Address::Netlink(0, 0))
     }
 
@@ -280,18 +280,23 @@ impl SocketOps for NetlinkSocket {
     }
 
     fn receive(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy) -> Result<ReceivedMessage> {
-        let (data, got) = self.receive_owned(buf.len(), flags, wait)?;
+        let (data, got) = self.receive_to_vec(buf.len(), flags, wait)?;
         buf[..data.len()].copy_from_slice(&data);
         Ok(got)
     }
 
-    fn receive_owned(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
+    fn receive_to_vec(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
         let mut data = self.take(flags, wait)?;
         let full = data.len();
         data.truncate(limit);
         Ok((
             data,
-            ReceivedMessage { copied: full.min(limit), full, from: Some(Address::Netlink(0, 0)), ..ReceivedMessage::default() },
+            ReceivedMessage {
+                copied: full.min(limit),
+                message_len: full,
+                from: Some(Address::Netlink(0, 0)),
+                ..ReceivedMessage::default()
+            },
         ))
     }
 
@@ -303,11 +308,11 @@ impl SocketOps for NetlinkSocket {
         self.port.set_error(error);
     }
 
-    fn queued(&self, incoming: bool) -> usize {
+    fn queued_bytes(&self, incoming: bool) -> usize {
         if incoming { self.port.queue.lock().replies.front().map_or(0, Vec::len) } else { 0 }
     }
 
-    fn opened(&self, _: &Arc<File>) {}
+    fn attach_file(&self, _: &Arc<File>) {}
 
     fn set_option(&self, level: u32, _: u32, _: &[u8]) -> Result<()> {
         // Groups, more checks, more words in errors: all without effect where nothing is told unasked.

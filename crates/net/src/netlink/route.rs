@@ -2,7 +2,7 @@
 
 use super::{DUMP, MULTI, NlmsgHeader, Reply};
 use crate::inet::network::{self, Interface};
-use crate::socket::identity;
+use crate::socket::caller_ucred;
 use abi::errno::Errno;
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -171,7 +171,7 @@ pub(super) fn list(reply: &mut Reply, body: &[u8]) -> Result<bool> {
         return Ok(false);
     }
     if kind % KINDS != GET {
-        return Err(if identity().uid == 0 { Errno::EOPNOTSUPP } else { Errno::EPERM });
+        return Err(if caller_ucred().uid == 0 { Errno::EOPNOTSUPP } else { Errno::EPERM });
     }
     let all = flags & DUMP != 0;
     let family = body.first().copied().unwrap_or(0);

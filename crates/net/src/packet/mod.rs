@@ -5,7 +5,7 @@
 
 mod ring;
 
-use crate::endpoint::{Endpoint, RECEIVING, SENDING};
+use crate::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::extended_options::now;
 use crate::inet::network::{self, Interface};
 use crate::inet::{frame, ip};
@@ -163,7 +163,7 @@ pub fn socket(kind: SocketType, protocol: i32) -> Result<Socket> {
         reserve: AtomicU32::new(0),
         origin: AtomicU32::new(0),
         clock: AtomicU32::new(0),
-        uid: crate::socket::identity().uid,
+        uid: crate::socket::caller_ucred().uid,
         this: this.clone(),
     });
     ALL.lock().push(Arc::downgrade(&socket));
@@ -180,7 +180,7 @@ pub fn listing() -> alloc::string::String {
         let (bound, charge) = (*socket.bound.lock(), socket.port.queue.lock().charge);
         let (uid, ino) = (socket.uid, socket.port.ino());
         let running = u8::from(bound.protocol != 0);
-        let kind = socket.kind.number();
+        let kind = socket.kind.as_raw();
         let PacketBinding { protocol, interface } = bound;
         // Writing to a string does not fail.
         let _ = writeln!(
@@ -219,7 +219,7 @@ impl PacketSocket {
             ALL_PROTOCOLS => way == TO_HOST || !self.deaf_to_outgoing.load(Ordering::Relaxed),
             wanted => way == TO_HOST && wanted == protocol,
         };
-        if !meant || !(bound.interface == 0 || bound.interface == interface.index) || self.port.is_shut(RECEIVING) {
+        if !meant || !(bound.interface == 0 || bound.interface == interface.index) || self.port.is_shut_down(RCV_SHUTDOWN) {
             return;
         }
         let link = if self.kind == SocketType::Raw { frame::LINK_HEADER } else { 0 };
@@ -290,7 +290,7 @@ impl PacketSocket {
             queue.charge -= packet.data.len() + COST;
             Some(Ok(packet))
         };
-        wait.at(&self.port.readable, attempt)
+        wait.wait_on(&self.port.readable, attempt)
     }
 
     /// `struct tpacket_auxdata`.
@@ -353,12 +353,12 @@ impl vm::Backing for RingPages {
 
 impl FileOps for PacketSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        let wait = WaitPolicy { nonblocking: file.nonblocking(), timeout: self.port.options.receive_timeout() };
+        let wait = WaitPolicy { nonblocking: file.nonblocking(), timeout_ns: self.port.options.receive_timeout() };
         self.receive(buf, MsgFlags::empty(), wait).map(|got| got.copied)
     }
 
     fn write(&self, _: &File, buf: &[u8]) -> Result<usize> {
-        self.send(OutgoingMessage::plain(buf), MsgFlags::empty(), WaitPolicy { nonblocking: true, timeout: 0 })
+        self.send(OutgoingMessage::plain(buf), MsgFlags::empty(), WaitPolicy { nonblocking: true, timeout_ns: 0 })
     }
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
@@ -370,7 +370,7 @@ impl FileOps for PacketSocket {
             !queue.packets.is_empty() || queue.ring.as_ref().is_some_and(Ring::has_news)
         };
         let mut events = Events::WRITABLE | Events::WRBAND;
-        events.set(Events::ERR, self.port.failed());
+        events.set(Events::ERR, self.port.has_error());
         events.set(Events::READABLE, news);
         events
     }
@@ -385,7 +385,7 @@ impl FileOps for PacketSocket {
     fn closed(&self, _: &File) {
         ALL.lock().retain(|known| !known.ptr_eq(&self.this));
         census::released(LISTENERS.fetch_sub(1, Ordering::AcqRel), 1);
-        self.port.shut(RECEIVING | SENDING);
+        self.port.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
         let old = core::mem::take(&mut *self.port.queue.lock());
         drop(old);
     }
@@ -396,15 +396,15 @@ impl SocketOps for PacketSocket {
         net::AF_PACKET
     }
 
-    fn kind(&self) -> SocketType {
+    fn socket_type(&self) -> SocketType {
         self.kind
     }
 
-    fn number(&self) -> i32 {
+    fn protocol_number(&self) -> i32 {
         self.bound.lock().protocol.to_be().into()
     }
 
-    fn listening(&self) -> bool {
+    fn is_listening(&self) -> bool {
         false
     }
 
@@ -429,7 +429,7 @@ impl SocketOps for PacketSocket {
         Err(Errno::EOPNOTSUPP)
     }
 
-    fn local(&self) -> Address {
+    fn local_address(&self) -> Address {
         let PacketBinding { protocol, interface } = *self.bound.lock();
         let found = Self::interface(interface).ok().flatten();
         let (kind, length) = found.as_ref().map_or((0, 0), |known| (known.kind, known.hardware.len() as u8));
@@ -437,7 +437,7 @@ impl SocketOps for PacketSocket {
         Address::Packet(LinkAddress { protocol, interface: interface.cast_signed(), kind, way: TO_HOST, length, hardware })
     }
 
-    fn peer(&self) -> Result<Address> {
+    fn peer_address(&self) -> Result<Address> {
         Err(Errno::EOPNOTSUPP)
     }
 
@@ -478,12 +478,12 @@ impl SocketOps for PacketSocket {
     }
 
     fn receive(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy) -> Result<ReceivedMessage> {
-        let (data, got) = self.receive_owned(buf.len(), flags, wait)?;
+        let (data, got) = self.receive_to_vec(buf.len(), flags, wait)?;
         buf[..data.len()].copy_from_slice(&data);
         Ok(got)
     }
 
-    fn receive_owned(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
+    fn receive_to_vec(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
         let packet = self.next(flags, wait)?;
         self.port.options.received(packet.arrival);
         let mut beside = self.port.options.stamps(packet.arrival);
@@ -496,7 +496,13 @@ impl SocketOps for PacketSocket {
         let copied = data.len();
         Ok((
             data,
-            ReceivedMessage { copied, full, from: Some(Address::Packet(packet.from)), beside, ..ReceivedMessage::default() },
+            ReceivedMessage {
+                copied,
+                message_len: full,
+                from: Some(Address::Packet(packet.from)),
+                control: beside,
+                ..ReceivedMessage::default()
+            },
         ))
     }
 
@@ -508,16 +514,16 @@ impl SocketOps for PacketSocket {
         self.port.set_error(error);
     }
 
-    fn queued(&self, incoming: bool) -> usize {
+    fn queued_bytes(&self, incoming: bool) -> usize {
         if incoming { self.port.queue.lock().packets.front().map_or(0, |packet| packet.data.len()) } else { 0 }
     }
 
-    fn memory(&self) -> SocketMemory {
+    fn memory_info(&self) -> SocketMemory {
         let queue = self.port.queue.lock();
-        SocketMemory { received: queue.charge, sent: 0, lost: queue.counts.1.into() }
+        SocketMemory { receive_bytes: queue.charge, send_bytes: 0, drops: queue.counts.1.into() }
     }
 
-    fn option_of(&self, level: u32, option: u32, given: u32) -> Result<Vec<u8>> {
+    fn option_with_argument(&self, level: u32, option: u32, given: u32) -> Result<Vec<u8>> {
         if (level, option) == (SOL_PACKET, HEADER_LENGTH) {
             return Ok((ring::header_length(given)? as u32).to_ne_bytes().to_vec());
         }
@@ -581,7 +587,7 @@ impl SocketOps for PacketSocket {
         Ok(())
     }
 
-    fn opened(&self, file: &Arc<File>) {
-        self.port.opened(file);
+    fn attach_file(&self, file: &Arc<File>) {
+        self.port.attach_file(file);
     }
 }

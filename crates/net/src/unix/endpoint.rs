@@ -2,7 +2,7 @@
 
 use super::scm_rights::ScmRights;
 use crate::byte_stream::ByteStream;
-use crate::endpoint::{self, RECEIVING, ROOM, SENDING};
+use crate::endpoint::{self, RCV_SHUTDOWN, SEND_SHUTDOWN, WRITE_SPACE};
 use crate::{SocketOptions, SocketType, SupplementaryGroups, Ucred, UnixName};
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
@@ -112,7 +112,7 @@ impl UnixEndpoint {
             kind,
             port: endpoint::Endpoint::new(options),
             name: Mutex::new(UnixName::Unnamed),
-            credentials: Mutex::new((Ucred::NOBODY, None)),
+            credentials: Mutex::new((Ucred::INVALID, None)),
             sent: AtomicUsize::new(0),
             target: Mutex::new(None),
         })
@@ -169,7 +169,7 @@ impl UnixEndpoint {
     /// One of this socket's datagrams was received, or thrown away.
     pub(super) fn credit(&self, bytes: usize) {
         census::released(self.sent.fetch_sub(bytes, Ordering::Relaxed), bytes);
-        self.writable.notify_of(ROOM);
+        self.writable.notify_of(WRITE_SPACE);
     }
 
     pub(super) fn charged(&self) -> usize {
@@ -215,7 +215,7 @@ impl UnixEndpoint {
             let closed = UnixQueue { stream: ByteStream { closed: true, ..ByteStream::default() }, ..UnixQueue::default() };
             (core::mem::replace(&mut *queue, closed), blocked)
         };
-        self.shut(RECEIVING | SENDING);
+        self.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
         self.set_target(None);
         for sender in blocked.iter().filter_map(Weak::upgrade) {
             sender.writable.notify();

@@ -17,8 +17,8 @@ pub(crate) use procfs::{UnixDiagEntry, shown};
 pub use scm_rights::ScmRights;
 pub(crate) use scm_rights::under_way;
 
-use crate::endpoint::{RECEIVING, SENDING};
-use crate::socket::{groups, identity};
+use crate::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
+use crate::socket::{caller_groups, caller_ucred};
 use crate::{
     Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketOptions, SocketType,
     SupplementaryGroups, Ucred, UnixName, WaitPolicy,
@@ -64,7 +64,7 @@ static ALL: Mutex<BTreeMap<u64, Weak<UnixSocket>>> = Mutex::new(BTreeMap::new())
 
 /// Who a peer is told is here.
 fn caller() -> (Ucred, Option<SupplementaryGroups>) {
-    (identity(), Some(groups()))
+    (caller_ucred(), Some(caller_groups()))
 }
 
 /// The number of a family's protocol: none, or the family again.
@@ -94,7 +94,7 @@ pub fn pair(kind: SocketType, protocol: i32) -> Result<(Socket, Socket)> {
     let who = caller();
     for (one, other) in [(&a, &b), (&b, &a)] {
         one.port.set_credentials(who.clone());
-        if kind.connects() {
+        if kind.is_connection_oriented() {
             one.peer.call_once(|| other.port.clone());
         } else {
             one.port.set_target(Some(&other.port));
@@ -127,7 +127,7 @@ impl UnixSocket {
 
     /// The table of the files under way has to know which of them are sockets, and what waits in those.
     fn of_file(file: &File) -> Option<&Self> {
-        let protocol: &dyn core::any::Any = file.ops_as::<Socket>()?.protocol();
+        let protocol: &dyn core::any::Any = file.ops_as::<Socket>()?.ops();
         protocol.downcast_ref()
     }
 
@@ -143,7 +143,7 @@ impl UnixSocket {
     fn admit(&self, client: &Self, listens: bool) -> Option<Result<()>> {
         let mut state = self.state.lock();
         let Some(backlog) = &mut state.backlog else { return Some(Err(Errno::ECONNREFUSED)) };
-        if self.port.is_shut(RECEIVING) || self.port.is_closed() {
+        if self.port.is_shut_down(RCV_SHUTDOWN) || self.port.is_closed() {
             return Some(Err(Errno::ECONNREFUSED));
         }
         if backlog.waiting.len() > backlog.most {
@@ -185,7 +185,7 @@ impl UnixSocket {
             if unread {
                 peer.set_error(Errno::ECONNRESET);
             }
-            peer.shut(RECEIVING | SENDING);
+            peer.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
         }
         for waiting in backlog.into_iter().flat_map(|backlog| backlog.waiting) {
             if let Some(peer) = waiting.peer.get() {
@@ -232,7 +232,7 @@ impl UnixSocket {
 
 impl FileOps for UnixSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        let wait = WaitPolicy { nonblocking: file.nonblocking(), timeout: self.port.options.receive_timeout() };
+        let wait = WaitPolicy { nonblocking: file.nonblocking(), timeout_ns: self.port.options.receive_timeout() };
         match self.receive_plain(buf, wait)? {
             Some(n) => Ok(n),
             None => self.take_in(buf, MsgFlags::empty(), wait).map(|incoming| incoming.copied),
@@ -243,7 +243,7 @@ impl FileOps for UnixSocket {
         match self.send_plain(buf) {
             Some(n) => Ok(n),
             None => {
-                let wait = WaitPolicy { nonblocking: file.nonblocking(), timeout: self.port.options.send_timeout() };
+                let wait = WaitPolicy { nonblocking: file.nonblocking(), timeout_ns: self.port.options.send_timeout() };
                 self.transmit(OutgoingMessage::plain(buf), MsgFlags::empty(), wait)
             }
         }
@@ -270,11 +270,11 @@ impl SocketOps for UnixSocket {
         net::AF_UNIX
     }
 
-    fn kind(&self) -> SocketType {
+    fn socket_type(&self) -> SocketType {
         self.kind
     }
 
-    fn listening(&self) -> bool {
+    fn is_listening(&self) -> bool {
         self.state.lock().backlog.is_some()
     }
 
@@ -316,8 +316,8 @@ impl SocketOps for UnixSocket {
             self.bind_anywhere()?;
         }
         let listener = self.find(caller, address)?;
-        let listens = self.listening();
-        wait.at(&listener.port.writable, || listener.admit(self, listens))?;
+        let listens = self.is_listening();
+        wait.wait_on(&listener.port.writable, || listener.admit(self, listens))?;
         listener.port.readable.notify();
         self.port.writable.notify();
         Ok(())
@@ -352,27 +352,27 @@ impl SocketOps for UnixSocket {
             let Some(backlog) = &mut state.backlog else { return Some(Err(Errno::EINVAL)) };
             match backlog.waiting.pop_front() {
                 Some(waiting) => Some(Ok(waiting)),
-                None => self.port.is_shut(RECEIVING).then_some(Err(Errno::EINVAL)),
+                None => self.port.is_shut_down(RCV_SHUTDOWN).then_some(Err(Errno::EINVAL)),
             }
         };
-        let accepted = wait.at(&self.port.readable, attempt)?;
+        let accepted = wait.wait_on(&self.port.readable, attempt)?;
         self.port.writable.notify();
         Ok(accepted.into_socket())
     }
 
-    fn local(&self) -> Address {
+    fn local_address(&self) -> Address {
         Address::Unix(self.port.name())
     }
 
-    fn peer(&self) -> Result<Address> {
+    fn peer_address(&self) -> Result<Address> {
         self.peer_port().map(|peer| Address::Unix(peer.name())).ok_or(Errno::ENOTCONN)
     }
 
     fn shutdown(&self, receiving: bool, sending: bool) -> Result<()> {
-        let bits = |receiving: bool, sending: bool| (u8::from(receiving) * RECEIVING) | (u8::from(sending) * SENDING);
-        self.port.shut(bits(receiving, sending));
+        let bits = |receiving: bool, sending: bool| (u8::from(receiving) * RCV_SHUTDOWN) | (u8::from(sending) * SEND_SHUTDOWN);
+        self.port.shutdown(bits(receiving, sending));
         if let Some(peer) = self.peer.get() {
-            peer.shut(bits(sending, receiving));
+            peer.shutdown(bits(sending, receiving));
         }
         Ok(())
     }
@@ -381,7 +381,7 @@ impl SocketOps for UnixSocket {
         self.check_packet(to, length, flags)
     }
 
-    fn wait_for_room(&self, wait: WaitPolicy) -> Result<()> {
+    fn wait_for_send_space(&self, wait: WaitPolicy) -> Result<()> {
         let Some(peer) = self.peer.get() else { return Ok(()) };
         self.check_open(peer)?;
         self.pair(peer).wait_for_room(wait)
@@ -395,12 +395,12 @@ impl SocketOps for UnixSocket {
         self.take_in(buf, flags, wait)
     }
 
-    fn receive_owned(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
+    fn receive_to_vec(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
         self.take_message(limit, flags, wait)
     }
 
     fn peer_credentials(&self) -> Ucred {
-        self.peer_port().map_or(Ucred::NOBODY, |peer| peer.credentials().0)
+        self.peer_port().map_or(Ucred::INVALID, |peer| peer.credentials().0)
     }
 
     fn peer_groups(&self) -> Option<SupplementaryGroups> {
@@ -415,7 +415,7 @@ impl SocketOps for UnixSocket {
         self.port.set_error(error);
     }
 
-    fn queued(&self, incoming: bool) -> usize {
+    fn queued_bytes(&self, incoming: bool) -> usize {
         match (incoming, self.peer.get()) {
             (true, _) => self.port.readable_bytes(),
             (false, Some(peer)) => peer.charged(),
@@ -423,7 +423,7 @@ impl SocketOps for UnixSocket {
         }
     }
 
-    fn peeks_beyond(&self) -> bool {
+    fn supports_peek_offset(&self) -> bool {
         true
     }
 
@@ -435,8 +435,8 @@ impl SocketOps for UnixSocket {
         if self.kind == SocketType::Stream { Ok(self.port.queue.lock().at_mark()) } else { Err(Errno::EOPNOTSUPP) }
     }
 
-    fn opened(&self, file: &Arc<File>) {
+    fn attach_file(&self, file: &Arc<File>) {
         self.ino.store(file.path().metadata().ino, Ordering::Relaxed);
-        self.port.opened(file);
+        self.port.attach_file(file);
     }
 }

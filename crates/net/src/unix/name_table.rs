@@ -51,7 +51,7 @@ pub(super) fn bind(caller: &Caller<'_>, kind: SocketType, name: &UnixName, socke
             PATHS.lock().insert(file_key(&path.metadata()), socket.clone());
             Ok(Binding::Path(path))
         }
-        UnixName::Abstract(name) => enter_abstract((kind.number(), name.clone()), socket).ok_or(Errno::EADDRINUSE),
+        UnixName::Abstract(name) => enter_abstract((kind.as_raw(), name.clone()), socket).ok_or(Errno::EADDRINUSE),
     }
 }
 
@@ -76,7 +76,7 @@ pub(super) fn bind_anywhere(kind: SocketType, socket: &Weak<UnixSocket>) -> Resu
     for _ in 0..NAMES {
         let number = NEXT.fetch_add(1, Ordering::Relaxed) % NAMES;
         let name: Arc<[u8]> = format!("{number:05x}").into_bytes().into();
-        if let Some(binding) = enter_abstract((kind.number(), name.clone()), socket) {
+        if let Some(binding) = enter_abstract((kind.as_raw(), name.clone()), socket) {
             return Ok((binding, UnixName::Abstract(name)));
         }
     }
@@ -96,7 +96,7 @@ pub(super) fn find(caller: &Caller<'_>, kind: SocketType, name: &UnixName) -> Re
             }
             PATHS.lock().get(&file_key(&meta)).and_then(Weak::upgrade)
         }
-        UnixName::Abstract(name) => ABSTRACT.lock().get(&(kind.number(), name.clone())).and_then(Weak::upgrade),
+        UnixName::Abstract(name) => ABSTRACT.lock().get(&(kind.as_raw(), name.clone())).and_then(Weak::upgrade),
     };
     let found = found.ok_or(Errno::ECONNREFUSED)?;
     if found.kind == kind { Ok(found) } else { Err(Errno::EPROTOTYPE) }

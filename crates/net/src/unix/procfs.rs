@@ -1,7 +1,7 @@
 //! Lists of the sockets of this family.
 
 use super::{ALL, UnixSocket};
-use crate::endpoint::{RECEIVING, SENDING};
+use crate::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::{SocketOps as _, SocketType, UnixName};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -19,14 +19,14 @@ pub fn listing() -> String {
     let mut text = String::from("Num       RefCount Protocol Flags    Type St Inode Path\n");
     let sockets: Vec<Arc<UnixSocket>> = ALL.lock().values().filter_map(Weak::upgrade).collect();
     for socket in sockets {
-        let flags = if socket.listening() { ACCEPTING } else { 0 };
+        let flags = if socket.is_listening() { ACCEPTING } else { 0 };
         let state = if socket.peer.get().is_some() || socket.port.target().is_some() { CONNECTED } else { UNCONNECTED };
         let name = match socket.port.name() {
             UnixName::Unnamed => String::new(),
             UnixName::Path(path) => String::from(" ") + &String::from_utf8_lossy(&path),
             UnixName::Abstract(name) => String::from(" @") + &String::from_utf8_lossy(&name).replace('\0', "@"),
         };
-        let (id, kind, ino) = (socket.id, socket.kind.number(), socket.ino.load(Ordering::Relaxed));
+        let (id, kind, ino) = (socket.id, socket.kind.as_raw(), socket.ino.load(Ordering::Relaxed));
         // Writing to a string does not fail.
         let _ = writeln!(text, "{id:016x}: 00000002 00000000 {flags:08x} {kind:04x} {state:02x} {ino:5}{name}");
     }
@@ -76,14 +76,14 @@ pub(crate) fn shown() -> Vec<UnixDiagEntry> {
             (_, Some(peer)) => peer.charged(),
         };
         UnixDiagEntry {
-            kind: socket.kind.number() as u8,
+            kind: socket.kind.as_raw() as u8,
             state,
             id: socket.id,
             ino: socket.ino.load(Ordering::Relaxed),
             peer: peer.and_then(|peer| inos.get(&Arc::as_ptr(&peer).addr()).copied()),
             name,
             queues: backlog.unwrap_or((socket.port.readable_bytes(), sent)),
-            shut: u8::from(socket.port.is_shut(RECEIVING)) | u8::from(socket.port.is_shut(SENDING)) << 1,
+            shut: u8::from(socket.port.is_shut_down(RCV_SHUTDOWN)) | u8::from(socket.port.is_shut_down(SEND_SHUTDOWN)) << 1,
         }
     };
     sockets.iter().map(show).collect()

@@ -4,8 +4,8 @@ use super::UnixSocket;
 use super::endpoint::{UnixEndpoint, UnixMessage, UnixQueue};
 use super::scm_rights::ScmRights;
 use crate::byte_stream::ConnectedStream;
-use crate::endpoint::{RECEIVING, ROOM, SENDING};
-use crate::socket::identity;
+use crate::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN, WRITE_SPACE};
+use crate::socket::caller_ucred;
 use crate::{Address, MsgFlags, OutgoingMessage, ReceivedMessage, SocketType, Ucred, UnixName, WaitPolicy, sysctl};
 use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};
@@ -31,12 +31,13 @@ impl UnixSocket {
     pub(super) fn poll_transfers(&self) -> Events {
         let mut events = Events::empty();
         let connected = self.peer.get();
-        let shut = |what| self.port.is_shut(what);
-        events.set(Events::ERR, self.port.failed());
-        events.set(Events::HUP, shut(RECEIVING | SENDING) || (self.kind.connects() && connected.is_none()));
-        events.set(Events::READABLE | Events::RDHUP, shut(RECEIVING));
+        let shut = |what| self.port.is_shut_down(what);
+        events.set(Events::ERR, self.port.has_error());
+        events
+            .set(Events::HUP, shut(RCV_SHUTDOWN | SEND_SHUTDOWN) || (self.kind.is_connection_oriented() && connected.is_none()));
+        events.set(Events::READABLE | Events::RDHUP, shut(RCV_SHUTDOWN));
         let (news, urgent) = self.port.has_news();
-        events.set(Events::READABLE, shut(RECEIVING) || news);
+        events.set(Events::READABLE, shut(RCV_SHUTDOWN) || news);
         events.set(Events::PRI, urgent);
         let (used, room) = match (self.kind, connected) {
             (SocketType::Datagram, _) => (self.port.sent(), self.port.target().is_none_or(|peer| self.has_room(&peer, true))),
@@ -89,7 +90,7 @@ impl UnixSocket {
         if length > self.port.options.send_buffer().saturating_sub(OVERHEAD) {
             return Err(Errno::EMSGSIZE);
         }
-        if self.port.is_shut(SENDING) { Err(Errno::EPIPE) } else { Ok(()) }
+        if self.port.is_shut_down(SEND_SHUTDOWN) { Err(Errno::EPIPE) } else { Ok(()) }
     }
 
     /// Sends; what `SocketOps::send` promises.
@@ -107,7 +108,7 @@ impl UnixSocket {
     /// Whom the message says it is from, if the receiver may want to know.
     fn sender(&self, peer: &UnixEndpoint, message: &OutgoingMessage<'_>) -> Option<Ucred> {
         let wanted = self.port.options.pass_credentials() || peer.options.pass_credentials();
-        message.credentials.or_else(|| wanted.then(identity))
+        message.credentials.or_else(|| wanted.then(caller_ucred))
     }
 
     /// The two ends of a connected stream.
@@ -117,7 +118,7 @@ impl UnixSocket {
 
     /// That a stream has no other end any more comes before its error, which stays for who receives.
     pub(super) fn check_open(&self, peer: &UnixEndpoint) -> Result<()> {
-        let shut = self.port.failed() && (self.port.is_shut(SENDING) || peer.queue.lock().closed);
+        let shut = self.port.has_error() && (self.port.is_shut_down(SEND_SHUTDOWN) || peer.queue.lock().closed);
         if shut { Err(Errno::EPIPE) } else { Ok(()) }
     }
 
@@ -145,7 +146,7 @@ impl UnixSocket {
                 return Some(Err(error));
             }
             let mut queue = peer.queue.lock();
-            if self.port.is_shut(SENDING) || queue.closed {
+            if self.port.is_shut_down(SEND_SHUTDOWN) || queue.closed {
                 return Some(Err(Errno::EPIPE));
             }
             if queue.charge != 0 && queue.charge + packet.as_ref()?.cost() > limit {
@@ -156,7 +157,7 @@ impl UnixSocket {
             queue.packets.push_back(packet);
             Some(Ok(()))
         };
-        wait.at(&self.port.writable, attempt)?;
+        wait.wait_on(&self.port.writable, attempt)?;
         peer.readable.notify_of(Events::READABLE);
         Ok(message.data.len())
     }
@@ -181,7 +182,7 @@ impl UnixSocket {
             return Ok(message.data.len());
         }
         let attempt = || {
-            if self.port.is_shut(SENDING) {
+            if self.port.is_shut_down(SEND_SHUTDOWN) {
                 return Some(Err(Errno::EPIPE));
             }
             if !peer.accepts_from(&self.port) {
@@ -192,7 +193,7 @@ impl UnixSocket {
             if queue.closed {
                 return Some(Err(Errno::ECONNREFUSED));
             }
-            if peer.is_shut(RECEIVING) {
+            if peer.is_shut_down(RCV_SHUTDOWN) {
                 return Some(Err(Errno::EPIPE));
             }
             let cost = packet.as_ref()?.cost();
@@ -208,7 +209,7 @@ impl UnixSocket {
             self.port.charge(cost);
             Some(Ok(()))
         };
-        match wait.at(&self.port.writable, attempt) {
+        match wait.wait_on(&self.port.writable, attempt) {
             Err(Errno::ECONNREFUSED) if message.to.is_none() => {
                 // The peer is gone for good.
                 self.port.set_target(None);
@@ -232,7 +233,7 @@ impl UnixSocket {
     /// Receives bytes of a stream that came with nothing else, waiting for the first. `None`: there is more to it.
     ///
     /// # Errors
-    /// As [`WaitPolicy::at`].
+    /// As [`WaitPolicy::wait_on`].
     pub(super) fn receive_plain(&self, buf: &mut [u8], wait: WaitPolicy) -> Result<Option<usize>> {
         let options = &self.port.options;
         let special = self.kind != SocketType::Stream
@@ -253,7 +254,7 @@ impl UnixSocket {
         Ok(got)
     }
 
-    /// Receives; what `SocketOps::receive_owned` promises.
+    /// Receives; what `SocketOps::receive_to_vec` promises.
     pub(super) fn take_message(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
         if self.kind == SocketType::Stream {
             let peer = self.stream_peer()?;
@@ -298,7 +299,7 @@ impl UnixSocket {
                 within
             });
             let Some(first) = beyond else {
-                return self.port.nothing_in(queue, None);
+                return self.port.empty_queue_result(queue, None);
             };
             if peek {
                 seen.extend(first.rights.iter().flat_map(|rights| rights.files().iter().cloned()));
@@ -312,13 +313,15 @@ impl UnixSocket {
             }
             Some(Ok(packet))
         };
-        let Some(packet) = wait.at(&self.port.readable, attempt)? else { return Ok((Vec::new(), ReceivedMessage::default())) };
+        let Some(packet) = wait.wait_on(&self.port.readable, attempt)? else {
+            return Ok((Vec::new(), ReceivedMessage::default()));
+        };
         let cost = packet.cost();
         let UnixMessage { data, from, credentials, rights, arrival } = packet;
         // As on Linux, `SO_TIMESTAMPING` alone does not count here.
         let stamped = self.port.options.stamp.load(Ordering::Relaxed) != 0;
         let beside = if stamped { self.port.options.stamps(arrival) } else { Vec::new() };
-        let mut got = ReceivedMessage { full: data.len(), rights, beside, ..ReceivedMessage::default() };
+        let mut got = ReceivedMessage { message_len: data.len(), rights, control: beside, ..ReceivedMessage::default() };
         if let Some(from) = from {
             got.from = Some(Address::Unix(from.name()));
             if !peek {
@@ -326,18 +329,18 @@ impl UnixSocket {
             }
         }
         for waiting in blocked.iter().filter_map(Weak::upgrade) {
-            waiting.writable.notify_of(ROOM);
+            waiting.writable.notify_of(WRITE_SPACE);
         }
         if let Some(peer) = peer
             && !peek
         {
-            peer.writable.notify_of(ROOM);
+            peer.writable.notify_of(WRITE_SPACE);
         }
         if !seen.is_empty() {
             got.rights = Some(ScmRights::new(seen));
         }
         if self.port.options.pass_credentials() {
-            got.credentials = Some(credentials.unwrap_or(Ucred::UNKNOWN_SENDER));
+            got.credentials = Some(credentials.unwrap_or(Ucred::OVERFLOW));
         }
         Ok((data, got))
     }

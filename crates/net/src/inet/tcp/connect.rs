@@ -147,7 +147,7 @@ impl TcpSocket {
         } else if began && wait.nonblocking {
             return Err(Errno::EALREADY);
         }
-        match wait.at(&self.port.writable, || self.outcome()) {
+        match wait.wait_on(&self.port.writable, || self.outcome()) {
             Err(Errno::EAGAIN) => Err(Errno::EINPROGRESS),
             result => result,
         }

@@ -1,7 +1,7 @@
 //! Connections that are accepted only when data has come (`TCP_DEFER_ACCEPT`, `tcp(7)`).
 
 use super::TcpSocket;
-use crate::endpoint::{ENDED, SENDING};
+use crate::endpoint::{FIN_RECEIVED, SEND_SHUTDOWN};
 use crate::timer::{self, TimerCallback};
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::Ordering;
@@ -15,9 +15,9 @@ pub(super) struct DeferredConnection {
 
 impl PollObserver for DeferredConnection {
     fn changed(self: Arc<Self>, _: Events) {
-        let reset = self.server.port.failed() && self.server.port.is_shut(SENDING | ENDED);
+        let reset = self.server.port.has_error() && self.server.port.is_shut_down(SEND_SHUTDOWN | FIN_RECEIVED);
         let data = !self.server.port.queue.lock().bytes.is_empty();
-        if reset || data || self.server.port.is_shut(ENDED) {
+        if reset || data || self.server.port.is_shut_down(FIN_RECEIVED) {
             self.end(!reset);
         }
     }

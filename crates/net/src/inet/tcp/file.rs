@@ -1,7 +1,7 @@
 //! A TCP socket as a file, and what system calls do with it.
 
 use super::{Connection, TcpSocket, after_end, reset};
-use crate::endpoint::{ENDED, RECEIVING, SENDING};
+use crate::endpoint::{FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::inet::bind_table::BindAddress;
 use crate::inet::options;
 use crate::packet;
@@ -47,30 +47,30 @@ impl FileOps for TcpSocket {
             return if any { Events::READABLE } else { Events::empty() };
         }
         let writable = Events::WRITABLE;
-        let failed = self.port.failed();
+        let failed = self.port.has_error();
         let told = self.port.options.notices.any();
         let mut events = if failed || told { Events::ERR } else { Events::empty() };
         let Some(connection) = self.connection.get() else {
             if self.state.lock().connecting.is_some() {
                 return events;
             }
-            events.set(Events::READABLE | Events::RDHUP, failed || self.port.is_shut(RECEIVING));
+            events.set(Events::READABLE | Events::RDHUP, failed || self.port.is_shut_down(RCV_SHUTDOWN));
             return events | Events::HUP | writable;
         };
-        let shut = |what| self.port.is_shut(what);
-        events.set(Events::HUP, shut(RECEIVING | SENDING));
+        let shut = |what| self.port.is_shut_down(what);
+        events.set(Events::HUP, shut(RCV_SHUTDOWN | SEND_SHUTDOWN));
         let least = self.port.options.receive_least();
         let (news, urgent) = {
             let queue = self.port.queue.lock();
-            let hole = if queue.urgent.is_some() { queue.hole(self.port.inline()) } else { 0 };
+            let hole = if queue.urgent.is_some() { queue.hole(self.port.is_oob_inline()) } else { 0 };
             (queue.bytes.len() >= least + hole, queue.has_urgent())
         };
         events.set(Events::PRI, urgent);
-        events.set(Events::READABLE | Events::RDHUP, shut(RECEIVING));
-        events.set(Events::READABLE, shut(RECEIVING) || news);
+        events.set(Events::READABLE | Events::RDHUP, shut(RCV_SHUTDOWN));
+        events.set(Events::READABLE, shut(RCV_SHUTDOWN) || news);
         // As Linux does, so that whoever is told can write more than a little.
         let room = connection.peer.queue.lock().charge * 3 <= self.pair(connection).limit * 2;
-        events.set(writable, room || shut(SENDING));
+        events.set(writable, room || shut(SEND_SHUTDOWN));
         events
     }
 
@@ -84,15 +84,15 @@ impl SocketOps for TcpSocket {
         self.common.family.number()
     }
 
-    fn kind(&self) -> SocketType {
+    fn socket_type(&self) -> SocketType {
         SocketType::Stream
     }
 
-    fn number(&self) -> i32 {
+    fn protocol_number(&self) -> i32 {
         net::IPPROTO_TCP as i32
     }
 
-    fn listening(&self) -> bool {
+    fn is_listening(&self) -> bool {
         self.listens()
     }
 
@@ -119,13 +119,13 @@ impl SocketOps for TcpSocket {
         self.take_connection(wait)
     }
 
-    fn local(&self) -> Address {
+    fn local_address(&self) -> Address {
         self.common.shown(self.addresses().0)
     }
 
-    fn peer(&self) -> Result<Address> {
+    fn peer_address(&self) -> Result<Address> {
         let connection = self.connection.get().ok_or(Errno::ENOTCONN)?;
-        if self.port.is_shut(SENDING | ENDED) {
+        if self.port.is_shut_down(SEND_SHUTDOWN | FIN_RECEIVED) {
             return Err(Errno::ENOTCONN);
         }
         Ok(self.common.shown(connection.remote))
@@ -138,28 +138,28 @@ impl SocketOps for TcpSocket {
             }
             return Ok(());
         }
-        let halves = (u8::from(receiving) * RECEIVING) | (u8::from(sending) * SENDING);
+        let halves = (u8::from(receiving) * RCV_SHUTDOWN) | (u8::from(sending) * SEND_SHUTDOWN);
         let Some(connection) = self.connection.get() else {
             // Linux does it, and says so all the same.
             if self.state.lock().connecting.is_none() {
-                self.port.shut(halves);
+                self.port.shutdown(halves);
             }
             return Err(Errno::ENOTCONN);
         };
-        if self.port.is_shut(SENDING | ENDED) {
+        if self.port.is_shut_down(SEND_SHUTDOWN | FIN_RECEIVED) {
             return Err(Errno::ENOTCONN);
         }
         if sending {
             self.hear_end(connection, false);
         }
-        self.port.shut(halves);
+        self.port.shutdown(halves);
         if sending {
-            connection.peer.shut(RECEIVING | ENDED);
+            connection.peer.shutdown(RCV_SHUTDOWN | FIN_RECEIVED);
         }
         Ok(())
     }
 
-    fn wait_for_room(&self, wait: WaitPolicy) -> Result<()> {
+    fn wait_for_send_space(&self, wait: WaitPolicy) -> Result<()> {
         self.pair(self.connected(wait)?).wait_for_room(wait)
     }
 
@@ -170,7 +170,7 @@ impl SocketOps for TcpSocket {
         let result = self.put_out(connection, message, flags, wait);
         self.look_after(connection);
         match result {
-            Err(Errno::EPIPE) if !self.port.is_shut(SENDING) => {
+            Err(Errno::EPIPE) if !self.port.is_shut_down(SEND_SHUTDOWN) => {
                 // The peer is gone. That is learnt from its answer to what is sent now.
                 reset(&self.port);
                 Ok(len)
@@ -183,7 +183,7 @@ impl SocketOps for TcpSocket {
         self.take_in(buf, flags, wait)
     }
 
-    fn receive_owned(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
+    fn receive_to_vec(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
         if self.is_deaf(flags) {
             return Ok((Vec::new(), ReceivedMessage::default()));
         }
@@ -193,21 +193,21 @@ impl SocketOps for TcpSocket {
         Ok((data, got))
     }
 
-    fn take_notice(&self, limit: usize) -> Result<(Vec<u8>, ReceivedMessage)> {
+    fn receive_error_queue(&self, limit: usize) -> Result<(Vec<u8>, ReceivedMessage)> {
         self.common.take_notice(&self.port.options, limit)
     }
 
-    fn copied(&self) {
+    fn complete_zerocopy(&self) {
         let options = &self.port.options;
         options.notices.copied(options.receive_buffer());
         self.port.readable.notify_of(Events::ERR);
     }
 
-    fn spares_copies(&self) -> bool {
+    fn supports_zerocopy(&self) -> bool {
         true
     }
 
-    fn first_number(&self) -> Result<u32> {
+    fn initial_timestamp_key(&self) -> Result<u32> {
         let connection = self.connection.get().ok_or(Errno::EINVAL)?;
         Ok(self.sent(connection) as u32)
     }
@@ -220,9 +220,9 @@ impl SocketOps for TcpSocket {
         self.port.set_error(error);
     }
 
-    fn queued(&self, incoming: bool) -> usize {
+    fn queued_bytes(&self, incoming: bool) -> usize {
         match self.connection.get() {
-            _ if incoming => self.port.queue.lock().ready(self.port.inline()),
+            _ if incoming => self.port.queue.lock().ready(self.port.is_oob_inline()),
             // What fits into the receiver's buffer has been acknowledged.
             Some(Connection { peer, .. }) => peer.queue.lock().charge.saturating_sub(peer.options.receive_buffer()),
             None => 0,
@@ -233,9 +233,9 @@ impl SocketOps for TcpSocket {
         Ok(self.port.queue.lock().at_mark())
     }
 
-    fn opened(&self, file: &Arc<File>) {
+    fn attach_file(&self, file: &Arc<File>) {
         self.common.opened(file);
-        self.port.opened(file);
+        self.port.attach_file(file);
     }
 
     fn check_level(&self, level: u32, sets: bool) -> Result<()> {

@@ -3,7 +3,7 @@
 use super::connect::ConnectRequest;
 use super::defer_accept::DeferredConnection;
 use super::{Connection, InetSocket, PORTS, TcpEndpoint, TcpSocket, tap};
-use crate::endpoint::{RECEIVING, SENDING};
+use crate::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::inet::bind_table::{BindAddress, share};
 use crate::{Socket, WaitPolicy, sysctl};
 use abi::errno::Errno;
@@ -102,7 +102,7 @@ impl TcpSocket {
         for initiator in outside.iter().filter_map(|opening| opening.initiator.upgrade()) {
             initiator.failed(Errno::ECONNREFUSED);
         }
-        self.port.shut(RECEIVING | SENDING);
+        self.port.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
     }
 
     /// What `listen(2)` does.
@@ -138,7 +138,7 @@ impl TcpSocket {
             let accepted = backlog.waiting.pop_front()?;
             Some(Ok((accepted, backlog.outside.pop_front())))
         };
-        let (accepted, outside) = wait.at(&self.port.readable, attempt)?;
+        let (accepted, outside) = wait.wait_on(&self.port.readable, attempt)?;
         if let Some(initiator) = outside.and_then(|opening| self.admit(opening)).and_then(|o| o.initiator.upgrade()) {
             initiator.failed(Errno::ECONNREFUSED);
         }

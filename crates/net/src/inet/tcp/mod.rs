@@ -15,7 +15,7 @@ use super::option_table::TCP_INQ;
 use super::options::TCP;
 use super::{Family, InetSocket};
 use crate::byte_stream::{ByteStream, ConnectedStream};
-use crate::endpoint::{self, ENDED, RECEIVING, SENDING};
+use crate::endpoint::{self, FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::packet;
 use crate::{MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOptions, WaitPolicy, sysctl};
 use abi::errno::Errno;
@@ -168,7 +168,7 @@ impl TcpSocket {
         if self.connection.get().is_none() {
             return if self.state.lock().connecting.is_some() { SYN_SENT } else { CLOSE };
         }
-        match (self.port.is_shut(SENDING), self.port.is_shut(ENDED)) {
+        match (self.port.is_shut_down(SEND_SHUTDOWN), self.port.is_shut_down(FIN_RECEIVED)) {
             (false, false) => ESTABLISHED,
             (true, false) => FIN_WAIT2,
             (false, true) => CLOSE_WAIT,
@@ -183,17 +183,20 @@ impl TcpSocket {
     /// The connection; if one is being made, it is waited for.
     ///
     /// # Errors
-    /// As [`WaitPolicy::at`]; `ENOTCONN`, or why there is none.
+    /// As [`WaitPolicy::wait_on`]; `ENOTCONN`, or why there is none.
     fn connected(&self, wait: WaitPolicy) -> Result<&Connection> {
         if self.connection.get().is_none() {
-            wait.at(&self.port.writable, || self.state.lock().connecting.is_none().then_some(Ok(())))?;
+            wait.wait_on(&self.port.writable, || self.state.lock().connecting.is_none().then_some(Ok(())))?;
         }
         self.connection.get().ok_or_else(|| self.port.take_error().unwrap_or(Errno::ENOTCONN))
     }
 
     /// Whether nothing will ever be received, since that was ended before there was a connection.
     fn is_deaf(&self, flags: MsgFlags) -> bool {
-        self.connection.get().is_none() && self.port.is_shut(RECEIVING) && !self.listens() && !flags.contains(MsgFlags::OOB)
+        self.connection.get().is_none()
+            && self.port.is_shut_down(RCV_SHUTDOWN)
+            && !self.listens()
+            && !flags.contains(MsgFlags::OOB)
     }
 
     /// The connection of a call that receives. Where there is none there is no urgent byte, either.
@@ -212,7 +215,7 @@ impl TcpSocket {
     fn pause(&self, file: &File, sends: bool) -> WaitPolicy {
         let options = &self.port.options;
         let timeout = if sends { options.send_timeout() } else { options.receive_timeout() };
-        WaitPolicy { nonblocking: file.nonblocking(), timeout }
+        WaitPolicy { nonblocking: file.nonblocking(), timeout_ns: timeout }
     }
 
     /// How many bytes it has sent.
@@ -224,7 +227,7 @@ impl TcpSocket {
     /// Sends, and does what is to be done of what was sent.
     fn put_out(&self, connection: &Connection, message: OutgoingMessage<'_>, flags: MsgFlags, wait: WaitPolicy) -> Result<usize> {
         let options = &self.port.options;
-        let stages = options.stages(&message.beside);
+        let stages = options.stages(&message.control);
         let mut last = None;
         let mut told = |start: u64, data: &[u8]| {
             if packet::listens() {
@@ -257,7 +260,7 @@ impl TcpSocket {
     fn tell_rest(&self, got: &mut ReceivedMessage) {
         if self.common.options.tells.load(Ordering::Relaxed) && self.common.options.is_on(TCP, TCP_INQ) {
             let rest = self.port.queue.lock().bytes.len() as u32;
-            got.beside.push((TCP, TCP_INQ, rest.to_ne_bytes().to_vec()));
+            got.control.push((TCP, TCP_INQ, rest.to_ne_bytes().to_vec()));
         }
     }
 
@@ -265,7 +268,7 @@ impl TcpSocket {
     fn abort(&self, connection: &Connection) {
         self.hear_end(connection, true);
         reset(&connection.peer);
-        self.port.shut(RECEIVING | SENDING | ENDED);
+        self.port.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN | FIN_RECEIVED);
     }
 
     /// Ends the socket: nobody will use it again.
@@ -288,8 +291,8 @@ impl TcpSocket {
             self.abort(connection);
         } else {
             self.hear_end(connection, false);
-            self.port.shut(RECEIVING | SENDING);
-            connection.peer.shut(RECEIVING | ENDED);
+            self.port.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
+            connection.peer.shutdown(RCV_SHUTDOWN | FIN_RECEIVED);
         }
     }
 }
@@ -297,10 +300,10 @@ impl TcpSocket {
 /// The peer has reset the connection of `port`.
 fn reset(port: &TcpEndpoint) {
     // One whose peer has said already that there is no more can only be told that it cannot send.
-    if !port.is_shut(SENDING | ENDED) {
-        port.set_error(if port.is_shut(ENDED) { Errno::EPIPE } else { Errno::ECONNRESET });
+    if !port.is_shut_down(SEND_SHUTDOWN | FIN_RECEIVED) {
+        port.set_error(if port.is_shut_down(FIN_RECEIVED) { Errno::EPIPE } else { Errno::ECONNRESET });
     }
-    port.shut(RECEIVING | SENDING | ENDED);
+    port.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN | FIN_RECEIVED);
 }
 
 /// A reset that came after the end of the stream is none for who receives.

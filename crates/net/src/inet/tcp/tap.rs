@@ -1,7 +1,7 @@
 //! The segments that a connection would send, for who listens to the interface. Sequence numbers begin at 0.
 
 use super::{Connection, TcpSocket};
-use crate::endpoint::SENDING;
+use crate::endpoint::SEND_SHUTDOWN;
 use crate::inet::frame::{ACK, FIN, PSH, RST, SYN, Segment};
 use crate::inet::network;
 use crate::packet;
@@ -61,7 +61,7 @@ impl TcpSocket {
 
     /// It sends nothing more (which is only said once), or ends the connection with a reset.
     pub(super) fn hear_end(&self, connection: &Connection, resets: bool) {
-        if !packet::listens() || (!resets && self.port.is_shut(SENDING)) {
+        if !packet::listens() || (!resets && self.port.is_shut_down(SEND_SHUTDOWN)) {
             return;
         }
         let sequence = (self.sent(connection) as u32).wrapping_add(1);
