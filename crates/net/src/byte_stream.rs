@@ -12,7 +12,7 @@ use fs::poll::Events;
 use fs::{File, Result};
 
 /// What a call that waits for all of it is given at once.
-const WHOLE: usize = 1 << 20;
+const WAITALL_CHUNK: usize = 1 << 20;
 
 /// A stretch of a stream that was sent with more than bytes.
 pub(crate) struct ScmSegment {
@@ -27,7 +27,7 @@ pub(crate) struct ScmSegment {
 #[derive(Clone, Copy)]
 pub(crate) struct UrgentByte {
     /// Where it is, in bytes since the connection was made.
-    at: u64,
+    position: u64,
     /// It has been received by itself.
     read: bool,
 }
@@ -37,12 +37,12 @@ pub(crate) struct UrgentByte {
 pub struct ByteStream {
     pub(crate) bytes: VecDeque<u8>,
     /// How many have been received in all.
-    pub(crate) taken: u64,
-    pub(crate) marks: VecDeque<ScmSegment>,
+    pub(crate) read_offset: u64,
+    pub(crate) scm_segments: VecDeque<ScmSegment>,
     /// The byte that was sent as urgent last, unless what follows it has been received.
     pub(crate) urgent: Option<UrgentByte>,
     /// What counts against the sender's buffer.
-    pub(crate) charge: usize,
+    pub(crate) charged_bytes: usize,
     /// The socket is gone.
     pub(crate) closed: bool,
 }
@@ -55,16 +55,16 @@ impl AsMut<Self> for ByteStream {
 
 impl ByteStream {
     /// Notes what a stretch was sent with. Stretches of one sender that follow each other become one.
-    fn mark(&mut self, mark: ScmSegment) {
+    fn add_scm_segment(&mut self, mark: ScmSegment) {
         if mark.rights.is_none()
-            && let Some(last) = self.marks.back_mut()
+            && let Some(last) = self.scm_segments.back_mut()
             && last.rights.is_none()
             && last.end == mark.start
             && last.credentials == mark.credentials
         {
             last.end = mark.end;
         } else {
-            self.marks.push_back(mark);
+            self.scm_segments.push_back(mark);
         }
     }
 
@@ -79,33 +79,33 @@ impl ByteStream {
     }
 
     /// Takes the first bytes out.
-    fn take_front(&mut self, buf: &mut [u8]) {
+    fn read_front(&mut self, buf: &mut [u8]) {
         self.copy_front(0, buf);
         if buf.len() == self.bytes.len() {
             self.bytes.clear();
         } else {
             self.bytes.drain(..buf.len());
         }
-        self.taken += buf.len() as u64;
-        self.charge -= buf.len();
+        self.read_offset += buf.len() as u64;
+        self.charged_bytes -= buf.len();
     }
 
-    fn put(&mut self, data: &[u8]) {
+    fn append(&mut self, data: &[u8]) {
         self.bytes.extend(data);
-        self.charge += data.len();
+        self.charged_bytes += data.len();
     }
 
     /// The last byte is urgent. One that the receiver stands at and has received is not in its way any longer.
     fn mark_urgent(&mut self, inline: bool) {
-        if self.hole(inline) > 0 && self.urgent.is_some_and(|urgent| urgent.read) {
+        if self.urgent_skip(inline) > 0 && self.urgent.is_some_and(|urgent| urgent.read) {
             self.skip_urgent();
         }
-        self.urgent = Some(UrgentByte { at: self.taken + self.bytes.len() as u64 - 1, read: false });
+        self.urgent = Some(UrgentByte { position: self.read_offset + self.bytes.len() as u64 - 1, read: false });
     }
 
     /// Whether the next byte is, or was, an urgent one.
     pub(crate) fn at_mark(&self) -> bool {
-        self.urgent.is_some_and(|urgent| urgent.at == self.taken)
+        self.urgent.is_some_and(|urgent| urgent.position == self.read_offset)
     }
 
     /// Whether an urgent byte waits to be received.
@@ -114,21 +114,21 @@ impl ByteStream {
     }
 
     /// How many bytes at the front are not received with the others, because they are urgent and that is not `inline`.
-    pub(crate) fn hole(&self, inline: bool) -> usize {
+    pub(crate) fn urgent_skip(&self, inline: bool) -> usize {
         usize::from(!inline && self.at_mark())
     }
 
     /// Goes beyond an urgent byte.
     fn skip_urgent(&mut self) {
-        self.take_front(&mut [0]);
+        self.read_front(&mut [0]);
         self.urgent = None;
     }
 
     /// How many bytes one call can receive at most, up to an urgent one.
-    pub(crate) fn ready(&self, inline: bool) -> usize {
+    pub(crate) fn readable_len(&self, inline: bool) -> usize {
         match self.urgent {
-            Some(urgent) if !inline && urgent.at > self.taken => (urgent.at - self.taken) as usize,
-            _ => self.bytes.len() - self.hole(inline),
+            Some(urgent) if !inline && urgent.position > self.read_offset => (urgent.position - self.read_offset) as usize,
+            _ => self.bytes.len() - self.urgent_skip(inline),
         }
     }
 }
@@ -141,19 +141,19 @@ struct StreamRead {
     credentials: Option<Ucred>,
     rights: Option<ScmRights>,
     /// What was only looked at.
-    seen: Vec<Arc<File>>,
+    peeked_files: Vec<Arc<File>>,
     /// The receiver must not go on: what follows came from somebody else, or after open files.
     stop: bool,
 }
 
 /// Takes (or with `peek` looks at) bytes of a stream, up to where the receiver has to stop. With `who` the bytes are all one
 /// sender's; `before` is the sender of those this call has already. Of what is only looked at the first `hole` are left out.
-fn take_bytes(queue: &mut ByteStream, buf: &mut [u8], peek: bool, hole: usize, who: bool, before: Option<Ucred>) -> StreamRead {
-    let ahead = queue.urgent.map_or(0, |urgent| urgent.at.saturating_sub(queue.taken) as usize);
+fn read_bytes(queue: &mut ByteStream, buf: &mut [u8], peek: bool, hole: usize, who: bool, before: Option<Ucred>) -> StreamRead {
+    let ahead = queue.urgent.map_or(0, |urgent| urgent.position.saturating_sub(queue.read_offset) as usize);
     let limit = buf.len().min(if ahead > 0 { ahead } else { queue.bytes.len() - hole });
     let mut taken = StreamRead { credentials: before, bytes: limit, ..StreamRead::default() };
-    if !queue.marks.is_empty() || who {
-        let start = queue.taken + hole as u64;
+    if !queue.scm_segments.is_empty() || who {
+        let start = queue.read_offset + hole as u64;
         let end = start + limit as u64;
         let mut at = start;
         // Whether bytes up to `to` from this sender may be taken too.
@@ -161,7 +161,7 @@ fn take_bytes(queue: &mut ByteStream, buf: &mut [u8], peek: bool, hole: usize, w
             let from = from.unwrap_or(Ucred::OVERFLOW);
             !who || *taken.credentials.get_or_insert(from) == from
         };
-        for mark in queue.marks.iter_mut().filter(|mark| mark.end > start) {
+        for mark in queue.scm_segments.iter_mut().filter(|mark| mark.end > start) {
             if at < mark.start {
                 if !go_on(&mut taken, None) {
                     taken.stop = true;
@@ -179,7 +179,7 @@ fn take_bytes(queue: &mut ByteStream, buf: &mut [u8], peek: bool, hole: usize, w
             at = end.min(mark.end);
             if mark.rights.is_some() {
                 if peek {
-                    taken.seen.extend(mark.rights.iter().flat_map(|r| r.files().iter().cloned()));
+                    taken.peeked_files.extend(mark.rights.iter().flat_map(|r| r.files().iter().cloned()));
                 } else {
                     taken.rights = mark.rights.take();
                 }
@@ -204,10 +204,10 @@ fn take_bytes(queue: &mut ByteStream, buf: &mut [u8], peek: bool, hole: usize, w
     if peek {
         queue.copy_front(hole, &mut buf[..taken.bytes]);
     } else {
-        queue.take_front(&mut buf[..taken.bytes]);
-        queue.urgent = queue.urgent.filter(|urgent| urgent.at >= queue.taken);
-        while queue.marks.front().is_some_and(|mark| mark.end <= queue.taken) {
-            queue.marks.pop_front();
+        queue.read_front(&mut buf[..taken.bytes]);
+        queue.urgent = queue.urgent.filter(|urgent| urgent.position >= queue.read_offset);
+        while queue.scm_segments.front().is_some_and(|mark| mark.end <= queue.read_offset) {
+            queue.scm_segments.pop_front();
         }
     }
     taken
@@ -220,7 +220,7 @@ pub(crate) struct ConnectedStream<'a, Q> {
     /// The other one.
     pub(crate) peer: &'a Endpoint<Q>,
     /// How many bytes may wait at the other end.
-    pub(crate) limit: usize,
+    pub(crate) send_limit: usize,
 }
 
 impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
@@ -247,19 +247,19 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
             let attempt = || {
                 let mut queue = self.peer.queue.lock();
                 let queue = queue.as_mut();
-                let room = match self.room(queue)? {
+                let room = match self.send_space(queue)? {
                     Ok(room) => room,
                     Err(error) => return Some(Err(error)),
                 };
                 let n = room.min(data.len() - done);
-                let start = queue.taken + queue.bytes.len() as u64;
-                queue.put(&data[done..done + n]);
+                let start = queue.read_offset + queue.bytes.len() as u64;
+                queue.append(&data[done..done + n]);
                 if urgent && done + n == data.len() {
                     queue.mark_urgent(self.peer.is_oob_inline());
                 }
                 let rights = message.rights.take();
                 if credentials.is_some() || rights.is_some() {
-                    queue.mark(ScmSegment { start, end: start + n as u64, credentials, rights });
+                    queue.add_scm_segment(ScmSegment { start, end: start + n as u64, credentials, rights });
                 }
                 Some(Ok((start, n)))
             };
@@ -285,38 +285,38 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
     ///
     /// # Errors
     /// The port's own error; `EPIPE` if nothing can be sent any more.
-    fn room(&self, queue: &ByteStream) -> Option<Result<usize>> {
+    fn send_space(&self, queue: &ByteStream) -> Option<Result<usize>> {
         if let Some(error) = self.own.take_error() {
             return Some(Err(error));
         }
         if self.own.is_shut_down(SEND_SHUTDOWN) || queue.closed {
             return Some(Err(Errno::EPIPE));
         }
-        let room = self.limit.saturating_sub(queue.charge);
+        let room = self.send_limit.saturating_sub(queue.charged_bytes);
         (room > 0).then_some(Ok(room))
     }
 
     /// Waits until there is room for anything.
     ///
     /// # Errors
-    /// As [`WaitPolicy::wait_on`] and [`Self::room`].
-    pub(crate) fn wait_for_room(&self, wait: WaitPolicy) -> Result<()> {
-        wait.wait_on(&self.own.writable, || Some(self.room(self.peer.queue.lock().as_mut())?.map(drop)))
+    /// As [`WaitPolicy::wait_on`] and [`Self::send_space`].
+    pub(crate) fn wait_for_send_space(&self, wait: WaitPolicy) -> Result<()> {
+        wait.wait_on(&self.own.writable, || Some(self.send_space(self.peer.queue.lock().as_mut())?.map(drop)))
     }
 
     /// Sends bytes with nothing else, if that takes no more than putting them into a queue. `None`: it takes more.
     #[inline]
-    pub(crate) fn send_plain(&self, data: &[u8]) -> Option<usize> {
+    pub(crate) fn send_fast(&self, data: &[u8]) -> Option<usize> {
         if self.own.has_error() || self.own.is_shut_down(SEND_SHUTDOWN) {
             return None;
         }
         {
             let mut queue = self.peer.queue.lock();
             let queue = queue.as_mut();
-            if queue.closed || self.limit < queue.charge + data.len() {
+            if queue.closed || self.send_limit < queue.charged_bytes + data.len() {
                 return None;
             }
-            queue.put(data);
+            queue.append(data);
         }
         self.peer.readable.notify_of(Events::READABLE);
         Some(data.len())
@@ -326,17 +326,17 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
     ///
     /// # Errors
     /// As [`WaitPolicy::wait_on`].
-    pub(crate) fn receive_plain(&self, buf: &mut [u8], wait: WaitPolicy) -> Result<Option<usize>> {
+    pub(crate) fn receive_fast(&self, buf: &mut [u8], wait: WaitPolicy) -> Result<Option<usize>> {
         let attempt = || {
             let mut queue = self.own.queue.lock();
             let queue = queue.as_mut();
             let n = queue.bytes.len().min(buf.len());
-            let special = !queue.marks.is_empty() || queue.urgent.is_some();
+            let special = !queue.scm_segments.is_empty() || queue.urgent.is_some();
             if n == 0 || special {
                 let more = special || self.own.has_error() || self.own.is_shut_down(RCV_SHUTDOWN);
                 return more.then_some(Ok(None));
             }
-            queue.take_front(&mut buf[..n]);
+            queue.read_front(&mut buf[..n]);
             Some(Ok(Some(n)))
         };
         let n = wait.wait_on(&self.own.readable, attempt)?;
@@ -367,7 +367,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
                     if done > 0 {
                         return Some(Ok(StreamRead { credentials: before, stop: true, ..StreamRead::default() }));
                     }
-                    hole = queue.as_mut().hole(self.own.is_oob_inline());
+                    hole = queue.as_mut().urgent_skip(self.own.is_oob_inline());
                     if hole > 0 && !peek {
                         queue.as_mut().skip_urgent();
                         hole = 0;
@@ -377,7 +377,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
                 if queue.as_mut().bytes.len() <= hole {
                     return self.own.empty_queue_result(queue, StreamRead { stop: true, ..StreamRead::default() });
                 }
-                Some(Ok(take_bytes(queue.as_mut(), &mut buf[done..], peek, hole, who, before)))
+                Some(Ok(read_bytes(queue.as_mut(), &mut buf[done..], peek, hole, who, before)))
             };
             let taken = match wait.wait_on(&self.own.readable, attempt) {
                 Ok(taken) => taken,
@@ -390,7 +390,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
             self.own.options.went_on(taken.bytes, flags);
             got.copied += taken.bytes;
             got.credentials = got.credentials.or(taken.credentials);
-            let seen = (!taken.seen.is_empty()).then(|| ScmRights::new(taken.seen));
+            let seen = (!taken.peeked_files.is_empty()).then(|| ScmRights::new(taken.peeked_files));
             got.rights = taken.rights.or(seen);
             if taken.stop || peek || got.copied >= least {
                 break;
@@ -408,7 +408,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
         let mut queue = self.own.queue.lock();
         let queue = queue.as_mut();
         let found = queue.urgent.filter(|urgent| !urgent.read && !self.own.is_oob_inline()).ok_or(Errno::EINVAL)?;
-        let byte = queue.bytes.get((found.at - queue.taken) as usize).ok_or(Errno::EINVAL)?;
+        let byte = queue.bytes.get((found.position - queue.read_offset) as usize).ok_or(Errno::EINVAL)?;
         let copied = buf.first_mut().map(|to| *to = *byte).map_or(0, |()| 1);
         queue.urgent = Some(UrgentByte { read: !flags.contains(MsgFlags::PEEK), ..found });
         Ok(ReceivedMessage { copied, message_len: copied, urgent: true, ..ReceivedMessage::default() })
@@ -418,7 +418,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
     ///
     /// # Errors
     /// Those of [`ConnectedStream::receive`].
-    pub(crate) fn receive_owned(
+    pub(crate) fn receive_to_vec(
         &self,
         limit: usize,
         flags: MsgFlags,
@@ -431,7 +431,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
             return Ok((byte[..got.copied].to_vec(), got));
         }
         let size = if flags.contains(MsgFlags::WAITALL) {
-            WHOLE
+            WAITALL_CHUNK
         } else {
             let any = || {
                 let bytes = self.own.queue.lock().as_mut().bytes.len().saturating_sub(self.own.options.left_out(flags));
@@ -461,12 +461,12 @@ mod tests {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     begin.wait();
-                    let pair = ConnectedStream { own: &peer, peer: &own, limit: 100 };
-                    assert_eq!(pair.send_plain(b"last"), Some(4));
+                    let pair = ConnectedStream { own: &peer, peer: &own, send_limit: 100 };
+                    assert_eq!(pair.send_fast(b"last"), Some(4));
                     own.shutdown(RCV_SHUTDOWN);
                 });
                 begin.wait();
-                let pair = ConnectedStream { own: &own, peer: &peer, limit: 100 };
+                let pair = ConnectedStream { own: &own, peer: &peer, send_limit: 100 };
                 let mut buf = [0; 8];
                 let got = loop {
                     match pair.receive(&mut buf, MsgFlags::empty(), false, NOW) {

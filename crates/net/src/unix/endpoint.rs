@@ -173,7 +173,7 @@ impl UnixEndpoint {
     }
 
     pub(super) fn charged(&self) -> usize {
-        self.queue.lock().charge
+        self.queue.lock().charged_bytes
     }
 
     /// What one call could receive: all of a stream, the first message of the others.
@@ -196,14 +196,14 @@ impl UnixEndpoint {
     pub(super) fn take_rights(&self) -> Vec<ScmRights> {
         let mut queue = self.queue.lock();
         let UnixQueue { stream, packets, .. } = &mut *queue;
-        let of_marks = stream.marks.iter_mut().filter_map(|mark| mark.rights.take());
+        let of_marks = stream.scm_segments.iter_mut().filter_map(|mark| mark.rights.take());
         of_marks.chain(packets.iter_mut().filter_map(|packet| packet.rights.take())).collect()
     }
 
     /// Runs `f` on all files under way in the queue.
     pub(super) fn for_each_right(&self, mut f: impl FnMut(&ScmRights)) {
         let queue = self.queue.lock();
-        queue.marks.iter().filter_map(|mark| mark.rights.as_ref()).for_each(&mut f);
+        queue.scm_segments.iter().filter_map(|mark| mark.rights.as_ref()).for_each(&mut f);
         queue.packets.iter().filter_map(|packet| packet.rights.as_ref()).for_each(&mut f);
     }
 

@@ -384,7 +384,7 @@ impl SocketOps for UnixSocket {
     fn wait_for_send_space(&self, wait: WaitPolicy) -> Result<()> {
         let Some(peer) = self.peer.get() else { return Ok(()) };
         self.check_open(peer)?;
-        self.pair(peer).wait_for_room(wait)
+        self.pair(peer).wait_for_send_space(wait)
     }
 
     fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags, wait: WaitPolicy) -> Result<usize> {

@@ -113,7 +113,7 @@ impl UnixSocket {
 
     /// The two ends of a connected stream.
     pub(super) fn pair<'a>(&'a self, peer: &'a UnixEndpoint) -> ConnectedStream<'a, UnixQueue> {
-        ConnectedStream { own: &self.port, peer, limit: self.port.options.send_buffer() }
+        ConnectedStream { own: &self.port, peer, send_limit: self.port.options.send_buffer() }
     }
 
     /// That a stream has no other end any more comes before its error, which stays for who receives.
@@ -149,11 +149,11 @@ impl UnixSocket {
             if self.port.is_shut_down(SEND_SHUTDOWN) || queue.closed {
                 return Some(Err(Errno::EPIPE));
             }
-            if queue.charge != 0 && queue.charge + packet.as_ref()?.cost() > limit {
+            if queue.charged_bytes != 0 && queue.charged_bytes + packet.as_ref()?.cost() > limit {
                 return None;
             }
             let packet = packet.take()?;
-            queue.charge += packet.cost();
+            queue.charged_bytes += packet.cost();
             queue.packets.push_back(packet);
             Some(Ok(()))
         };
@@ -227,7 +227,7 @@ impl UnixSocket {
     pub(super) fn send_plain(&self, data: &[u8]) -> Option<usize> {
         let peer = self.peer.get()?;
         let special = self.kind != SocketType::Stream || self.port.options.pass_credentials() || peer.options.pass_credentials();
-        if special { None } else { self.pair(peer).send_plain(data) }
+        if special { None } else { self.pair(peer).send_fast(data) }
     }
 
     /// Receives bytes of a stream that came with nothing else, waiting for the first. `None`: there is more to it.
@@ -241,7 +241,7 @@ impl UnixSocket {
             || options.receive_least() > 1
             || options.peek_offset() >= 0;
         let Some(peer) = self.peer.get().filter(|_| !special) else { return Ok(None) };
-        self.pair(peer).receive_plain(buf, wait)
+        self.pair(peer).receive_fast(buf, wait)
     }
 
     /// Receives; what `SocketOps::receive` promises.
@@ -258,7 +258,7 @@ impl UnixSocket {
     pub(super) fn take_message(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
         if self.kind == SocketType::Stream {
             let peer = self.stream_peer()?;
-            return self.pair(peer).receive_owned(limit, flags, self.port.options.pass_credentials(), wait);
+            return self.pair(peer).receive_to_vec(limit, flags, self.port.options.pass_credentials(), wait);
         }
         let (mut data, mut got) = self.receive_packet(flags, wait)?;
         let whole = data.len();
@@ -309,7 +309,7 @@ impl UnixSocket {
             let packet = queue.packets.pop_front();
             blocked = core::mem::take(&mut queue.blocked);
             if peer.is_some() {
-                queue.charge -= packet.as_ref().map_or(0, UnixMessage::cost);
+                queue.charged_bytes -= packet.as_ref().map_or(0, UnixMessage::cost);
             }
             Some(Ok(packet))
         };

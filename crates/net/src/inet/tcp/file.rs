@@ -18,7 +18,7 @@ impl FileOps for TcpSocket {
         let wait = self.pause(file, false);
         if self.port.options.receive_least() <= 1
             && self.connection.get().is_some()
-            && let Some(n) = self.pair(self.connected(wait)?).receive_plain(buf, wait)?
+            && let Some(n) = self.pair(self.connected(wait)?).receive_fast(buf, wait)?
         {
             return Ok(n);
         }
@@ -29,7 +29,7 @@ impl FileOps for TcpSocket {
         if let Some(connection) = self.connection.get()
             && self.port.options.stages(&[]) == 0
             && !packet::listens()
-            && let Some(n) = self.pair(connection).send_plain(buf)
+            && let Some(n) = self.pair(connection).send_fast(buf)
         {
             self.look_after(connection);
             return Ok(n);
@@ -62,14 +62,14 @@ impl FileOps for TcpSocket {
         let least = self.port.options.receive_least();
         let (news, urgent) = {
             let queue = self.port.queue.lock();
-            let hole = if queue.urgent.is_some() { queue.hole(self.port.is_oob_inline()) } else { 0 };
+            let hole = if queue.urgent.is_some() { queue.urgent_skip(self.port.is_oob_inline()) } else { 0 };
             (queue.bytes.len() >= least + hole, queue.has_urgent())
         };
         events.set(Events::PRI, urgent);
         events.set(Events::READABLE | Events::RDHUP, shut(RCV_SHUTDOWN));
         events.set(Events::READABLE, shut(RCV_SHUTDOWN) || news);
         // As Linux does, so that whoever is told can write more than a little.
-        let room = connection.peer.queue.lock().charge * 3 <= self.pair(connection).limit * 2;
+        let room = connection.peer.queue.lock().charged_bytes * 3 <= self.pair(connection).send_limit * 2;
         events.set(writable, room || shut(SEND_SHUTDOWN));
         events
     }
@@ -160,7 +160,7 @@ impl SocketOps for TcpSocket {
     }
 
     fn wait_for_send_space(&self, wait: WaitPolicy) -> Result<()> {
-        self.pair(self.connected(wait)?).wait_for_room(wait)
+        self.pair(self.connected(wait)?).wait_for_send_space(wait)
     }
 
     fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags, wait: WaitPolicy) -> Result<usize> {
@@ -188,7 +188,8 @@ impl SocketOps for TcpSocket {
             return Ok((Vec::new(), ReceivedMessage::default()));
         }
         let pair = self.pair(self.receiving(flags, wait)?);
-        let (data, mut got) = after_end(pair.receive_owned(limit, flags, false, wait), (Vec::new(), ReceivedMessage::default()))?;
+        let (data, mut got) =
+            after_end(pair.receive_to_vec(limit, flags, false, wait), (Vec::new(), ReceivedMessage::default()))?;
         self.tell_rest(&mut got);
         Ok((data, got))
     }
@@ -222,9 +223,9 @@ impl SocketOps for TcpSocket {
 
     fn queued_bytes(&self, incoming: bool) -> usize {
         match self.connection.get() {
-            _ if incoming => self.port.queue.lock().ready(self.port.is_oob_inline()),
+            _ if incoming => self.port.queue.lock().readable_len(self.port.is_oob_inline()),
             // What fits into the receiver's buffer has been acknowledged.
-            Some(Connection { peer, .. }) => peer.queue.lock().charge.saturating_sub(peer.options.receive_buffer()),
+            Some(Connection { peer, .. }) => peer.queue.lock().charged_bytes.saturating_sub(peer.options.receive_buffer()),
             None => 0,
         }
     }

@@ -209,7 +209,7 @@ impl TcpSocket {
     fn pair<'a>(&'a self, connection: &'a Connection) -> ConnectedStream<'a, ByteStream> {
         // The bytes wait in two buffers, the sender's and the receiver's.
         let limit = self.port.options.send_buffer() + connection.peer.options.receive_buffer();
-        ConnectedStream { own: &self.port, peer: &connection.peer, limit }
+        ConnectedStream { own: &self.port, peer: &connection.peer, send_limit: limit }
     }
 
     fn pause(&self, file: &File, sends: bool) -> WaitPolicy {
@@ -221,7 +221,7 @@ impl TcpSocket {
     /// How many bytes it has sent.
     fn sent(&self, connection: &Connection) -> u64 {
         let queue = connection.peer.queue.lock();
-        queue.taken + queue.bytes.len() as u64
+        queue.read_offset + queue.bytes.len() as u64
     }
 
     /// Sends, and does what is to be done of what was sent.

@@ -40,7 +40,7 @@ impl TcpSocket {
     /// How many bytes it has received and could receive.
     fn arrived(&self) -> u64 {
         let queue = self.port.queue.lock();
-        queue.taken + queue.bytes.len() as u64
+        queue.read_offset + queue.bytes.len() as u64
     }
 
     /// Bytes of the stream as they would go out; `start` is how many there were before them.

@@ -50,8 +50,8 @@ impl TcpSocket {
     /// How many bytes the peer has received, if there are others that it has no room for.
     fn stuck(&self, connection: &Connection) -> Option<u64> {
         let queue = connection.peer.queue.lock();
-        let full = !queue.closed && queue.charge > connection.peer.options.receive_buffer();
-        full.then_some(queue.taken)
+        let full = !queue.closed && queue.charged_bytes > connection.peer.options.receive_buffer();
+        full.then_some(queue.read_offset)
     }
 
     /// Has what was sent looked after, if it may not wait for ever and does wait.
