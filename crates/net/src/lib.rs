@@ -26,10 +26,10 @@ mod timer;
 pub mod unix;
 
 pub use address::{Address, LinkAddress, UnixName};
-pub use object_counts::census;
+pub use object_counts::object_counts;
 pub use options::{Linger, SocketOptions};
 pub use socket::{
     Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketMemory, SocketOps, SocketType, SupplementaryGroups, Ucred,
     WaitPolicy, set_credentials_provider,
 };
-pub use timer::{TimerCallback, set_alarms};
+pub use timer::{TimerCallback, set_timer_scheduler};

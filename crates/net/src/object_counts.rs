@@ -3,7 +3,7 @@
 use crate::{inet, unix};
 
 /// Calls `each` with the name and the number of what each table holds.
-pub fn census(each: &mut dyn FnMut(&'static str, u64)) {
+pub fn object_counts(each: &mut dyn FnMut(&'static str, u64)) {
     let [sockets, references] = unix::under_way();
     each("sockets_under_way", sockets);
     each("references_under_way", references);

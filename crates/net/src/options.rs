@@ -57,8 +57,8 @@ pub struct SocketOptions {
 impl Default for SocketOptions {
     fn default() -> Self {
         Self {
-            send_buffer: AtomicUsize::new(sysctl::SEND_DEFAULT.size()),
-            receive_buffer: AtomicUsize::new(sysctl::RECEIVE_DEFAULT.size()),
+            send_buffer: AtomicUsize::new(sysctl::WMEM_DEFAULT.as_usize()),
+            receive_buffer: AtomicUsize::new(sysctl::RMEM_DEFAULT.as_usize()),
             fixed: AtomicI32::new(0),
             send_timeout: AtomicU64::new(0),
             receive_timeout: AtomicU64::new(0),
@@ -268,9 +268,9 @@ impl SocketOptions {
         match option {
             net::SO_BUF_LOCK if value & !(SEND_FIXED | RECEIVE_FIXED) != 0 => return Err(Errno::EINVAL),
             net::SO_BUF_LOCK => self.fixed.store(value, Ordering::Relaxed),
-            net::SO_SNDBUF => self.send_buffer.store(buffer(MIN_SEND_BUFFER, sysctl::SEND_MOST.size()), Ordering::Relaxed),
+            net::SO_SNDBUF => self.send_buffer.store(buffer(MIN_SEND_BUFFER, sysctl::WMEM_MAX.as_usize()), Ordering::Relaxed),
             net::SO_RCVBUF => {
-                self.receive_buffer.store(buffer(MIN_RECEIVE_BUFFER, sysctl::RECEIVE_MOST.size()), Ordering::Relaxed)
+                self.receive_buffer.store(buffer(MIN_RECEIVE_BUFFER, sysctl::RMEM_MAX.as_usize()), Ordering::Relaxed)
             }
             net::SO_SNDBUFFORCE | net::SO_RCVBUFFORCE if !privileged => return Err(Errno::EPERM),
             net::SO_SNDBUFFORCE => self.send_buffer.store(buffer(MIN_SEND_BUFFER, i32::MAX as usize / 2), Ordering::Relaxed),

@@ -474,7 +474,7 @@ mod streams {
     #[test]
     fn a_deferred_connection_waits_for_its_first_byte() {
         static ALARMS: Mutex<Vec<(u64, Arc<dyn TimerCallback>)>> = Mutex::new(Vec::new());
-        net::set_alarms(|at, alarm| ALARMS.lock().unwrap().push((at, alarm)));
+        net::set_timer_scheduler(|at, alarm| ALARMS.lock().unwrap().push((at, alarm)));
         const TCP: u32 = 6;
         let (server, to) = listener(4);
         protocol(&server).set_option(TCP, sys::TCP_DEFER_ACCEPT, &5i32.to_ne_bytes()).unwrap();
@@ -492,7 +492,7 @@ mod streams {
         let first = protocol(&server).accept(NOW).unwrap().into_file(OpenFlags::NONBLOCK);
         assert_eq!((bytes(&first), protocol(&server).accept(NOW).err()), (Ok(b"data".to_vec()), Some(Errno::EAGAIN)));
         let alarms = std::mem::take(&mut *ALARMS.lock().unwrap());
-        alarms.iter().for_each(|(_, alarm)| alarm.fire());
+        alarms.iter().for_each(|(_, alarm)| alarm.on_expiry());
         let second = protocol(&server).accept(NOW).unwrap().into_file(OpenFlags::NONBLOCK);
         assert_eq!(protocol(&second).peer_address(), Ok(protocol(&clients[0]).local_address()));
         assert_eq!(protocol(&server).accept(NOW).err(), Some(Errno::EAGAIN));

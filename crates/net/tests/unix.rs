@@ -119,7 +119,7 @@ fn what_arrives_is_under_way_no_longer() {
     let _alone = alone();
     let under_way = || {
         let mut found = [0; 2];
-        net::census(&mut |name, count| match name {
+        net::object_counts(&mut |name, count| match name {
             "sockets_under_way" => found[0] = count,
             "references_under_way" => found[1] = count,
             _ => {}

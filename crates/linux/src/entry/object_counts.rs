@@ -20,5 +20,5 @@ pub fn census(each: &mut dyn FnMut(&'static str, u64)) {
     each("wall_clock_timers", timer::by_wall_clock());
     each("posix_queue_bytes", crate::state::ipc::mqueue::charged());
     fs::census(each);
-    net::census(each);
+    net::object_counts(each);
 }

@@ -52,7 +52,7 @@ struct SocketAlarm(Arc<dyn net::TimerCallback>);
 
 impl Alarm for SocketAlarm {
     fn fire(&self) {
-        self.0.fire();
+        self.0.on_expiry();
     }
 }
 

@@ -13,7 +13,7 @@ use task::Mutex;
 
 /// The ports that are given to who asks for none.
 fn ephemeral() -> RangeInclusive<u16> {
-    let [first, last] = sysctl::EPHEMERAL.pair();
+    let [first, last] = sysctl::IP_LOCAL_PORT_RANGE.range();
     first as u16..=last as u16
 }
 

@@ -106,7 +106,7 @@ impl InetSocket {
             ino: AtomicU64::new(0),
             uid: crate::socket::caller_ucred().uid,
             options: InetOptions::default(),
-            only_v6: AtomicBool::new(sysctl::ONLY_V6.size() != 0),
+            only_v6: AtomicBool::new(sysctl::BINDV6ONLY.as_usize() != 0),
         }
     }
 
@@ -165,7 +165,7 @@ impl InetSocket {
 
     /// Whether an address may be bound that is not this host's.
     fn may_be_foreign(&self) -> bool {
-        self.options.free_bind() || sysctl::FOREIGN_ADDRESSES.size() != 0
+        self.options.free_bind() || sysctl::IP_NONLOCAL_BIND.as_usize() != 0
     }
 
     /// Checks an address to be bound.
@@ -180,7 +180,9 @@ impl InetSocket {
         if (mapped && self.only_v6()) || !(anywhere || network::is_local(ip)) {
             return Err(Errno::EADDRNOTAVAIL);
         }
-        if (1..sysctl::FIRST_FREE_PORT.size()).contains(&meant.port().into()) && !caller.walk.cred.has(CAP_NET_BIND_SERVICE) {
+        if (1..sysctl::IP_UNPRIVILEGED_PORT_START.as_usize()).contains(&meant.port().into())
+            && !caller.walk.cred.has(CAP_NET_BIND_SERVICE)
+        {
             return Err(Errno::EACCES);
         }
         Ok(meant)

@@ -123,12 +123,12 @@ const KNOWN: [OptionEntry; 84] = [
 /// What the administrator says an option is at first.
 fn administered(level: u32, option: u32) -> Option<&'static sysctl::Sysctl> {
     Some(match (level, option) {
-        (IP, net::IP_TTL) => &sysctl::HOPS,
-        (TCP, net::TCP_KEEPIDLE) => &sysctl::KEEP_IDLE,
-        (TCP, net::TCP_KEEPINTVL) => &sysctl::KEEP_INTERVAL,
-        (TCP, net::TCP_KEEPCNT) => &sysctl::KEEP_PROBES,
-        (TCP, net::TCP_SYNCNT) => &sysctl::SYN_RETRIES,
-        (TCP, net::TCP_LINGER2) => &sysctl::FIN_TIMEOUT,
+        (IP, net::IP_TTL) => &sysctl::IP_DEFAULT_TTL,
+        (TCP, net::TCP_KEEPIDLE) => &sysctl::TCP_KEEPALIVE_TIME,
+        (TCP, net::TCP_KEEPINTVL) => &sysctl::TCP_KEEPALIVE_INTVL,
+        (TCP, net::TCP_KEEPCNT) => &sysctl::TCP_KEEPALIVE_PROBES,
+        (TCP, net::TCP_SYNCNT) => &sysctl::TCP_SYN_RETRIES,
+        (TCP, net::TCP_LINGER2) => &sysctl::TCP_FIN_TIMEOUT,
         _ => return None,
     })
 }
@@ -140,7 +140,7 @@ fn administered(level: u32, option: u32) -> Option<&'static sysctl::Sysctl> {
 pub(super) fn known(level: u32, option: u32) -> Result<OptionEntry> {
     let mut found = KNOWN.into_iter().find(|known| (known.0, known.1) == (level, option)).ok_or(Errno::ENOPROTOOPT)?;
     if let Some(setting) = administered(level, option) {
-        found.2 = setting.size() as i32;
+        found.2 = setting.as_usize() as i32;
     }
     Ok(found)
 }

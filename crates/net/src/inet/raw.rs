@@ -64,7 +64,7 @@ pub struct RawSocket {
 
 /// Whether the caller is in one of the groups whose members may ask (`net.ipv4.ping_group_range`).
 fn may_ask() -> bool {
-    let may = |group: u32| sysctl::ASKING_GROUPS.spans(group.into());
+    let may = |group: u32| sysctl::PING_GROUP_RANGE.range_contains(group.into());
     may(caller_ucred().gid) || caller_groups().iter().copied().any(may)
 }
 

@@ -199,7 +199,7 @@ struct BlockRetireTimer {
 }
 
 impl timer::TimerCallback for BlockRetireTimer {
-    fn fire(&self) {
+    fn on_expiry(&self) {
         let Some(socket) = self.socket.upgrade() else { return };
         let given = socket.port.queue.lock().ring.as_mut().is_some_and(|ring| ring.time_out(self.sequence));
         if given {
@@ -267,7 +267,7 @@ impl PacketSocket {
             *(if taken { received } else { lost }) += 1;
             if let Some((sequence, patience)) = alarm {
                 let time = BlockRetireTimer { socket: self.this.clone(), sequence };
-                timer::after(u64::from(patience) * 1_000_000, Arc::new(time));
+                timer::schedule_timer(u64::from(patience) * 1_000_000, Arc::new(time));
             }
             told
         };

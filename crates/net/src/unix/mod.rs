@@ -332,7 +332,7 @@ impl SocketOps for UnixSocket {
             if state.binding.is_none() || self.peer.get().is_some() {
                 return Err(Errno::EINVAL);
             }
-            let most = backlog.min(crate::sysctl::MAX_BACKLOG.size());
+            let most = backlog.min(crate::sysctl::SOMAXCONN.as_usize());
             match &mut state.backlog {
                 Some(backlog) => backlog.most = most,
                 none => *none = Some(Backlog { waiting: VecDeque::new(), most }),

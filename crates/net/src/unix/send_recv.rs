@@ -55,7 +55,7 @@ impl UnixSocket {
             return true;
         }
         let mut queue = peer.queue.lock();
-        let room = queue.closed || queue.packets.len() <= sysctl::UNIX_DATAGRAMS.size();
+        let room = queue.closed || queue.packets.len() <= sysctl::UNIX_MAX_DGRAM_QLEN.as_usize();
         if !room && tell {
             self.wait_at(&mut queue);
         }
@@ -201,7 +201,7 @@ impl UnixSocket {
             if used != 0 && used + cost > limit {
                 return None;
             }
-            if !partners && queue.packets.len() > sysctl::UNIX_DATAGRAMS.size() {
+            if !partners && queue.packets.len() > sysctl::UNIX_MAX_DGRAM_QLEN.as_usize() {
                 self.wait_at(&mut queue);
                 return None;
             }

@@ -27,7 +27,7 @@ impl PollObserver for DeferredConnection {
 struct DeferTimer(Weak<DeferredConnection>);
 
 impl TimerCallback for DeferTimer {
-    fn fire(&self) {
+    fn on_expiry(&self) {
         if let Some(deferred) = self.0.upgrade() {
             deferred.end(true);
         }
@@ -72,7 +72,7 @@ impl TcpSocket {
         let deferred = Arc::new(DeferredConnection { server: server.clone(), listener: self.this.clone() });
         let watcher: Arc<dyn PollObserver> = deferred.clone();
         server.port.readable.watch(&watcher);
-        timer::after(u64::from(seconds) * 1_000_000_000, Arc::new(DeferTimer(Arc::downgrade(&deferred))));
+        timer::schedule_timer(u64::from(seconds) * 1_000_000_000, Arc::new(DeferTimer(Arc::downgrade(&deferred))));
         deferred
     }
 }

@@ -107,7 +107,7 @@ impl TcpSocket {
 
     /// What `listen(2)` does.
     pub(super) fn start_listening(&self, backlog: usize) -> Result<()> {
-        let most = backlog.min(sysctl::MAX_BACKLOG.size());
+        let most = backlog.min(sysctl::SOMAXCONN.as_usize());
         let mut state = self.state.lock();
         if state.connecting.is_some() || self.connection.get().is_some() {
             return Err(Errno::EINVAL);

@@ -121,7 +121,7 @@ impl TcpSocket {
     }
 
     pub(super) fn new(family: Family) -> Arc<Self> {
-        let options = Arc::new(SocketOptions::with_buffers(sysctl::TCP_SEND.middle(), sysctl::TCP_RECEIVE.middle()));
+        let options = Arc::new(SocketOptions::with_buffers(sysctl::TCP_WMEM.default_size(), sysctl::TCP_RMEM.default_size()));
         Self::with(InetSocket::new(family), Arc::new(TcpEndpoint::new(options)))
     }
 

@@ -17,7 +17,7 @@ struct UserTimeoutTimer {
 }
 
 impl TimerCallback for UserTimeoutTimer {
-    fn fire(&self) {
+    fn on_expiry(&self) {
         let Some(socket) = self.socket.upgrade() else { return };
         socket.watched.store(false, Ordering::Release);
         let Some(connection) = socket.connection.get() else { return };
@@ -67,7 +67,7 @@ impl TcpSocket {
         let Some(before) = self.stuck(connection) else { return };
         if !self.watched.swap(true, Ordering::AcqRel) {
             let look = UserTimeoutTimer { socket: self.this.clone(), before };
-            timer::after(u64::from(self.patience()) * 1_000_000, Arc::new(look));
+            timer::schedule_timer(u64::from(self.patience()) * 1_000_000, Arc::new(look));
         }
     }
 }
