@@ -355,7 +355,8 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
             return self.receive_urgent(buf, flags);
         }
         let peek = flags.contains(MsgFlags::PEEK);
-        let least = if flags.contains(MsgFlags::WAITALL) { buf.len() } else { self.own.options.receive_least().min(buf.len()) };
+        let least =
+            if flags.contains(MsgFlags::WAITALL) { buf.len() } else { self.own.options.receive_low_water().min(buf.len()) };
         let mut got = ReceivedMessage::default();
         loop {
             let done = got.copied;
@@ -373,7 +374,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
                         hole = 0;
                     }
                 }
-                hole += self.own.options.left_out(flags);
+                hole += self.own.options.peek_skip(flags);
                 if queue.as_mut().bytes.len() <= hole {
                     return self.own.empty_queue_result(queue, StreamRead { stop: true, ..StreamRead::default() });
                 }
@@ -387,7 +388,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
             if !peek && taken.bytes > 0 {
                 self.peer.writable.notify_of(WRITE_SPACE);
             }
-            self.own.options.went_on(taken.bytes, flags);
+            self.own.options.advance_peek_offset(taken.bytes, flags);
             got.copied += taken.bytes;
             got.credentials = got.credentials.or(taken.credentials);
             let seen = (!taken.peeked_files.is_empty()).then(|| ScmRights::new(taken.peeked_files));
@@ -434,7 +435,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
             WAITALL_CHUNK
         } else {
             let any = || {
-                let bytes = self.own.queue.lock().as_mut().bytes.len().saturating_sub(self.own.options.left_out(flags));
+                let bytes = self.own.queue.lock().as_mut().bytes.len().saturating_sub(self.own.options.peek_skip(flags));
                 (bytes > 0 || self.own.has_error() || self.own.is_shut_down(RCV_SHUTDOWN)).then_some(Ok(bytes.max(1)))
             };
             wait.wait_on(&self.own.readable, any)?

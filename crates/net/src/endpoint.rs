@@ -97,7 +97,7 @@ impl<Q> Endpoint<Q> {
 
     /// Whether urgent data is received with the other (`SO_OOBINLINE`).
     pub(crate) fn is_oob_inline(&self) -> bool {
-        self.options.switch(net::SO_OOBINLINE)
+        self.options.is_enabled(net::SO_OOBINLINE)
     }
 
     pub(crate) fn set_error(&self, error: Errno) {

@@ -11,14 +11,14 @@ use linux_raw_sys::net;
 use task::Mutex;
 
 /// Where a notice comes from (`SO_EE_ORIGIN_*`).
-const BY_ICMP: u8 = 2;
-const BY_ICMP6: u8 = 3;
-const BY_CLOCK: u8 = 4;
-const BY_COPYING: u8 = 5;
+const ORIGIN_ICMP: u8 = 2;
+const ORIGIN_ICMP6: u8 = 3;
+const ORIGIN_TIMESTAMPING: u8 = 4;
+const ORIGIN_ZEROCOPY: u8 = 5;
 /// The bytes were copied after all (`SO_EE_CODE_ZEROCOPY_COPIED`).
-const COPIED: u8 = 1;
+const ZEROCOPY_COPIED: u8 = 1;
 /// What a notice takes up of the receiver's buffer besides its bytes.
-const COST: usize = 256;
+const ENTRY_OVERHEAD: usize = 256;
 
 /// `struct sock_extended_err`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,19 +33,19 @@ pub(crate) struct ExtendedError {
 
 impl ExtendedError {
     /// There is no such port.
-    pub(crate) fn refused(v4: bool) -> Self {
-        let (origin, kind, code) = if v4 { (BY_ICMP, 3, 3) } else { (BY_ICMP6, 1, 4) };
+    pub(crate) fn port_unreachable(v4: bool) -> Self {
+        let (origin, kind, code) = if v4 { (ORIGIN_ICMP, 3, 3) } else { (ORIGIN_ICMP6, 1, 4) };
         Self { errno: Errno::ECONNREFUSED.raw().cast_unsigned(), origin, kind, code, info: 0, data: 0 }
     }
 
     /// What was sent as number `key` has come so far: to the network's queue (1), out (0), to its end (2).
-    pub(crate) fn stamped(stage: u32, key: u32) -> Self {
-        Self { errno: Errno::ENOMSG.raw().cast_unsigned(), origin: BY_CLOCK, kind: 0, code: 0, info: stage, data: key }
+    pub(crate) fn tx_timestamp(stage: u32, key: u32) -> Self {
+        Self { errno: Errno::ENOMSG.raw().cast_unsigned(), origin: ORIGIN_TIMESTAMPING, kind: 0, code: 0, info: stage, data: key }
     }
 
     /// The sends with the numbers `from` to `to` were copied.
-    const fn copied(from: u32, to: u32) -> Self {
-        Self { errno: 0, origin: BY_COPYING, kind: 0, code: COPIED, info: from, data: to }
+    const fn zerocopy(from: u32, to: u32) -> Self {
+        Self { errno: 0, origin: ORIGIN_ZEROCOPY, kind: 0, code: ZEROCOPY_COPIED, info: from, data: to }
     }
 
     fn encode(self) -> Vec<u8> {
@@ -57,7 +57,7 @@ impl ExtendedError {
 /// One thing that a socket is told.
 #[derive(Clone, Debug)]
 pub(crate) struct ErrorQueueEntry {
-    pub(crate) cause: ExtendedError,
+    pub(crate) error: ExtendedError,
     /// Who says so.
     pub(crate) offender: Option<SocketAddr>,
     /// Where what was sent was to go.
@@ -71,53 +71,53 @@ pub(crate) struct ErrorQueueEntry {
 /// What one socket has still to be told.
 #[derive(Default)]
 pub(crate) struct ErrorQueue {
-    any: AtomicBool,
+    nonempty: AtomicBool,
     queue: Mutex<VecDeque<ErrorQueueEntry>>,
     /// How many sends there were that were not to be copied, all of which were.
-    sends: AtomicU32,
+    zerocopy_sends: AtomicU32,
 }
 
 impl ErrorQueue {
     /// Whether there is any.
-    pub(crate) fn any(&self) -> bool {
-        self.any.load(Ordering::Acquire)
+    pub(crate) fn has_entries(&self) -> bool {
+        self.nonempty.load(Ordering::Acquire)
     }
 
     /// Adds one if there is `room` for it, bytes; else it is lost.
-    pub(crate) fn put(&self, notice: ErrorQueueEntry, room: usize) {
+    pub(crate) fn push(&self, notice: ErrorQueueEntry, room: usize) {
         let mut queue = self.queue.lock();
-        let used: usize = queue.iter().map(|notice| notice.data.len() + COST).sum();
-        if used + notice.data.len() + COST <= room {
+        let used: usize = queue.iter().map(|notice| notice.data.len() + ENTRY_OVERHEAD).sum();
+        if used + notice.data.len() + ENTRY_OVERHEAD <= room {
             queue.push_back(notice);
-            self.any.store(true, Ordering::Release);
+            self.nonempty.store(true, Ordering::Release);
         }
     }
 
     /// The next send that was not to be copied has been. Sends that follow each other become one notice.
-    pub(crate) fn copied(&self, room: usize) {
-        let number = self.sends.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn push_zerocopy(&self, room: usize) {
+        let number = self.zerocopy_sends.fetch_add(1, Ordering::Relaxed);
         {
             let mut queue = self.queue.lock();
-            if let Some(ErrorQueueEntry { cause, .. }) = queue.back_mut()
-                && cause.origin == BY_COPYING
+            if let Some(ErrorQueueEntry { error: cause, .. }) = queue.back_mut()
+                && cause.origin == ORIGIN_ZEROCOPY
                 && cause.data.wrapping_add(1) == number
             {
                 cause.data = number;
                 return;
             }
         }
-        let cause = ExtendedError::copied(number, number);
-        self.put(ErrorQueueEntry { cause, offender: None, to: None, time: None, data: Vec::new() }, room);
+        let cause = ExtendedError::zerocopy(number, number);
+        self.push(ErrorQueueEntry { error: cause, offender: None, to: None, time: None, data: Vec::new() }, room);
     }
 
     /// The oldest.
-    pub(crate) fn take(&self) -> Option<ErrorQueueEntry> {
-        if !self.any() {
+    pub(crate) fn pop(&self) -> Option<ErrorQueueEntry> {
+        if !self.has_entries() {
             return None;
         }
         let mut queue = self.queue.lock();
         let notice = queue.pop_front();
-        self.any.store(!queue.is_empty(), Ordering::Release);
+        self.nonempty.store(!queue.is_empty(), Ordering::Release);
         notice
     }
 }
@@ -125,7 +125,7 @@ impl ErrorQueue {
 impl ErrorQueueEntry {
     /// What its receiver is given, through a socket of IPv6 or of IPv4: bytes, and what is beside them. `shown` is an address as that
     /// socket shows it.
-    pub(crate) fn incoming(
+    pub(crate) fn into_received(
         self,
         v6: bool,
         limit: usize,
@@ -141,7 +141,7 @@ impl ErrorQueueEntry {
         };
         let mut offender = self.offender.map_or_else(Vec::new, |ip| shown(ip).encode());
         offender.resize(room, 0);
-        beside.push((level, kind, [self.cause.encode(), offender].concat()));
+        beside.push((level, kind, [self.error.encode(), offender].concat()));
         let mut data = self.data;
         let full = data.len();
         data.truncate(limit);
@@ -167,27 +167,37 @@ mod tests {
     fn sends_that_follow_each_other_are_told_of_together() {
         let notices = ErrorQueue::default();
         for _ in 0..3 {
-            notices.copied(4096);
+            notices.push_zerocopy(4096);
         }
-        let time =
-            ErrorQueueEntry { cause: ExtendedError::stamped(0, 7), offender: None, to: None, time: Some(1), data: vec![1; 9] };
-        notices.put(time, 4096);
-        notices.copied(4096);
-        let causes: Vec<ExtendedError> = std::iter::from_fn(|| notices.take()).map(|notice| notice.cause).collect();
-        assert_eq!(causes, [ExtendedError::copied(0, 2), ExtendedError::stamped(0, 7), ExtendedError::copied(3, 3)]);
-        assert!(!notices.any());
+        let time = ErrorQueueEntry {
+            error: ExtendedError::tx_timestamp(0, 7),
+            offender: None,
+            to: None,
+            time: Some(1),
+            data: vec![1; 9],
+        };
+        notices.push(time, 4096);
+        notices.push_zerocopy(4096);
+        let causes: Vec<ExtendedError> = std::iter::from_fn(|| notices.pop()).map(|notice| notice.error).collect();
+        assert_eq!(causes, [ExtendedError::zerocopy(0, 2), ExtendedError::tx_timestamp(0, 7), ExtendedError::zerocopy(3, 3)]);
+        assert!(!notices.has_entries());
     }
 
     #[test]
     fn what_has_no_room_is_lost() {
         let notices = ErrorQueue::default();
-        let notice =
-            ErrorQueueEntry { cause: ExtendedError::refused(true), offender: None, to: None, time: None, data: vec![0; 100] };
-        notices.put(notice.clone(), 100);
-        assert!(notices.take().is_none());
+        let notice = ErrorQueueEntry {
+            error: ExtendedError::port_unreachable(true),
+            offender: None,
+            to: None,
+            time: None,
+            data: vec![0; 100],
+        };
+        notices.push(notice.clone(), 100);
+        assert!(notices.pop().is_none());
         for _ in 0..5 {
-            notices.put(notice.clone(), 1000);
+            notices.push(notice.clone(), 1000);
         }
-        assert_eq!(std::iter::from_fn(|| notices.take()).count(), 2);
+        assert_eq!(std::iter::from_fn(|| notices.pop()).count(), 2);
     }
 }

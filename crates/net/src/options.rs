@@ -14,11 +14,11 @@ use task::Mutex;
 const MIN_SEND_BUFFER: usize = 4608;
 const MIN_RECEIVE_BUFFER: usize = 2304;
 /// The highest priority that takes no right.
-const ORDINARY_PRIORITY: i32 = 6;
+const MAX_UNPRIVILEGED_PRIORITY: i32 = 6;
 
 /// Bits of `SO_BUF_LOCK`.
-const SEND_FIXED: i32 = 1;
-const RECEIVE_FIXED: i32 = 2;
+const SNDBUF_LOCK: i32 = 1;
+const RCVBUF_LOCK: i32 = 2;
 
 /// `struct linger`: on or off, and seconds.
 pub type Linger = (bool, i32);
@@ -28,30 +28,30 @@ pub struct SocketOptions {
     send_buffer: AtomicUsize,
     receive_buffer: AtomicUsize,
     /// Which of the two were set by the program (`SO_BUF_LOCK`): a bit each.
-    fixed: AtomicI32,
+    buffer_lock: AtomicI32,
     /// Nanoseconds; 0 is for ever.
     send_timeout: AtomicU64,
     receive_timeout: AtomicU64,
-    receive_least: AtomicUsize,
+    receive_low_water: AtomicUsize,
     pass_credentials: AtomicBool,
     /// Bit `n` is the option number `n`, of those that are on or off and have no meaning here.
-    switches: AtomicU64,
+    boolean_options: AtomicU64,
     priority: AtomicU32,
     linger: AtomicU64,
     /// How arrivals are stamped with the time: the number of the option that says so, or 0.
-    pub(crate) stamp: AtomicU32,
+    pub(crate) timestamp_option: AtomicU32,
     /// What `SO_TIMESTAMPING` is set to.
-    pub(crate) stamping: AtomicU32,
+    pub(crate) timestamping: AtomicU32,
     /// The number of the message that is stamped next, or of a stream the byte from which they are counted.
-    pub(crate) stamp_key: AtomicU32,
+    pub(crate) timestamp_key: AtomicU32,
     /// Where looking at what waits begins, bytes (`SO_PEEK_OFF`); -1: always at the front.
     peek_offset: AtomicI32,
-    pub(crate) notices: ErrorQueue,
+    pub(crate) error_queue: ErrorQueue,
     /// When the message that was received last arrived; 0: there was none, 1: nobody looked.
-    pub(crate) last: AtomicU64,
+    pub(crate) last_timestamp: AtomicU64,
     /// Whether there is a filter.
     pub(crate) filtered: AtomicBool,
-    pub(crate) rare: Mutex<Option<Box<ExtendedOptions>>>,
+    pub(crate) extended: Mutex<Option<Box<ExtendedOptions>>>,
 }
 
 impl Default for SocketOptions {
@@ -59,28 +59,28 @@ impl Default for SocketOptions {
         Self {
             send_buffer: AtomicUsize::new(sysctl::WMEM_DEFAULT.as_usize()),
             receive_buffer: AtomicUsize::new(sysctl::RMEM_DEFAULT.as_usize()),
-            fixed: AtomicI32::new(0),
+            buffer_lock: AtomicI32::new(0),
             send_timeout: AtomicU64::new(0),
             receive_timeout: AtomicU64::new(0),
-            receive_least: AtomicUsize::new(1),
+            receive_low_water: AtomicUsize::new(1),
             pass_credentials: AtomicBool::new(false),
-            switches: AtomicU64::new(0),
+            boolean_options: AtomicU64::new(0),
             priority: AtomicU32::new(0),
             linger: AtomicU64::new(0),
-            stamp: AtomicU32::new(0),
-            stamping: AtomicU32::new(0),
-            stamp_key: AtomicU32::new(0),
+            timestamp_option: AtomicU32::new(0),
+            timestamping: AtomicU32::new(0),
+            timestamp_key: AtomicU32::new(0),
             peek_offset: AtomicI32::new(-1),
-            notices: ErrorQueue::default(),
-            last: AtomicU64::new(0),
+            error_queue: ErrorQueue::default(),
+            last_timestamp: AtomicU64::new(0),
             filtered: AtomicBool::new(false),
-            rare: Mutex::new(None),
+            extended: Mutex::new(None),
         }
     }
 }
 
 /// Options that are on or off.
-const SWITCHES: u64 = 1 << net::SO_DEBUG
+const BOOLEAN_OPTIONS: u64 = 1 << net::SO_DEBUG
     | 1 << net::SO_REUSEADDR
     | 1 << net::SO_DONTROUTE
     | 1 << net::SO_BROADCAST
@@ -95,8 +95,8 @@ const SWITCHES: u64 = 1 << net::SO_DEBUG
     | 1 << net::SO_NOFCS
     | 1 << net::SO_ZEROCOPY;
 
-fn is_switch(option: u32) -> bool {
-    option < u64::BITS && SWITCHES >> option & 1 != 0
+fn is_boolean(option: u32) -> bool {
+    option < u64::BITS && BOOLEAN_OPTIONS >> option & 1 != 0
 }
 
 impl SocketOptions {
@@ -112,18 +112,18 @@ impl SocketOptions {
         Self {
             send_buffer: size(&self.send_buffer),
             receive_buffer: size(&self.receive_buffer),
-            fixed: AtomicI32::new(self.fixed.load(Ordering::Relaxed)),
+            buffer_lock: AtomicI32::new(self.buffer_lock.load(Ordering::Relaxed)),
             send_timeout: wide(&self.send_timeout),
             receive_timeout: wide(&self.receive_timeout),
-            receive_least: size(&self.receive_least),
+            receive_low_water: size(&self.receive_low_water),
             pass_credentials: AtomicBool::new(self.pass_credentials()),
-            switches: wide(&self.switches),
+            boolean_options: wide(&self.boolean_options),
             priority: AtomicU32::new(self.priority.load(Ordering::Relaxed)),
             linger: wide(&self.linger),
-            stamp: AtomicU32::new(self.stamp.load(Ordering::Relaxed)),
-            stamping: AtomicU32::new(self.stamping.load(Ordering::Relaxed)),
+            timestamp_option: AtomicU32::new(self.timestamp_option.load(Ordering::Relaxed)),
+            timestamping: AtomicU32::new(self.timestamping.load(Ordering::Relaxed)),
             filtered: AtomicBool::new(self.filtered.load(Ordering::Relaxed)),
-            rare: Mutex::new(self.inherited_rare()),
+            extended: Mutex::new(self.inherited_extended()),
             ..Self::default()
         }
     }
@@ -136,7 +136,7 @@ impl SocketOptions {
 
     /// Makes room for at least so many bytes to be sent, unless the program has said how many it wants.
     pub(crate) fn grow_send_buffer(&self, bytes: usize) {
-        if self.fixed.load(Ordering::Relaxed) & SEND_FIXED == 0 {
+        if self.buffer_lock.load(Ordering::Relaxed) & SNDBUF_LOCK == 0 {
             self.send_buffer.fetch_max(bytes, Ordering::Relaxed);
         }
     }
@@ -167,8 +167,8 @@ impl SocketOptions {
 
     /// How many bytes of a stream a receiver waits for.
     #[must_use]
-    pub fn receive_least(&self) -> usize {
-        self.receive_least.load(Ordering::Relaxed)
+    pub fn receive_low_water(&self) -> usize {
+        self.receive_low_water.load(Ordering::Relaxed)
     }
 
     /// Whether the receiver is told who sent (`SO_PASSCRED`).
@@ -201,12 +201,12 @@ impl SocketOptions {
     }
 
     /// How many bytes a call with these flags leaves out.
-    pub(crate) fn left_out(&self, flags: MsgFlags) -> usize {
+    pub(crate) fn peek_skip(&self, flags: MsgFlags) -> usize {
         if flags.contains(MsgFlags::PEEK) { self.peek_offset().max(0) as usize } else { 0 }
     }
 
     /// So many bytes were received, or only looked at.
-    pub(crate) fn went_on(&self, bytes: usize, flags: MsgFlags) {
+    pub(crate) fn advance_peek_offset(&self, bytes: usize, flags: MsgFlags) {
         let offset = self.peek_offset();
         if offset >= 0 {
             let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
@@ -216,58 +216,58 @@ impl SocketOptions {
     }
 
     /// A message was received that arrived at a time, or at one that nobody looked at (0).
-    pub(crate) fn received(&self, arrival: u64) {
-        self.last.store(arrival.max(1), Ordering::Relaxed);
+    pub(crate) fn record_timestamp(&self, arrival: u64) {
+        self.last_timestamp.store(arrival.max(1), Ordering::Relaxed);
     }
 
     /// The socket has to be told something, unless there are too many such things.
-    pub(crate) fn notice(&self, notice: ErrorQueueEntry) {
-        self.notices.put(notice, self.receive_buffer());
+    pub(crate) fn queue_error(&self, notice: ErrorQueueEntry) {
+        self.error_queue.push(notice, self.receive_buffer());
     }
 
     /// An option of the level `SOL_SOCKET` that is a number and the same for all families.
     ///
     /// # Errors
     /// `ENOPROTOOPT`.
-    pub fn number(&self, option: u32) -> Result<i32> {
+    pub fn int_option(&self, option: u32) -> Result<i32> {
         let size = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
         Ok(match option {
             net::SO_SNDBUF => size(self.send_buffer()),
             net::SO_RCVBUF => size(self.receive_buffer()),
-            net::SO_BUF_LOCK => self.fixed.load(Ordering::Relaxed),
-            net::SO_RCVLOWAT => size(self.receive_least()),
+            net::SO_BUF_LOCK => self.buffer_lock.load(Ordering::Relaxed),
+            net::SO_RCVLOWAT => size(self.receive_low_water()),
             net::SO_SNDLOWAT => 1,
             net::SO_PASSCRED => i32::from(self.pass_credentials()),
             net::SO_PRIORITY => self.priority.load(Ordering::Relaxed).cast_signed(),
             net::SO_TIMESTAMP_OLD | net::SO_TIMESTAMPNS_OLD | net::SO_TIMESTAMP_NEW | net::SO_TIMESTAMPNS_NEW => {
-                i32::from(self.stamp.load(Ordering::Relaxed) == option)
+                i32::from(self.timestamp_option.load(Ordering::Relaxed) == option)
             }
-            _ if is_switch(option) => (self.switches.load(Ordering::Relaxed) >> option & 1) as i32,
-            _ => self.remembered(option)?,
+            _ if is_boolean(option) => (self.boolean_options.load(Ordering::Relaxed) >> option & 1) as i32,
+            _ => self.stored_value(option)?,
         })
     }
 
     /// Whether a switch is on.
     #[must_use]
-    pub fn switch(&self, option: u32) -> bool {
-        is_switch(option) && self.switches.load(Ordering::Relaxed) >> option & 1 != 0
+    pub fn is_enabled(&self, option: u32) -> bool {
+        is_boolean(option) && self.boolean_options.load(Ordering::Relaxed) >> option & 1 != 0
     }
 
     /// Sets such an option.
     ///
     /// # Errors
     /// `ENOPROTOOPT`; unless `privileged` `EACCES` for `SO_DEBUG` and `EPERM` for other things.
-    pub fn set_number(&self, option: u32, value: i32, privileged: bool) -> Result<()> {
+    pub fn set_int_option(&self, option: u32, value: i32, privileged: bool) -> Result<()> {
         // Twice what was asked for, because Linux counts its own overhead, and programs know it.
         let buffer = |least: usize, limit: usize| (value.max(0) as usize).min(limit).saturating_mul(2).max(least);
         let fixed = match option {
-            net::SO_SNDBUF | net::SO_SNDBUFFORCE => SEND_FIXED,
-            net::SO_RCVBUF | net::SO_RCVBUFFORCE => RECEIVE_FIXED,
+            net::SO_SNDBUF | net::SO_SNDBUFFORCE => SNDBUF_LOCK,
+            net::SO_RCVBUF | net::SO_RCVBUFFORCE => RCVBUF_LOCK,
             _ => 0,
         };
         match option {
-            net::SO_BUF_LOCK if value & !(SEND_FIXED | RECEIVE_FIXED) != 0 => return Err(Errno::EINVAL),
-            net::SO_BUF_LOCK => self.fixed.store(value, Ordering::Relaxed),
+            net::SO_BUF_LOCK if value & !(SNDBUF_LOCK | RCVBUF_LOCK) != 0 => return Err(Errno::EINVAL),
+            net::SO_BUF_LOCK => self.buffer_lock.store(value, Ordering::Relaxed),
             net::SO_SNDBUF => self.send_buffer.store(buffer(MIN_SEND_BUFFER, sysctl::WMEM_MAX.as_usize()), Ordering::Relaxed),
             net::SO_RCVBUF => {
                 self.receive_buffer.store(buffer(MIN_RECEIVE_BUFFER, sysctl::RMEM_MAX.as_usize()), Ordering::Relaxed)
@@ -279,24 +279,24 @@ impl SocketOptions {
             }
             net::SO_RCVLOWAT => {
                 let least = if value < 0 { i32::MAX as usize } else { value.max(1) as usize };
-                self.receive_least.store(least, Ordering::Relaxed);
+                self.receive_low_water.store(least, Ordering::Relaxed);
             }
             net::SO_PASSCRED => self.pass_credentials.store(value != 0, Ordering::Relaxed),
             net::SO_DEBUG if value != 0 && !privileged => return Err(Errno::EACCES),
-            net::SO_PRIORITY if !(0..=ORDINARY_PRIORITY).contains(&value) && !privileged => return Err(Errno::EPERM),
+            net::SO_PRIORITY if !(0..=MAX_UNPRIVILEGED_PRIORITY).contains(&value) && !privileged => return Err(Errno::EPERM),
             net::SO_PRIORITY => self.priority.store(value.cast_unsigned(), Ordering::Relaxed),
-            _ if is_switch(option) && value != 0 => {
-                self.switches.fetch_or(1 << option, Ordering::Relaxed);
+            _ if is_boolean(option) && value != 0 => {
+                self.boolean_options.fetch_or(1 << option, Ordering::Relaxed);
             }
-            _ if is_switch(option) => {
-                self.switches.fetch_and(!(1 << option), Ordering::Relaxed);
+            _ if is_boolean(option) => {
+                self.boolean_options.fetch_and(!(1 << option), Ordering::Relaxed);
             }
             net::SO_TIMESTAMP_OLD | net::SO_TIMESTAMPNS_OLD | net::SO_TIMESTAMP_NEW | net::SO_TIMESTAMPNS_NEW => {
-                self.stamp.store(if value != 0 { option } else { 0 }, Ordering::Relaxed);
+                self.timestamp_option.store(if value != 0 { option } else { 0 }, Ordering::Relaxed);
             }
-            _ => return self.remember(option, value, privileged),
+            _ => return self.set_stored_value(option, value, privileged),
         }
-        self.fixed.fetch_or(fixed, Ordering::Relaxed);
+        self.buffer_lock.fetch_or(fixed, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -308,36 +308,36 @@ mod tests {
     #[test]
     fn buffers_are_doubled_and_bounded_as_on_linux() {
         let options = SocketOptions::default();
-        assert_eq!(options.number(net::SO_SNDBUF), Ok(212_992));
+        assert_eq!(options.int_option(net::SO_SNDBUF), Ok(212_992));
         options.grow_send_buffer(300_000);
-        assert_eq!((options.number(net::SO_SNDBUF), options.number(net::SO_BUF_LOCK)), (Ok(300_000), Ok(0)));
+        assert_eq!((options.int_option(net::SO_SNDBUF), options.int_option(net::SO_BUF_LOCK)), (Ok(300_000), Ok(0)));
         for (asked, granted) in [(0, 4608), (10_000, 20_000), (i32::MAX, 425_984)] {
-            options.set_number(net::SO_SNDBUF, asked, false).unwrap();
-            assert_eq!(options.number(net::SO_SNDBUF), Ok(granted));
+            options.set_int_option(net::SO_SNDBUF, asked, false).unwrap();
+            assert_eq!(options.int_option(net::SO_SNDBUF), Ok(granted));
         }
-        options.set_number(net::SO_RCVBUF, 1, false).unwrap();
-        assert_eq!(options.number(net::SO_RCVBUF), Ok(2304));
-        assert_eq!(options.set_number(net::SO_SNDBUFFORCE, 1_000_000, false), Err(Errno::EPERM));
-        options.set_number(net::SO_SNDBUFFORCE, 1_000_000, true).unwrap();
-        assert_eq!(options.number(net::SO_SNDBUF), Ok(2_000_000));
-        assert_eq!(options.number(net::SO_BUF_LOCK), Ok(3));
+        options.set_int_option(net::SO_RCVBUF, 1, false).unwrap();
+        assert_eq!(options.int_option(net::SO_RCVBUF), Ok(2304));
+        assert_eq!(options.set_int_option(net::SO_SNDBUFFORCE, 1_000_000, false), Err(Errno::EPERM));
+        options.set_int_option(net::SO_SNDBUFFORCE, 1_000_000, true).unwrap();
+        assert_eq!(options.int_option(net::SO_SNDBUF), Ok(2_000_000));
+        assert_eq!(options.int_option(net::SO_BUF_LOCK), Ok(3));
         options.grow_send_buffer(3_000_000);
-        assert_eq!(options.number(net::SO_SNDBUF), Ok(2_000_000));
+        assert_eq!(options.int_option(net::SO_SNDBUF), Ok(2_000_000));
     }
 
     #[test]
     fn switches_are_remembered_and_others_refused() {
         let options = SocketOptions::default();
-        options.set_number(net::SO_REUSEADDR, 7, false).unwrap();
-        assert_eq!(options.number(net::SO_REUSEADDR), Ok(1));
-        assert_eq!(options.number(net::SO_KEEPALIVE), Ok(0));
-        assert_eq!(options.set_number(net::SO_DEBUG, 1, false), Err(Errno::EACCES));
-        assert_eq!(options.set_number(net::SO_DEBUG, 0, false), Ok(()));
-        assert_eq!(options.set_number(net::SO_PRIORITY, 6, false), Ok(()));
-        assert_eq!(options.set_number(net::SO_PRIORITY, 7, false), Err(Errno::EPERM));
-        assert_eq!(options.set_number(net::SO_MARK, 0, false), Err(Errno::EPERM));
-        assert_eq!(options.number(net::SO_PEERSEC), Err(Errno::ENOPROTOOPT));
-        assert_eq!(options.number(200), Err(Errno::ENOPROTOOPT));
+        options.set_int_option(net::SO_REUSEADDR, 7, false).unwrap();
+        assert_eq!(options.int_option(net::SO_REUSEADDR), Ok(1));
+        assert_eq!(options.int_option(net::SO_KEEPALIVE), Ok(0));
+        assert_eq!(options.set_int_option(net::SO_DEBUG, 1, false), Err(Errno::EACCES));
+        assert_eq!(options.set_int_option(net::SO_DEBUG, 0, false), Ok(()));
+        assert_eq!(options.set_int_option(net::SO_PRIORITY, 6, false), Ok(()));
+        assert_eq!(options.set_int_option(net::SO_PRIORITY, 7, false), Err(Errno::EPERM));
+        assert_eq!(options.set_int_option(net::SO_MARK, 0, false), Err(Errno::EPERM));
+        assert_eq!(options.int_option(net::SO_PEERSEC), Err(Errno::ENOPROTOOPT));
+        assert_eq!(options.int_option(200), Err(Errno::ENOPROTOOPT));
         options.set_linger((true, -3));
         assert_eq!(options.linger(), (true, -3));
     }
@@ -346,43 +346,43 @@ mod tests {
     fn numbers_are_kept_within_their_limits() {
         let options = SocketOptions::default();
         let set = |option, value| {
-            options.set_number(option, value, true).unwrap();
-            options.number(option).unwrap()
+            options.set_int_option(option, value, true).unwrap();
+            options.int_option(option).unwrap()
         };
         assert_eq!([set(net::SO_RCVLOWAT, 0), set(net::SO_RCVLOWAT, 7), set(net::SO_RCVLOWAT, -1)], [1, 7, i32::MAX]);
         assert_eq!([set(net::SO_PRIORITY, 6), set(net::SO_PASSCRED, 9), set(net::SO_PASSCRED, 0)], [6, 1, 0]);
         assert_eq!([set(net::SO_SNDBUF, 2304), set(net::SO_SNDBUF, 2305), set(net::SO_RCVBUF, 1152)], [4608, 4610, 2304]);
         assert_eq!([set(net::SO_SNDBUF, -5), set(net::SO_RCVBUF, i32::MAX)], [4608, 425_984]);
-        options.set_number(net::SO_RCVBUFFORCE, i32::MAX, true).unwrap();
+        options.set_int_option(net::SO_RCVBUFFORCE, i32::MAX, true).unwrap();
         assert_eq!(options.receive_buffer(), (i32::MAX as usize / 2) * 2);
-        assert_eq!(options.set_number(net::SO_RCVBUFFORCE, 1, false), Err(Errno::EPERM));
-        assert_eq!(options.number(net::SO_SNDLOWAT), Ok(1));
+        assert_eq!(options.set_int_option(net::SO_RCVBUFFORCE, 1, false), Err(Errno::EPERM));
+        assert_eq!(options.int_option(net::SO_SNDLOWAT), Ok(1));
         // One way of stamping at a time.
-        options.set_number(net::SO_TIMESTAMP_OLD, 1, false).unwrap();
-        options.set_number(net::SO_TIMESTAMPNS_NEW, 1, false).unwrap();
-        assert_eq!((options.number(net::SO_TIMESTAMP_OLD), options.number(net::SO_TIMESTAMPNS_NEW)), (Ok(0), Ok(1)));
-        options.set_number(net::SO_TIMESTAMPNS_NEW, 0, false).unwrap();
-        assert_eq!(options.number(net::SO_TIMESTAMPNS_NEW), Ok(0));
+        options.set_int_option(net::SO_TIMESTAMP_OLD, 1, false).unwrap();
+        options.set_int_option(net::SO_TIMESTAMPNS_NEW, 1, false).unwrap();
+        assert_eq!((options.int_option(net::SO_TIMESTAMP_OLD), options.int_option(net::SO_TIMESTAMPNS_NEW)), (Ok(0), Ok(1)));
+        options.set_int_option(net::SO_TIMESTAMPNS_NEW, 0, false).unwrap();
+        assert_eq!(options.int_option(net::SO_TIMESTAMPNS_NEW), Ok(0));
         // A switch goes off again, and is no other one.
         for on in [true, false] {
-            options.set_number(net::SO_REUSEPORT, on.into(), false).unwrap();
-            assert_eq!((options.switch(net::SO_REUSEPORT), options.switch(net::SO_REUSEADDR)), (on, false));
+            options.set_int_option(net::SO_REUSEPORT, on.into(), false).unwrap();
+            assert_eq!((options.is_enabled(net::SO_REUSEPORT), options.is_enabled(net::SO_REUSEADDR)), (on, false));
         }
-        assert!(!options.switch(64) && !options.switch(net::SO_TYPE));
+        assert!(!options.is_enabled(64) && !options.is_enabled(net::SO_TYPE));
     }
 
     #[test]
     fn looking_goes_on_where_it_was_and_taking_comes_back() {
         let options = SocketOptions::default();
         // Without the option, always at the front.
-        options.went_on(5, MsgFlags::PEEK);
-        assert_eq!((options.peek_offset(), options.left_out(MsgFlags::PEEK)), (-1, 0));
+        options.advance_peek_offset(5, MsgFlags::PEEK);
+        assert_eq!((options.peek_offset(), options.peek_skip(MsgFlags::PEEK)), (-1, 0));
         options.set_peek_offset(0);
-        options.went_on(5, MsgFlags::PEEK);
-        assert_eq!((options.left_out(MsgFlags::PEEK), options.left_out(MsgFlags::empty())), (5, 0));
-        options.went_on(3, MsgFlags::empty());
-        assert_eq!(options.left_out(MsgFlags::PEEK), 2);
-        options.went_on(9, MsgFlags::empty());
+        options.advance_peek_offset(5, MsgFlags::PEEK);
+        assert_eq!((options.peek_skip(MsgFlags::PEEK), options.peek_skip(MsgFlags::empty())), (5, 0));
+        options.advance_peek_offset(3, MsgFlags::empty());
+        assert_eq!(options.peek_skip(MsgFlags::PEEK), 2);
+        options.advance_peek_offset(9, MsgFlags::empty());
         assert_eq!(options.peek_offset(), 0);
     }
 
@@ -393,28 +393,28 @@ mod tests {
         options.set_timeout(false, 4);
         options.set_linger((true, 9));
         for option in [net::SO_KEEPALIVE, net::SO_PASSCRED, net::SO_PRIORITY, net::SO_RCVLOWAT] {
-            options.set_number(option, 1, false).unwrap();
+            options.set_int_option(option, 1, false).unwrap();
         }
         let heir = options.inherit();
         assert_eq!((heir.send_buffer(), heir.receive_buffer(), heir.send_timeout(), heir.receive_timeout()), (7000, 8000, 3, 4));
-        assert_eq!((heir.linger(), heir.switch(net::SO_KEEPALIVE), heir.pass_credentials()), ((true, 9), true, true));
+        assert_eq!((heir.linger(), heir.is_enabled(net::SO_KEEPALIVE), heir.pass_credentials()), ((true, 9), true, true));
         assert_eq!((options.linger(), SocketOptions::default().linger()), ((true, 9), (false, 0)));
     }
 
     #[test]
     fn what_a_socket_is_told_waits_for_it() {
         let options = SocketOptions::default();
-        options.set_number(net::SO_RCVBUF, 1152, false).unwrap();
+        options.set_int_option(net::SO_RCVBUF, 1152, false).unwrap();
         let notice = |data: usize| ErrorQueueEntry {
-            cause: crate::error_queue::ExtendedError::refused(true),
+            error: crate::error_queue::ExtendedError::port_unreachable(true),
             offender: None,
             to: None,
             time: None,
             data: alloc::vec![0; data],
         };
-        options.notice(notice(3000));
-        assert!(!options.notices.any(), "there is no room for that");
-        options.notice(notice(10));
-        assert_eq!(options.notices.take().map(|notice| notice.data.len()), Some(10));
+        options.queue_error(notice(3000));
+        assert!(!options.error_queue.has_entries(), "there is no room for that");
+        options.queue_error(notice(10));
+        assert_eq!(options.error_queue.pop().map(|notice| notice.data.len()), Some(10));
     }
 }

@@ -451,7 +451,7 @@ impl FileOps for Socket {
                 return Ok(0);
             }
             SIOCGSTAMP | SIOCGSTAMPNS | ioctl::SIOCGSTAMP_NEW | ioctl::SIOCGSTAMPNS_NEW if self.ops.family() != net::AF_UNIX => {
-                let time = self.options.last_arrival()?;
+                let time = self.options.last_timestamp()?;
                 let nanoseconds = matches!(request.command, SIOCGSTAMPNS | ioctl::SIOCGSTAMPNS_NEW);
                 request.write(&[time.sec, i64::from(if nanoseconds { time.nsec } else { time.nsec / 1000 })])?;
                 return Ok(0);

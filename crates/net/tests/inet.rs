@@ -88,7 +88,7 @@ fn bytes(file: &File) -> fs::Result<Vec<u8>> {
 }
 
 fn set(file: &File, option: u32, value: i32) {
-    socket(file).options().set_number(option, value, true).unwrap();
+    socket(file).options().set_int_option(option, value, true).unwrap();
 }
 
 fn set_inet(file: &File, level: u32, option: u32, value: i32) -> fs::Result<()> {

@@ -22,7 +22,7 @@ fn protocol(file: &File) -> &dyn SocketOps {
 }
 
 fn file(socket: Socket) -> Arc<File> {
-    socket.options().set_number(SO_SNDBUF, 1, false).unwrap();
+    socket.options().set_int_option(SO_SNDBUF, 1, false).unwrap();
     socket.into_file(OpenFlags::empty())
 }
 
@@ -473,7 +473,7 @@ mod notices {
     fn who_waits_for_all_of_one_senders_bytes_gets_them() {
         Model::new().preemptions(2).check(|| {
             let (a, b) = files(SocketType::Stream);
-            b.ops_as::<Socket>().unwrap().options().set_number(SO_PASSCRED, 1, false).unwrap();
+            b.ops_as::<Socket>().unwrap().options().set_int_option(SO_PASSCRED, 1, false).unwrap();
             let who = Ucred { pid: 7, uid: 8, gid: 9 };
             let theirs = a.clone();
             let sender = spawn("sender", move || {

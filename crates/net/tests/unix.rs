@@ -160,7 +160,7 @@ fn looking_at_a_message_goes_on_by_what_was_seen() {
 fn room_is_told_when_there_is_more_than_a_little() {
     let _alone = alone();
     let (a, b) = files(SocketType::Stream);
-    a.ops_as::<Socket>().unwrap().options().set_number(linux_raw_sys::net::SO_SNDBUF, 4000, false).unwrap();
+    a.ops_as::<Socket>().unwrap().options().set_int_option(linux_raw_sys::net::SO_SNDBUF, 4000, false).unwrap();
     let writable = || a.poll(None).contains(Events::OUT);
     assert_eq!((send(&a, &[0; 2000], &[]), writable(), send(&a, b"x", &[]), writable()), (Ok(2000), true, Ok(1), false));
     receive(&b, 1).unwrap();

@@ -129,7 +129,7 @@ fn read_control(task: &Task, socket: &Socket, addr: usize, len: usize) -> Result
             (consts::SOL_SOCKET, kind) if inet => {
                 let cred = task.cred();
                 let marks = cred.capable(sys::CAP_NET_ADMIN) || cred.capable(sys::CAP_NET_RAW);
-                socket.options().check_beside(kind, data, marks)?;
+                socket.options().check_control_message(kind, data, marks)?;
                 beside.other.push((consts::SOL_SOCKET, kind, data.to_vec()));
             }
             (consts::SOL_SOCKET, _) => return Err(Errno::EINVAL),
@@ -223,7 +223,7 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
             Err(e) => break Err(e),
         }
     };
-    if flags & MSG_ZEROCOPY != 0 && matches!(sent, Ok(1..)) && socket.options().switch(consts::SO_ZEROCOPY) {
+    if flags & MSG_ZEROCOPY != 0 && matches!(sent, Ok(1..)) && socket.options().is_enabled(consts::SO_ZEROCOPY) {
         protocol.complete_zerocopy();
     }
     sent

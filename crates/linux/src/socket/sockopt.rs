@@ -69,12 +69,14 @@ pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
                 timeout(options.receive_timeout()).map(i64::to_ne_bytes).concat()
             }
             consts::SO_SNDTIMEO_OLD | consts::SO_SNDTIMEO_NEW => timeout(options.send_timeout()).map(i64::to_ne_bytes).concat(),
-            consts::SO_TIMESTAMPING_OLD | consts::SO_TIMESTAMPING_NEW => [options.stamping(), 0].map(u32::to_ne_bytes).concat(),
+            consts::SO_TIMESTAMPING_OLD | consts::SO_TIMESTAMPING_NEW => {
+                [options.timestamping(), 0].map(u32::to_ne_bytes).concat()
+            }
             consts::SO_PEERGROUPS => return peer_groups(protocol, value, room, len),
             consts::SO_GET_FILTER => return read_filter(options.filter().as_deref(), value, room, len),
-            consts::SO_LOCK_FILTER => u32::from(options.filter_locked()).to_ne_bytes().to_vec(),
+            consts::SO_LOCK_FILTER => u32::from(options.is_filter_locked()).to_ne_bytes().to_vec(),
             consts::SO_BINDTODEVICE => {
-                let name = options.device();
+                let name = options.bound_device();
                 if !name.is_empty() && room < MAX_NAME {
                     return Err(Errno::EINVAL);
                 }
@@ -84,7 +86,7 @@ pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
             consts::SO_PEEK_OFF => options.peek_offset().to_ne_bytes().to_vec(),
             consts::SO_MEMINFO => memory(protocol, options),
             consts::SO_TXTIME => {
-                let (clock, flags) = options.launch().unwrap_or((0, 0));
+                let (clock, flags) = options.txtime().unwrap_or((0, 0));
                 [clock.to_ne_bytes(), flags.to_ne_bytes()].concat()
             }
             consts::SO_PEERNAME => {
@@ -101,7 +103,7 @@ pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
             consts::SO_COOKIE => options.cookie().to_ne_bytes().to_vec(),
             // There is one network for all.
             consts::SO_NETNS_COOKIE => 1u64.to_ne_bytes().to_vec(),
-            _ => options.number(option)?.to_ne_bytes().to_vec(),
+            _ => options.int_option(option)?.to_ne_bytes().to_vec(),
         };
         let n = bytes.len().min(room);
         if n > 0 {
@@ -156,28 +158,28 @@ pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
                 if len != size_of::<[u64; 2]>() {
                     return Err(Errno::EINVAL);
                 }
-                let unlocked = || if options.filter_locked() { Err(Errno::EPERM) } else { Ok(()) };
+                let unlocked = || if options.is_filter_locked() { Err(Errno::EPERM) } else { Ok(()) };
                 options.set_filter(Some(read_program(value, Purpose::Packets, unlocked)?))?;
             }
             consts::SO_DETACH_FILTER => options.set_filter(None)?,
             // As of a kernel without the other sort of BPF.
             consts::SO_ATTACH_BPF | consts::SO_ATTACH_REUSEPORT_EBPF if len != size_of::<u32>() => return Err(Errno::EINVAL),
-            consts::SO_ATTACH_BPF | consts::SO_ATTACH_REUSEPORT_EBPF if options.filter_locked() => return Err(Errno::EPERM),
+            consts::SO_ATTACH_BPF | consts::SO_ATTACH_REUSEPORT_EBPF if options.is_filter_locked() => return Err(Errno::EPERM),
             consts::SO_ATTACH_BPF | consts::SO_ATTACH_REUSEPORT_EBPF => return Err(Errno::EOPNOTSUPP),
             consts::SO_ATTACH_REUSEPORT_CBPF => {
                 if len != size_of::<[u64; 2]>() {
                     return Err(Errno::EINVAL);
                 }
-                if !options.switch(consts::SO_REUSEPORT) {
+                if !options.is_enabled(consts::SO_REUSEPORT) {
                     return Err(Errno::EINVAL);
                 }
-                options.set_chooser(Some(read_program(value, Purpose::Packets, || Ok(()))?))?;
+                options.set_reuseport_program(Some(read_program(value, Purpose::Packets, || Ok(()))?))?;
             }
-            consts::SO_DETACH_REUSEPORT_BPF if !options.switch(consts::SO_REUSEPORT) => return Err(Errno::ENOENT),
-            consts::SO_DETACH_REUSEPORT_BPF => options.set_chooser(None)?,
+            consts::SO_DETACH_REUSEPORT_BPF if !options.is_enabled(consts::SO_REUSEPORT) => return Err(Errno::ENOENT),
+            consts::SO_DETACH_REUSEPORT_BPF => options.set_reuseport_program(None)?,
             consts::SO_TIMESTAMPING_OLD | consts::SO_TIMESTAMPING_NEW => {
-                let first = if options.begins_numbers(number) { protocol.initial_timestamp_key()? } else { 0 };
-                options.set_stamping(option, number, first)?;
+                let first = if options.enables_timestamp_keys(number) { protocol.initial_timestamp_key()? } else { 0 };
+                options.set_timestamping(option, number, first)?;
             }
             consts::SO_PEEK_OFF if !protocol.supports_peek_offset() => return Err(Errno::EOPNOTSUPP),
             consts::SO_PEEK_OFF => options.set_peek_offset(number),
@@ -188,7 +190,7 @@ pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
                     return Err(Errno::EINVAL);
                 }
                 let [clock, flags] = UserPtr::<[i32; 2]>::new(value).read()?;
-                options.set_launch(clock, flags.cast_unsigned(), task.cred().capable(linux_raw_sys::general::CAP_NET_ADMIN))?;
+                options.set_txtime(clock, flags.cast_unsigned(), task.cred().capable(linux_raw_sys::general::CAP_NET_ADMIN))?;
             }
             consts::SO_RESERVE_MEM => return Err(Errno::EOPNOTSUPP),
             // Another way is taken at once: there is but one.
@@ -197,7 +199,7 @@ pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
             consts::SO_TYPE | consts::SO_PROTOCOL | consts::SO_DOMAIN | consts::SO_ERROR | consts::SO_ACCEPTCONN => {
                 return Err(Errno::ENOPROTOOPT);
             }
-            _ => options.set_number(option, number, task.cred().capable(linux_raw_sys::general::CAP_NET_ADMIN))?,
+            _ => options.set_int_option(option, number, task.cred().capable(linux_raw_sys::general::CAP_NET_ADMIN))?,
         }
         Ok(0)
     })

@@ -74,9 +74,9 @@ impl DatagramReceiver {
 
     /// Tells when a datagram that has gone out did; `beside` is what was said of it.
     pub(super) fn stamp_sent(&self, beside: &[ControlMessage], packet: impl FnOnce() -> Vec<u8>) {
-        let stages = SocketOptions::of_messages(self.options.stages(beside));
+        let stages = SocketOptions::datagram_tx_flags(self.options.tx_timestamp_flags(beside));
         if stages != 0 {
-            self.options.stamp_sent(stages, self.options.next_number(), packet);
+            self.options.queue_tx_timestamps(stages, self.options.next_timestamp_key(), packet);
             self.port.readable.notify_of(Events::ERR);
         }
     }
@@ -94,13 +94,13 @@ impl DatagramReceiver {
     /// A datagram has arrived. `header` is what the filter sees in front of its bytes.
     pub(super) fn take(&self, mut datagram: Datagram, header: &[u8]) {
         if self.options.filter().is_some() {
-            let Some(length) = self.options.admits(header, &datagram.data) else {
+            let Some(length) = self.options.apply_filter(header, &datagram.data) else {
                 self.lost.fetch_add(1, Ordering::Relaxed);
                 return;
             };
             datagram.data.truncate(length - header.len());
         }
-        datagram.arrival = self.options.arrival();
+        datagram.arrival = self.options.receive_timestamp();
         datagram.lost = self.lost() as u32;
         {
             let mut queue = self.port.queue.lock();
@@ -124,7 +124,7 @@ impl DatagramReceiver {
             if let Some(error) = self.port.take_error() {
                 return Some(Err(error));
             }
-            let mut skip = self.options.left_out(flags);
+            let mut skip = self.options.peek_skip(flags);
             let mut queue = self.port.queue.lock();
             let found = if flags.contains(MsgFlags::PEEK) {
                 let beyond = queue.datagrams.iter().find(|datagram| {
@@ -148,9 +148,9 @@ impl DatagramReceiver {
 
     /// What a datagram's receiver is told of it.
     fn incoming(&self, common: &InetSocket, datagram: &Datagram) -> ReceivedMessage {
-        self.options.received(datagram.arrival);
-        let mut beside = self.options.stamps(datagram.arrival);
-        if datagram.lost > 0 && self.options.switch(net::SO_RXQ_OVFL) {
+        self.options.record_timestamp(datagram.arrival);
+        let mut beside = self.options.timestamp_messages(datagram.arrival);
+        if datagram.lost > 0 && self.options.is_enabled(net::SO_RXQ_OVFL) {
             beside.push((net::SOL_SOCKET, net::SO_RXQ_OVFL, datagram.lost.to_ne_bytes().to_vec()));
         }
         if common.options.tells.load(Ordering::Relaxed) {
@@ -179,7 +179,7 @@ impl DatagramReceiver {
         }
         datagram.data.truncate(limit);
         got.copied = datagram.data.len();
-        self.options.went_on(got.copied, flags);
+        self.options.advance_peek_offset(got.copied, flags);
         Ok((datagram.data, got))
     }
 
@@ -196,7 +196,7 @@ impl DatagramReceiver {
         }
         let shut = |what| self.port.is_shut_down(what);
         let mut events = Events::WRITABLE | Events::WRBAND;
-        events.set(Events::ERR, self.port.has_error() || self.options.notices.any());
+        events.set(Events::ERR, self.port.has_error() || self.options.error_queue.has_entries());
         events.set(Events::HUP, shut(RCV_SHUTDOWN | SEND_SHUTDOWN));
         events.set(Events::READABLE | Events::RDHUP, shut(RCV_SHUTDOWN));
         events.set(Events::READABLE, shut(RCV_SHUTDOWN) || !self.port.queue.lock().datagrams.is_empty());
@@ -390,7 +390,7 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
 
     fn complete_zerocopy(&self) {
         let inbox = self.0.inbox();
-        inbox.options.notices.copied(inbox.options.receive_buffer());
+        inbox.options.error_queue.push_zerocopy(inbox.options.receive_buffer());
         inbox.port.readable.notify_of(Events::ERR);
     }
 

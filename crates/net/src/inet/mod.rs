@@ -116,9 +116,9 @@ impl InetSocket {
 
     /// What `SocketOps::receive_error_queue` promises.
     fn take_notice(&self, options: &SocketOptions, limit: usize) -> Result<(Vec<u8>, ReceivedMessage)> {
-        let notice = options.notices.take().ok_or(Errno::EAGAIN)?;
-        let beside = notice.time.and_then(|time| options.stamp_of(time)).into_iter().collect();
-        Ok(notice.incoming(self.family == Family::V6, limit, beside, |address| self.shown(address)))
+        let notice = options.error_queue.pop().ok_or(Errno::EAGAIN)?;
+        let beside = notice.time.and_then(|time| options.timestamping_message(time)).into_iter().collect();
+        Ok(notice.into_received(self.family == Family::V6, limit, beside, |address| self.shown(address)))
     }
 
     fn only_v6(&self) -> bool {

@@ -53,11 +53,11 @@ pub fn deliver(datagram: Datagram) -> Result<()> {
         peer.is_none_or(|peer| peer == datagram.from).then_some((peer.is_some(), fit))
     };
     let receivers = ports(datagram.protocol).best(datagram.to, score);
-    let shared = |socket: &Arc<UdpSocket>| socket.inbox.options.switch(net::SO_REUSEPORT);
+    let shared = |socket: &Arc<UdpSocket>| socket.inbox.options.is_enabled(net::SO_REUSEPORT);
     let receiver = match &receivers[..] {
         [] => return Err(Errno::ECONNREFUSED),
         all if all.iter().all(shared) => {
-            let chosen = all.iter().find_map(|socket| socket.inbox.options.choose(&datagram.data, all.len()));
+            let chosen = all.iter().find_map(|socket| socket.inbox.options.select_reuseport(&datagram.data, all.len()));
             &all[chosen.unwrap_or_else(|| share(datagram.from, datagram.to, all.len()))]
         }
         // The one that was bound last.
@@ -89,9 +89,9 @@ pub struct UdpSocket {
 impl Bindable for UdpSocket {
     fn sharing(&self) -> ReusePolicy {
         ReusePolicy {
-            address: self.inbox.options.switch(net::SO_REUSEADDR),
+            address: self.inbox.options.is_enabled(net::SO_REUSEADDR),
             listens: false,
-            port: self.inbox.options.switch(net::SO_REUSEPORT).then_some(self.common.uid),
+            port: self.inbox.options.is_enabled(net::SO_REUSEPORT).then_some(self.common.uid),
         }
     }
 }
@@ -189,7 +189,7 @@ impl UdpSocket {
             _ => self.common.destination(address)?,
         };
         let broadcast = matches!(to.ip(), IpAddr::V4(ip) if ip.is_broadcast() || ip.octets() == [127, 255, 255, 255]);
-        if broadcast && !self.inbox.options.switch(net::SO_BROADCAST) {
+        if broadcast && !self.inbox.options.is_enabled(net::SO_BROADCAST) {
             return Err(Errno::EACCES);
         }
         Ok(to)
@@ -302,9 +302,14 @@ impl DatagramProtocol for UdpSocket {
             let tells = self.tells_errors();
             if tells {
                 let (offender, data) = (Some(SocketAddr::new(to.ip(), 0)), message.data.to_vec());
-                let notice =
-                    ErrorQueueEntry { cause: ExtendedError::refused(to.is_ipv4()), offender, to: Some(to), time: None, data };
-                self.inbox.options.notice(notice);
+                let notice = ErrorQueueEntry {
+                    error: ExtendedError::port_unreachable(to.is_ipv4()),
+                    offender,
+                    to: Some(to),
+                    time: None,
+                    data,
+                };
+                self.inbox.options.queue_error(notice);
             }
             if tells || peer == Some(to) {
                 self.inbox.fail(error);

@@ -6,7 +6,7 @@
 mod ring;
 
 use crate::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN};
-use crate::extended_options::now;
+use crate::extended_options::realtime_ns;
 use crate::inet::network::{self, Interface};
 use crate::inet::{frame, ip};
 use crate::socket::SocketMemory;
@@ -246,7 +246,7 @@ impl PacketSocket {
                 Some(ring) => {
                     let was = ring.waits();
                     let address = Address::Packet(from).encode();
-                    let (taken, told) = ring.put(&RingPacket { data, full, link, time: now(), address: &address });
+                    let (taken, told) = ring.put(&RingPacket { data, full, link, time: realtime_ns(), address: &address });
                     (taken, told, ring.waits().filter(|waits| Some(*waits) != was))
                 }
                 None if queue.charge > 0 && queue.charge + data.len() + COST > self.port.options.receive_buffer() => {
@@ -258,7 +258,7 @@ impl PacketSocket {
                         data: data.to_vec(),
                         full,
                         from,
-                        arrival: self.port.options.arrival(),
+                        arrival: self.port.options.receive_timestamp(),
                     });
                     (true, true, None)
                 }
@@ -485,8 +485,8 @@ impl SocketOps for PacketSocket {
 
     fn receive_to_vec(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
         let packet = self.next(flags, wait)?;
-        self.port.options.received(packet.arrival);
-        let mut beside = self.port.options.stamps(packet.arrival);
+        self.port.options.record_timestamp(packet.arrival);
+        let mut beside = self.port.options.timestamp_messages(packet.arrival);
         if self.auxiliary.load(Ordering::Relaxed) {
             beside.push((SOL_PACKET, AUXDATA, self.auxdata(&packet)));
         }

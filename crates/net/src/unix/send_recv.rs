@@ -20,8 +20,8 @@ const OVERHEAD: usize = 32;
 /// What the receiver does to a message before it is put into its queue; false: it is not.
 fn filter(receiver: &UnixEndpoint, packet: &mut Option<UnixMessage>) -> bool {
     let Some(packet) = packet else { return true };
-    packet.arrival = receiver.options.arrival();
-    let Some(length) = receiver.options.admits(&[], &packet.data) else { return false };
+    packet.arrival = receiver.options.receive_timestamp();
+    let Some(length) = receiver.options.apply_filter(&[], &packet.data) else { return false };
     packet.data.truncate(length);
     true
 }
@@ -238,7 +238,7 @@ impl UnixSocket {
         let options = &self.port.options;
         let special = self.kind != SocketType::Stream
             || options.pass_credentials()
-            || options.receive_least() > 1
+            || options.receive_low_water() > 1
             || options.peek_offset() >= 0;
         let Some(peer) = self.peer.get().filter(|_| !special) else { return Ok(None) };
         self.pair(peer).receive_fast(buf, wait)
@@ -265,7 +265,7 @@ impl UnixSocket {
         data.truncate(limit);
         got.copied = data.len();
         // Receiving takes a message whole, looking at one no more than was copied.
-        self.port.options.went_on(if flags.contains(MsgFlags::PEEK) { got.copied } else { whole }, flags);
+        self.port.options.advance_peek_offset(if flags.contains(MsgFlags::PEEK) { got.copied } else { whole }, flags);
         Ok((data, got))
     }
 
@@ -292,7 +292,7 @@ impl UnixSocket {
         let mut blocked = Vec::new();
         let attempt = || {
             let mut queue = self.port.queue.lock();
-            let mut skip = self.port.options.left_out(flags);
+            let mut skip = self.port.options.peek_skip(flags);
             let beyond = queue.packets.iter().find(|packet| {
                 let within = skip == 0 || skip < packet.data.len();
                 skip -= if within { 0 } else { packet.data.len() };
@@ -319,8 +319,8 @@ impl UnixSocket {
         let cost = packet.cost();
         let UnixMessage { data, from, credentials, rights, arrival } = packet;
         // As on Linux, `SO_TIMESTAMPING` alone does not count here.
-        let stamped = self.port.options.stamp.load(Ordering::Relaxed) != 0;
-        let beside = if stamped { self.port.options.stamps(arrival) } else { Vec::new() };
+        let stamped = self.port.options.timestamp_option.load(Ordering::Relaxed) != 0;
+        let beside = if stamped { self.port.options.timestamp_messages(arrival) } else { Vec::new() };
         let mut got = ReceivedMessage { message_len: data.len(), rights, control: beside, ..ReceivedMessage::default() };
         if let Some(from) = from {
             got.from = Some(Address::Unix(from.name()));

@@ -16,7 +16,7 @@ use linux_raw_sys::net;
 impl FileOps for TcpSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
         let wait = self.pause(file, false);
-        if self.port.options.receive_least() <= 1
+        if self.port.options.receive_low_water() <= 1
             && self.connection.get().is_some()
             && let Some(n) = self.pair(self.connected(wait)?).receive_fast(buf, wait)?
         {
@@ -27,7 +27,7 @@ impl FileOps for TcpSocket {
 
     fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
         if let Some(connection) = self.connection.get()
-            && self.port.options.stages(&[]) == 0
+            && self.port.options.tx_timestamp_flags(&[]) == 0
             && !packet::listens()
             && let Some(n) = self.pair(connection).send_fast(buf)
         {
@@ -48,7 +48,7 @@ impl FileOps for TcpSocket {
         }
         let writable = Events::WRITABLE;
         let failed = self.port.has_error();
-        let told = self.port.options.notices.any();
+        let told = self.port.options.error_queue.has_entries();
         let mut events = if failed || told { Events::ERR } else { Events::empty() };
         let Some(connection) = self.connection.get() else {
             if self.state.lock().connecting.is_some() {
@@ -59,7 +59,7 @@ impl FileOps for TcpSocket {
         };
         let shut = |what| self.port.is_shut_down(what);
         events.set(Events::HUP, shut(RCV_SHUTDOWN | SEND_SHUTDOWN));
-        let least = self.port.options.receive_least();
+        let least = self.port.options.receive_low_water();
         let (news, urgent) = {
             let queue = self.port.queue.lock();
             let hole = if queue.urgent.is_some() { queue.urgent_skip(self.port.is_oob_inline()) } else { 0 };
@@ -200,7 +200,7 @@ impl SocketOps for TcpSocket {
 
     fn complete_zerocopy(&self) {
         let options = &self.port.options;
-        options.notices.copied(options.receive_buffer());
+        options.error_queue.push_zerocopy(options.receive_buffer());
         self.port.readable.notify_of(Events::ERR);
     }
 

@@ -21,7 +21,7 @@ pub fn arrive(opening: ConnectRequest) {
         0 => None,
         1 => listeners.first(),
         n => {
-            let chosen = listeners.iter().find_map(|listener| listener.port.options.choose(&[], n));
+            let chosen = listeners.iter().find_map(|listener| listener.port.options.select_reuseport(&[], n));
             listeners.get(chosen.unwrap_or_else(|| share(opening.from, opening.to, n)))
         }
     };

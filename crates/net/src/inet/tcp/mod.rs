@@ -94,9 +94,9 @@ impl Bindable for TcpSocket {
     fn sharing(&self) -> ReusePolicy {
         let options = &self.port.options;
         ReusePolicy {
-            address: options.switch(net::SO_REUSEADDR),
+            address: options.is_enabled(net::SO_REUSEADDR),
             listens: self.listens(),
-            port: options.switch(net::SO_REUSEPORT).then_some(self.common.uid),
+            port: options.is_enabled(net::SO_REUSEPORT).then_some(self.common.uid),
         }
     }
 }
@@ -227,7 +227,7 @@ impl TcpSocket {
     /// Sends, and does what is to be done of what was sent.
     fn put_out(&self, connection: &Connection, message: OutgoingMessage<'_>, flags: MsgFlags, wait: WaitPolicy) -> Result<usize> {
         let options = &self.port.options;
-        let stages = options.stages(&message.control);
+        let stages = options.tx_timestamp_flags(&message.control);
         let mut last = None;
         let mut told = |start: u64, data: &[u8]| {
             if packet::listens() {
@@ -240,7 +240,9 @@ impl TcpSocket {
         let sent = self.pair(connection).send(OutgoingMessage { to: None, ..message }, None, flags, wait, &mut told);
         if let Some((start, data)) = last {
             let end = start + data.len() as u64 - 1;
-            options.stamp_sent(stages, options.byte_number(end), || self.segment(connection, start, &data).frame());
+            options.queue_tx_timestamps(stages, options.stream_timestamp_key(end), || {
+                self.segment(connection, start, &data).frame()
+            });
             self.port.readable.notify_of(Events::ERR);
         }
         sent
