@@ -12,7 +12,7 @@ use fs::Result;
 use task::Mutex;
 
 /// The ports that are given to who asks for none.
-fn ephemeral() -> RangeInclusive<u16> {
+fn ephemeral_ports() -> RangeInclusive<u16> {
     let [first, last] = sysctl::IP_LOCAL_PORT_RANGE.range();
     first as u16..=last as u16
 }
@@ -22,27 +22,27 @@ fn ephemeral() -> RangeInclusive<u16> {
 pub(super) struct BindAddress {
     pub(super) ip: IpAddr,
     /// `::` without `IPV6_V6ONLY`: any address of both families.
-    pub(super) both: bool,
+    pub(super) dual_stack: bool,
 }
 
 impl BindAddress {
     pub(super) fn new(ip: IpAddr, only_v6: bool) -> Self {
-        Self { ip, both: ip.is_ipv6() && ip.is_unspecified() && !only_v6 }
+        Self { ip, dual_stack: ip.is_ipv6() && ip.is_unspecified() && !only_v6 }
     }
 
     /// How well the scope fits an address: not at all, as one of many, or as the very one.
-    pub(super) fn fits(self, ip: IpAddr) -> Option<u8> {
+    pub(super) fn match_score(self, ip: IpAddr) -> Option<u8> {
         if self.ip == ip {
             Some(2)
         } else if self.ip.is_unspecified() && self.ip.is_ipv4() == ip.is_ipv4() {
             Some(1)
         } else {
-            self.both.then_some(0)
+            self.dual_stack.then_some(0)
         }
     }
 
     fn overlaps(self, other: Self) -> bool {
-        self.both || other.both || self.fits(other.ip).is_some() || other.fits(self.ip).is_some()
+        self.dual_stack || other.dual_stack || self.match_score(other.ip).is_some() || other.match_score(self.ip).is_some()
     }
 }
 
@@ -50,24 +50,25 @@ impl BindAddress {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ReusePolicy {
     /// `SO_REUSEADDR`.
-    pub(super) address: bool,
+    pub(super) reuse_address: bool,
     /// Whether it waits for connections, beside which that does not count.
-    pub(super) listens: bool,
+    pub(super) is_listening: bool,
     /// `SO_REUSEPORT`, with the user who may share.
-    pub(super) port: Option<u32>,
+    pub(super) reuse_port: Option<u32>,
 }
 
 impl ReusePolicy {
     /// Whether one that shares like this may come, or stay, beside the other.
-    fn suits(self, other: Self) -> bool {
-        (self.address && other.address && !other.listens) || (self.port.is_some() && self.port == other.port)
+    fn allows_sharing_with(self, other: Self) -> bool {
+        (self.reuse_address && other.reuse_address && !other.is_listening)
+            || (self.reuse_port.is_some() && self.reuse_port == other.reuse_port)
     }
 }
 
 /// A socket that can be bound.
 pub(super) trait Bindable: Send + Sync {
     /// What it allows others now.
-    fn sharing(&self) -> ReusePolicy;
+    fn reuse_policy(&self) -> ReusePolicy;
 }
 
 struct BindEntry<S> {
@@ -111,10 +112,11 @@ impl<S: Bindable> BindTable<S> {
     /// `EADDRINUSE`.
     pub(super) fn bind(&'static self, socket: &Arc<S>, scope: BindAddress, port: u16) -> Result<PortBinding<S>> {
         let mut ports = self.ports.lock();
-        let sharing = socket.sharing();
-        let port = if port == 0 { self.free_port(&ports).ok_or(Errno::EADDRINUSE)? } else { port };
+        let sharing = socket.reuse_policy();
+        let port = if port == 0 { self.choose_ephemeral_port(&ports).ok_or(Errno::EADDRINUSE)? } else { port };
         let conflict = |entry: &BindEntry<S>| {
-            entry.scope.overlaps(scope) && entry.socket.upgrade().is_some_and(|other| !sharing.suits(other.sharing()))
+            entry.scope.overlaps(scope)
+                && entry.socket.upgrade().is_some_and(|other| !sharing.allows_sharing_with(other.reuse_policy()))
         };
         if ports.get(&port).is_some_and(|entries| entries.iter().any(conflict)) {
             return Err(Errno::EADDRINUSE);
@@ -125,11 +127,12 @@ impl<S: Bindable> BindTable<S> {
     }
 
     /// Whether a bound socket gets on with the others at its port, now that what it allows has changed.
-    pub(super) fn gets_on(&self, place: &PortBinding<S>, only_v6: bool) -> bool {
+    pub(super) fn can_listen(&self, place: &PortBinding<S>, only_v6: bool) -> bool {
         let Some(socket) = place.socket.upgrade() else { return false };
-        let (scope, sharing) = (BindAddress::new(place.address.ip(), only_v6), socket.sharing());
+        let (scope, sharing) = (BindAddress::new(place.address.ip(), only_v6), socket.reuse_policy());
         let others = |entry: &BindEntry<S>| !entry.socket.ptr_eq(&place.socket) && entry.scope.overlaps(scope);
-        let conflict = |entry: &BindEntry<S>| entry.socket.upgrade().is_some_and(|other| !sharing.suits(other.sharing()));
+        let conflict =
+            |entry: &BindEntry<S>| entry.socket.upgrade().is_some_and(|other| !sharing.allows_sharing_with(other.reuse_policy()));
         !self.ports.lock().get(&place.address.port()).is_some_and(|e| e.iter().any(|e| others(e) && conflict(e)))
     }
 
@@ -138,8 +141,8 @@ impl<S: Bindable> BindTable<S> {
         self.ports.lock().values().map(Vec::len).sum()
     }
 
-    fn free_port(&self, ports: &BTreeMap<u16, Vec<BindEntry<S>>>) -> Option<u16> {
-        let range = ephemeral();
+    fn choose_ephemeral_port(&self, ports: &BTreeMap<u16, Vec<BindEntry<S>>>) -> Option<u16> {
+        let range = ephemeral_ports();
         let (first, last) = (u32::from(*range.start()), u32::from(*range.end()));
         let count = last - first + 1;
         (0..count).find_map(|_| {
@@ -149,23 +152,23 @@ impl<S: Bindable> BindTable<S> {
     }
 
     /// Narrows the address of a place: a socket that was bound to any has been connected.
-    pub(super) fn narrow(&self, place: &mut PortBinding<S>, ip: IpAddr) {
+    pub(super) fn set_address(&self, place: &mut PortBinding<S>, ip: IpAddr) {
         let mut ports = self.ports.lock();
         let entries = ports.get_mut(&place.address.port());
         if let Some(entry) = entries.and_then(|entries| entries.iter_mut().find(|e| e.socket.ptr_eq(&place.socket))) {
-            entry.scope = BindAddress { ip, both: false };
+            entry.scope = BindAddress { ip, dual_stack: false };
         }
         place.address.set_ip(ip);
     }
 
     /// The sockets at a port that `score` says something of, of those with the highest score, in the order they were bound. `score` is
     /// given the socket and how well its addresses fit.
-    pub(super) fn best<K: Ord>(&self, to: SocketAddr, score: impl Fn(&S, u8) -> Option<K>) -> Vec<Arc<S>> {
+    pub(super) fn lookup<K: Ord>(&self, to: SocketAddr, score: impl Fn(&S, u8) -> Option<K>) -> Vec<Arc<S>> {
         let ports = self.ports.lock();
         let mut best: Vec<Arc<S>> = Vec::new();
         let mut highest = None;
         for entry in ports.get(&to.port()).into_iter().flatten() {
-            let Some(fit) = entry.scope.fits(to.ip()) else { continue };
+            let Some(fit) = entry.scope.match_score(to.ip()) else { continue };
             let Some(socket) = entry.socket.upgrade() else { continue };
             let Some(key) = score(&socket, fit) else { continue };
             match highest.as_ref().map(|highest| key.cmp(highest)) {
@@ -182,13 +185,13 @@ impl<S: Bindable> BindTable<S> {
     }
 
     /// All sockets at a port, whatever their address.
-    pub(super) fn at_port(&self, port: u16) -> Vec<Arc<S>> {
+    pub(super) fn sockets_at_port(&self, port: u16) -> Vec<Arc<S>> {
         self.ports.lock().get(&port).into_iter().flatten().filter_map(|entry| entry.socket.upgrade()).collect()
     }
 }
 
 /// Which of `count` sockets that share a port gets what comes from `from`: the same one for the same sender.
-pub(super) fn share(from: SocketAddr, to: SocketAddr, count: usize) -> usize {
+pub(super) fn reuseport_hash(from: SocketAddr, to: SocketAddr, count: usize) -> usize {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     let mut mix = |bytes: &[u8]| {
         for &byte in bytes {
@@ -214,12 +217,12 @@ mod tests {
     struct Fake(ReusePolicy);
 
     impl Bindable for Fake {
-        fn sharing(&self) -> ReusePolicy {
+        fn reuse_policy(&self) -> ReusePolicy {
             self.0
         }
     }
 
-    const ALONE: ReusePolicy = ReusePolicy { address: false, listens: false, port: None };
+    const ALONE: ReusePolicy = ReusePolicy { reuse_address: false, is_listening: false, reuse_port: None };
 
     fn scope() -> impl Strategy<Value = BindAddress> {
         let addresses: Vec<IpAddr> = vec![
@@ -234,7 +237,11 @@ mod tests {
 
     fn sharing() -> impl Strategy<Value = ReusePolicy> {
         let port = proptest::option::of(0..2u32);
-        (any::<bool>(), any::<bool>(), port).prop_map(|(address, listens, port)| ReusePolicy { address, listens, port })
+        (any::<bool>(), any::<bool>(), port).prop_map(|(address, listens, port)| ReusePolicy {
+            reuse_address: address,
+            is_listening: listens,
+            reuse_port: port,
+        })
     }
 
     proptest! {
@@ -242,7 +249,7 @@ mod tests {
         fn scopes_overlap_if_an_address_fits_both(a in scope(), b in scope()) {
             let addresses: [IpAddr; 4] =
                 [Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(127, 0, 0, 2).into(), Ipv6Addr::LOCALHOST.into(), Ipv4Addr::new(127, 0, 0, 9).into()];
-            let common = addresses.iter().any(|ip| a.fits(*ip).is_some() && b.fits(*ip).is_some());
+            let common = addresses.iter().any(|ip| a.match_score(*ip).is_some() && b.match_score(*ip).is_some());
             prop_assert_eq!(a.overlaps(b), common);
         }
 
@@ -253,12 +260,12 @@ mod tests {
             for (scope, sharing, port) in binds {
                 let socket = Arc::new(Fake(sharing));
                 let refused = port != 0 && bound.iter().any(|(other, place, taken)| {
-                    place.address.port() == port && taken.overlaps(scope) && !sharing.suits(other.0)
+                    place.address.port() == port && taken.overlaps(scope) && !sharing.allows_sharing_with(other.0)
                 });
                 match table.bind(&socket, scope, port) {
                     Ok(place) => {
                         prop_assert!(!refused);
-                        prop_assert!(port != 0 || ephemeral().contains(&place.address.port()));
+                        prop_assert!(port != 0 || ephemeral_ports().contains(&place.address.port()));
                         bound.push((socket, place, scope));
                     }
                     Err(error) => prop_assert!(refused && error == Errno::EADDRINUSE),
@@ -272,7 +279,7 @@ mod tests {
     #[test]
     fn the_best_fit_is_found_and_all_of_it() {
         static TABLE: BindTable<Fake> = BindTable::new();
-        let shared = ReusePolicy { port: Some(0), ..ALONE };
+        let shared = ReusePolicy { reuse_port: Some(0), ..ALONE };
         let sockets: Vec<Arc<Fake>> = (0..4).map(|_| Arc::new(Fake(shared))).collect();
         let scopes = [
             BindAddress::new(Ipv6Addr::UNSPECIFIED.into(), false),
@@ -282,23 +289,23 @@ mod tests {
         ];
         let _places: Vec<_> = sockets.iter().zip(scopes).map(|(s, scope)| TABLE.bind(s, scope, 80).unwrap()).collect();
         let best = |ip: IpAddr| -> Vec<usize> {
-            let found = TABLE.best(SocketAddr::new(ip, 80), |_, fit| Some(fit));
+            let found = TABLE.lookup(SocketAddr::new(ip, 80), |_, fit| Some(fit));
             found.iter().map(|socket| sockets.iter().position(|s| Arc::ptr_eq(s, socket)).unwrap()).collect()
         };
         assert_eq!(best(Ipv4Addr::LOCALHOST.into()), [2, 3]);
         assert_eq!(best(Ipv4Addr::new(127, 0, 0, 2).into()), [1]);
         assert_eq!(best(Ipv6Addr::LOCALHOST.into()), [0]);
-        assert!(TABLE.best(SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 81), |_, fit| Some(fit)).is_empty());
+        assert!(TABLE.lookup(SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 81), |_, fit| Some(fit)).is_empty());
     }
 
     #[test]
     fn connections_are_spread_evenly() {
         let mut counts = [0; 4];
         let to = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80);
-        for port in ephemeral() {
-            counts[share(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port), to, counts.len())] += 1;
+        for port in ephemeral_ports() {
+            counts[reuseport_hash(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port), to, counts.len())] += 1;
         }
-        let fair = ephemeral().count() / counts.len();
+        let fair = ephemeral_ports().count() / counts.len();
         assert!(counts.iter().all(|count| (fair / 2..fair * 2).contains(count)), "{counts:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! UDP sockets: queues of datagrams. UDP-Lite is the same with ports of its own: without packets there is no checksum to cover less.
 
-use super::bind_table::{BindAddress, BindTable, Bindable, PortBinding, ReusePolicy, share};
+use super::bind_table::{BindAddress, BindTable, Bindable, PortBinding, ReusePolicy, reuseport_hash};
 use super::datagram::{DatagramProtocol, DatagramReceiver, DatagramSocket, SendParameters};
 use super::options::{IP, IPV6};
 use super::{Datagram, Family, InetSocket, frame, ip, network};
@@ -42,7 +42,7 @@ pub(super) fn ports_in_use() -> usize {
 pub fn deliver(datagram: Datagram) -> Result<()> {
     let group = datagram.to.ip();
     if group.is_multicast() {
-        let members = ports(datagram.protocol).at_port(datagram.to.port());
+        let members = ports(datagram.protocol).sockets_at_port(datagram.to.port());
         for member in members.iter().filter(|socket| socket.common.options.in_group(group, datagram.from.ip())) {
             member.take(datagram.clone());
         }
@@ -52,13 +52,13 @@ pub fn deliver(datagram: Datagram) -> Result<()> {
         let peer = *socket.peer.lock();
         peer.is_none_or(|peer| peer == datagram.from).then_some((peer.is_some(), fit))
     };
-    let receivers = ports(datagram.protocol).best(datagram.to, score);
+    let receivers = ports(datagram.protocol).lookup(datagram.to, score);
     let shared = |socket: &Arc<UdpSocket>| socket.inbox.options.is_enabled(net::SO_REUSEPORT);
     let receiver = match &receivers[..] {
         [] => return Err(Errno::ECONNREFUSED),
         all if all.iter().all(shared) => {
             let chosen = all.iter().find_map(|socket| socket.inbox.options.select_reuseport(&datagram.data, all.len()));
-            &all[chosen.unwrap_or_else(|| share(datagram.from, datagram.to, all.len()))]
+            &all[chosen.unwrap_or_else(|| reuseport_hash(datagram.from, datagram.to, all.len()))]
         }
         // The one that was bound last.
         [.., last] => last,
@@ -87,11 +87,11 @@ pub struct UdpSocket {
 }
 
 impl Bindable for UdpSocket {
-    fn sharing(&self) -> ReusePolicy {
+    fn reuse_policy(&self) -> ReusePolicy {
         ReusePolicy {
-            address: self.inbox.options.is_enabled(net::SO_REUSEADDR),
-            listens: false,
-            port: self.inbox.options.is_enabled(net::SO_REUSEPORT).then_some(self.common.uid),
+            reuse_address: self.inbox.options.is_enabled(net::SO_REUSEADDR),
+            is_listening: false,
+            reuse_port: self.inbox.options.is_enabled(net::SO_REUSEPORT).then_some(self.common.uid),
         }
     }
 }
@@ -254,7 +254,7 @@ impl DatagramProtocol for UdpSocket {
         if let Some(place) = &mut self.state.lock().place
             && place.address.ip().is_unspecified()
         {
-            ports(self.protocol).narrow(place, route.source);
+            ports(self.protocol).set_address(place, route.source);
         }
         *self.peer.lock() = Some(to);
         Ok(())

@@ -85,11 +85,11 @@ impl TcpSocket {
                         return Err(Errno::ENETUNREACH);
                     }
                     if ip.is_unspecified() {
-                        PORTS.narrow(place, route.source);
+                        PORTS.set_address(place, route.source);
                     }
                     place.address
                 }
-                none => none.insert(self.place(BindAddress { ip: route.source, both: false }, 0)?).address,
+                none => none.insert(self.place(BindAddress { ip: route.source, dual_stack: false }, 0)?).address,
             };
             if !BEGUN.lock().insert((address, to)) {
                 return Err(Errno::EADDRNOTAVAIL);

@@ -4,7 +4,7 @@ use super::connect::ConnectRequest;
 use super::defer_accept::DeferredConnection;
 use super::{Connection, InetSocket, PORTS, TcpEndpoint, TcpSocket, tap};
 use crate::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
-use crate::inet::bind_table::{BindAddress, share};
+use crate::inet::bind_table::{BindAddress, reuseport_hash};
 use crate::{Socket, WaitPolicy, sysctl};
 use abi::errno::Errno;
 use alloc::collections::VecDeque;
@@ -16,13 +16,13 @@ use fs::poll::Events;
 
 /// A connection has arrived at this host: it is put into the backlog of a listener, or fails.
 pub fn arrive(opening: ConnectRequest) {
-    let listeners = PORTS.best(opening.to, |socket, fit| socket.listens().then_some(fit));
+    let listeners = PORTS.lookup(opening.to, |socket, fit| socket.listens().then_some(fit));
     let chosen = match listeners.len() {
         0 => None,
         1 => listeners.first(),
         n => {
             let chosen = listeners.iter().find_map(|listener| listener.port.options.select_reuseport(&[], n));
-            listeners.get(chosen.unwrap_or_else(|| share(opening.from, opening.to, n)))
+            listeners.get(chosen.unwrap_or_else(|| reuseport_hash(opening.from, opening.to, n)))
         }
     };
     let refused = match chosen {
@@ -122,7 +122,7 @@ impl TcpSocket {
             state.bound = true;
         }
         self.listens.store(true, Ordering::Release);
-        if !state.place.as_ref().is_some_and(|place| PORTS.gets_on(place, self.common.only_v6())) {
+        if !state.place.as_ref().is_some_and(|place| PORTS.can_listen(place, self.common.only_v6())) {
             self.listens.store(false, Ordering::Release);
             return Err(Errno::EADDRINUSE);
         }

@@ -91,12 +91,12 @@ pub struct TcpSocket {
 }
 
 impl Bindable for TcpSocket {
-    fn sharing(&self) -> ReusePolicy {
+    fn reuse_policy(&self) -> ReusePolicy {
         let options = &self.port.options;
         ReusePolicy {
-            address: options.is_enabled(net::SO_REUSEADDR),
-            listens: self.listens(),
-            port: options.is_enabled(net::SO_REUSEPORT).then_some(self.common.uid),
+            reuse_address: options.is_enabled(net::SO_REUSEADDR),
+            is_listening: self.listens(),
+            reuse_port: options.is_enabled(net::SO_REUSEPORT).then_some(self.common.uid),
         }
     }
 }
