@@ -10,5 +10,5 @@ pub fn object_counts(each: &mut dyn FnMut(&'static str, u64)) {
     each("unix_names", unix::names_in_use());
     each("unix_bytes_unreturned", unix::unreturned());
     each("inet_ports", inet::ports_in_use());
-    each("connections_begun", inet::connections_begun());
+    each("connections_begun", inet::connecting_count());
 }

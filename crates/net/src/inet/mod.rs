@@ -21,8 +21,8 @@ mod udp;
 pub use datagram::Datagram;
 pub use ip::arrive as packet_arrives;
 pub use network::{Interface, Network, Route};
-pub(crate) use tcp::connections_begun;
-pub use tcp::{ConnectRequest, Initiator, arrive};
+pub(crate) use tcp::connecting_count;
+pub use tcp::{ConnectRequest, Initiator, handle_connect_request};
 
 use crate::{Address, Caller, ReceivedMessage, Socket, SocketOptions, SocketType, sysctl};
 use abi::errno::Errno;
@@ -83,7 +83,7 @@ pub fn socket(family: u32, kind: SocketType, protocol: i32) -> Result<Socket> {
 
 /// How many ports sockets have.
 pub(crate) fn ports_in_use() -> u64 {
-    (tcp::ports_in_use() + udp::ports_in_use()) as u64
+    (tcp::bound_count() + udp::ports_in_use()) as u64
 }
 
 /// What sockets of both transports have.

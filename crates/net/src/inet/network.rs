@@ -122,7 +122,7 @@ impl Network for Loopback {
     }
 
     fn connect(&self, opening: ConnectRequest) {
-        tcp::arrive(opening);
+        tcp::handle_connect_request(opening);
     }
 
     fn transmit(&self, datagram: Datagram) -> Result<()> {

@@ -148,8 +148,8 @@ pub(super) fn get(common: &InetSocket, tcp: Option<&TcpSocket>, level: u32, opti
             0 => ANY_SEGMENT,
             chosen => chosen,
         },
-        (TCP, net::TCP_DEFER_ACCEPT) => tcp.map_or(0, |tcp| tcp.deferral().cast_signed()),
-        (TCP, net::TCP_USER_TIMEOUT) => tcp.map_or(0, |tcp| tcp.patience().cast_signed()),
+        (TCP, net::TCP_DEFER_ACCEPT) => tcp.map_or(0, |tcp| tcp.defer_accept_s().cast_signed()),
+        (TCP, net::TCP_USER_TIMEOUT) => tcp.map_or(0, |tcp| tcp.user_timeout_ms().cast_signed()),
         (IP, net::IP_MTU) | (IPV6, net::IPV6_MTU) => 65_535,
         (IP, net::IP_MULTICAST_IF) => {
             return Ok(common.options.multicast_source(true).map_or(vec![0; 4], |ip| match ip {
@@ -227,8 +227,8 @@ pub(super) fn set(
         common.only_v6.store(number != 0, Ordering::Relaxed);
     }
     match (level, option, tcp) {
-        (TCP, net::TCP_DEFER_ACCEPT, Some(tcp)) => tcp.set_deferral(number.cast_unsigned()),
-        (TCP, net::TCP_USER_TIMEOUT, Some(tcp)) => tcp.set_patience(number.cast_unsigned()),
+        (TCP, net::TCP_DEFER_ACCEPT, Some(tcp)) => tcp.set_defer_accept_s(number.cast_unsigned()),
+        (TCP, net::TCP_USER_TIMEOUT, Some(tcp)) => tcp.set_user_timeout_ms(number.cast_unsigned()),
         _ => common.options.set(level, option, number),
     }
     if matches!(

@@ -75,7 +75,7 @@ fn header(v6: bool, more: &str) -> String {
 #[must_use]
 pub fn tcp(v6: bool) -> String {
     let mut text = header(v6, "");
-    let sockets: Vec<Arc<tcp::TcpSocket>> = tcp::ALL.lock().values().filter_map(Weak::upgrade).collect();
+    let sockets: Vec<Arc<tcp::TcpSocket>> = tcp::SOCKETS.lock().values().filter_map(Weak::upgrade).collect();
     let of_family = sockets.iter().filter(|socket| (socket.common.family == Family::V6) == v6);
     // A socket without an address is not listed.
     for (number, socket) in of_family.filter(|socket| socket.addresses().0.port() != 0).enumerate() {
@@ -165,13 +165,13 @@ pub(crate) fn shown(protocol: u8) -> Option<Vec<InetDiagEntry>> {
     let connected = |peer: Option<SocketAddr>| if peer.is_some() { ESTABLISHED } else { UNCONNECTED };
     let mut shown: Vec<InetDiagEntry> = match i32::from(protocol) {
         TCP => {
-            let sockets: Vec<Arc<tcp::TcpSocket>> = tcp::ALL.lock().values().filter_map(Weak::upgrade).collect();
+            let sockets: Vec<Arc<tcp::TcpSocket>> = tcp::SOCKETS.lock().values().filter_map(Weak::upgrade).collect();
             let show = |socket: &Arc<tcp::TcpSocket>| {
                 let queues = match socket.backlog() {
                     Some((waiting, most)) => (most, waiting),
                     None => (socket.queued_bytes(false), socket.queued_bytes(true)),
                 };
-                let (info, shut) = (Some(super::tcp_info::info(socket)), socket.port.shutdown_mask());
+                let (info, shut) = (Some(super::tcp_info::info(socket)), socket.endpoint.shutdown_mask());
                 InetDiagEntry { info, shut, ..InetDiagEntry::new(&socket.common, socket.addresses(), socket.tcp_state(), queues) }
             };
             sockets.iter().map(show).collect()
@@ -269,7 +269,7 @@ pub fn counters() -> String {
         ("UdpLite", "InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors IgnoredMulti MemErrors"),
     ];
     const CLOSE_WAIT: u8 = 8;
-    let sockets: Vec<Arc<tcp::TcpSocket>> = tcp::ALL.lock().values().filter_map(Weak::upgrade).collect();
+    let sockets: Vec<Arc<tcp::TcpSocket>> = tcp::SOCKETS.lock().values().filter_map(Weak::upgrade).collect();
     let open = sockets.iter().filter(|socket| matches!(socket.tcp_state(), ESTABLISHED | CLOSE_WAIT)).count();
     let value = |name: &str| match name {
         "CurrEstab" => open,
@@ -292,7 +292,7 @@ pub fn counters() -> String {
 /// The text of `/proc/net/sockstat`.
 #[must_use]
 pub fn statistics() -> String {
-    let (tcp, udp, raw) = (tcp::ALL.lock().len(), udp::ALL.lock().len(), raw::ALL.lock().len());
+    let (tcp, udp, raw) = (tcp::SOCKETS.lock().len(), udp::ALL.lock().len(), raw::ALL.lock().len());
     let mut text = String::new();
     let _ = write!(
         text,

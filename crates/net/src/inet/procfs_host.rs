@@ -38,7 +38,7 @@ pub fn counters_v6() -> String {
 /// The text of `/proc/net/sockstat6`.
 #[must_use]
 pub fn statistics_v6() -> String {
-    let tcp = tcp::ALL.lock().values().filter_map(Weak::upgrade).filter(|socket| socket.common.family == Family::V6).count();
+    let tcp = tcp::SOCKETS.lock().values().filter_map(Weak::upgrade).filter(|socket| socket.common.family == Family::V6).count();
     let udp = udp::ALL.lock().values().filter_map(Weak::upgrade).filter(|socket| socket.common.family == Family::V6).count();
     let raw = raw::ALL.lock().values().filter_map(Weak::upgrade).filter(|socket| socket.common.family == Family::V6).count();
     let mut text = String::new();

@@ -1,6 +1,6 @@
 //! Beginning a connection, and what becomes of it.
 
-use super::{BEGUN, Connection, PORTS, State, TcpEndpoint, TcpSocket, reset};
+use super::{ACTIVE_CONNECTIONS, BIND_TABLE, Connection, State, TcpEndpoint, TcpSocket, receive_reset};
 use crate::inet::bind_table::{BindAddress, PortBinding};
 use crate::inet::network;
 use crate::{Address, WaitPolicy};
@@ -12,10 +12,10 @@ use fs::Result;
 /// Who began a connection, and hears what becomes of it.
 pub trait Initiator: Send + Sync {
     /// There is a connection; what it sends goes to `peer`.
-    fn established(&self, peer: Arc<TcpEndpoint>);
+    fn connect_established(&self, peer: Arc<TcpEndpoint>);
 
     /// There is none.
-    fn failed(&self, error: Errno);
+    fn connect_failed(&self, error: Errno);
 }
 
 /// A connection that is being made.
@@ -24,97 +24,97 @@ pub struct ConnectRequest {
     pub from: SocketAddr,
     /// The address it is to.
     pub to: SocketAddr,
-    pub(super) port: Arc<TcpEndpoint>,
+    pub(super) endpoint: Arc<TcpEndpoint>,
     pub(super) initiator: Weak<dyn Initiator>,
 }
 
 impl Initiator for TcpSocket {
-    fn established(&self, peer: Arc<TcpEndpoint>) {
+    fn connect_established(&self, peer: Arc<TcpEndpoint>) {
         {
             let mut state = self.state.lock();
-            let local = state.place.as_ref().map(|place| place.address);
+            let local = state.binding.as_ref().map(|place| place.address);
             match (state.connecting.take(), local) {
                 (Some(remote), Some(local)) => {
-                    self.connect_with(|| Connection { peer, local, remote });
+                    self.set_connection(|| Connection { peer, local, remote });
                 }
                 // It was closed in the meantime.
                 _ => {
                     drop(state);
-                    return reset(&peer);
+                    return receive_reset(&peer);
                 }
             }
         }
-        self.port.readable.notify();
-        self.port.writable.notify();
+        self.endpoint.readable.notify();
+        self.endpoint.writable.notify();
     }
 
-    fn failed(&self, error: Errno) {
-        self.port.set_error(error);
+    fn connect_failed(&self, error: Errno) {
+        self.endpoint.set_error(error);
         let old = {
             let mut state = self.state.lock();
             state.connecting = None;
-            self.forget(&mut state)
+            self.release_connect_state(&mut state)
         };
         drop(old);
-        self.port.readable.notify();
-        self.port.writable.notify();
+        self.endpoint.readable.notify();
+        self.endpoint.writable.notify();
     }
 }
 
 impl TcpSocket {
     /// Gives back what connecting has taken. What is returned is dropped without the lock.
-    pub(super) fn forget(&self, state: &mut State) -> Option<PortBinding<Self>> {
-        if let Some(begun) = state.begun.take() {
-            BEGUN.lock().remove(&begun);
+    pub(super) fn release_connect_state(&self, state: &mut State) -> Option<PortBinding<Self>> {
+        if let Some(begun) = state.active_connection.take() {
+            ACTIVE_CONNECTIONS.lock().remove(&begun);
         }
-        if state.bound { None } else { state.place.take() }
+        if state.port_locked { None } else { state.binding.take() }
     }
 
     /// Begins a connection.
-    pub(super) fn begin(&self, to: SocketAddr) -> Result<()> {
+    pub(super) fn start_connect(&self, to: SocketAddr) -> Result<()> {
         let route = network::current().route(to.ip())?;
         let from = {
             let mut state = self.state.lock();
             if state.backlog.is_some() || state.connecting.is_some() || self.connection.get().is_some() {
                 return Err(Errno::EISCONN);
             }
-            let address = match &mut state.place {
+            let address = match &mut state.binding {
                 Some(place) => {
                     let ip = place.address.ip();
                     if !ip.is_unspecified() && ip.is_ipv4() != to.is_ipv4() {
                         return Err(Errno::ENETUNREACH);
                     }
                     if ip.is_unspecified() {
-                        PORTS.set_address(place, route.source);
+                        BIND_TABLE.set_address(place, route.source);
                     }
                     place.address
                 }
-                none => none.insert(self.place(BindAddress { ip: route.source, dual_stack: false }, 0)?).address,
+                none => none.insert(self.bind_port(BindAddress { ip: route.source, dual_stack: false }, 0)?).address,
             };
-            if !BEGUN.lock().insert((address, to)) {
+            if !ACTIVE_CONNECTIONS.lock().insert((address, to)) {
                 return Err(Errno::EADDRNOTAVAIL);
             }
-            state.begun = Some((address, to));
+            state.active_connection = Some((address, to));
             state.connecting = Some(to);
-            state.unreported = true;
+            state.result_pending = true;
             address
         };
-        network::current().connect(ConnectRequest { from, to, port: self.port.clone(), initiator: self.this.clone() });
+        network::current().connect(ConnectRequest { from, to, endpoint: self.endpoint.clone(), initiator: self.this.clone() });
         Ok(())
     }
 
     /// What became of the connection that was begun; `None`: not known yet.
-    pub(super) fn outcome(&self) -> Option<Result<()>> {
+    pub(super) fn connect_result(&self) -> Option<Result<()>> {
         let mut state = self.state.lock();
         if state.connecting.is_some() {
             return None;
         }
-        if !core::mem::take(&mut state.unreported) {
+        if !core::mem::take(&mut state.result_pending) {
             return Some(Err(if self.connection.get().is_some() { Errno::EISCONN } else { Errno::ECONNABORTED }));
         }
         Some(match self.connection.get() {
             Some(_) => Ok(()),
-            None => Err(self.port.take_error().unwrap_or(Errno::ECONNABORTED)),
+            None => Err(self.endpoint.take_error().unwrap_or(Errno::ECONNABORTED)),
         })
     }
 
@@ -128,7 +128,7 @@ impl TcpSocket {
         }
         let (began, unreported, listens) = {
             let state = self.state.lock();
-            (state.connecting.is_some(), state.unreported, state.backlog.is_some())
+            (state.connecting.is_some(), state.result_pending, state.backlog.is_some())
         };
         if !unreported {
             // Where it is to go is looked at only if it can go anywhere.
@@ -139,7 +139,7 @@ impl TcpSocket {
             if to.ip().is_multicast() {
                 return Err(Errno::ENETUNREACH);
             }
-            self.begin(to)?;
+            self.start_connect(to)?;
             // As on Linux, the answer is never there at once.
             if wait.nonblocking {
                 return Err(Errno::EINPROGRESS);
@@ -147,7 +147,7 @@ impl TcpSocket {
         } else if began && wait.nonblocking {
             return Err(Errno::EALREADY);
         }
-        match wait.wait_on(&self.port.writable, || self.outcome()) {
+        match wait.wait_on(&self.endpoint.writable, || self.connect_result()) {
             Err(Errno::EAGAIN) => Err(Errno::EINPROGRESS),
             result => result,
         }

@@ -15,10 +15,10 @@ pub(super) struct DeferredConnection {
 
 impl PollObserver for DeferredConnection {
     fn changed(self: Arc<Self>, _: Events) {
-        let reset = self.server.port.has_error() && self.server.port.is_shut_down(SEND_SHUTDOWN | FIN_RECEIVED);
-        let data = !self.server.port.queue.lock().bytes.is_empty();
-        if reset || data || self.server.port.is_shut_down(FIN_RECEIVED) {
-            self.end(!reset);
+        let reset = self.server.endpoint.has_error() && self.server.endpoint.is_shut_down(SEND_SHUTDOWN | FIN_RECEIVED);
+        let data = !self.server.endpoint.queue.lock().bytes.is_empty();
+        if reset || data || self.server.endpoint.is_shut_down(FIN_RECEIVED) {
+            self.finish_deferral(!reset);
         }
     }
 }
@@ -29,14 +29,14 @@ struct DeferTimer(Weak<DeferredConnection>);
 impl TimerCallback for DeferTimer {
     fn on_expiry(&self) {
         if let Some(deferred) = self.0.upgrade() {
-            deferred.end(true);
+            deferred.finish_deferral(true);
         }
     }
 }
 
 impl DeferredConnection {
     /// It waits no longer: it can be accepted, or nobody will hear of it.
-    fn end(&self, accepted: bool) {
+    fn finish_deferral(&self, accepted: bool) {
         let Some(listener) = self.listener.upgrade() else { return };
         let ended = {
             let mut state = listener.state.lock();
@@ -44,41 +44,41 @@ impl DeferredConnection {
             let Some(at) = backlog.deferred.iter().position(|other| core::ptr::eq(&**other, self)) else { return };
             let ended = backlog.deferred.swap_remove(at);
             if accepted {
-                backlog.waiting.push_back(ended.server.clone());
+                backlog.accept_queue.push_back(ended.server.clone());
             }
             ended
         };
         if accepted {
-            listener.port.readable.notify_of(Events::READABLE);
+            listener.endpoint.readable.notify_of(Events::READABLE);
         } else {
-            ended.server.release();
+            ended.server.close();
         }
     }
 }
 
 impl TcpSocket {
     /// The seconds that a listener's connections wait for data; 0: none.
-    pub(in crate::inet) fn deferral(&self) -> u32 {
-        self.defers.load(Ordering::Relaxed)
+    pub(in crate::inet) fn defer_accept_s(&self) -> u32 {
+        self.defer_accept_s.load(Ordering::Relaxed)
     }
 
     /// Sets it. As on Linux it becomes the time after which so many answers have been sent in vain: 1, 3, 7, … seconds, then two minutes more each.
-    pub(in crate::inet) fn set_deferral(&self, seconds: u32) {
-        self.defers.store(whole_periods(seconds), Ordering::Relaxed);
+    pub(in crate::inet) fn set_defer_accept_s(&self, seconds: u32) {
+        self.defer_accept_s.store(round_to_retransmits(seconds), Ordering::Relaxed);
     }
 
     /// A connection that is not to be accepted yet.
     pub(super) fn defer(&self, server: &Arc<Self>, seconds: u32) -> Arc<DeferredConnection> {
         let deferred = Arc::new(DeferredConnection { server: server.clone(), listener: self.this.clone() });
         let watcher: Arc<dyn PollObserver> = deferred.clone();
-        server.port.readable.watch(&watcher);
+        server.endpoint.readable.watch(&watcher);
         timer::schedule_timer(u64::from(seconds) * 1_000_000_000, Arc::new(DeferTimer(Arc::downgrade(&deferred))));
         deferred
     }
 }
 
 /// The least sum of periods that reaches `seconds`: the first one is of a second, each is twice the one before, none more than two minutes.
-fn whole_periods(seconds: u32) -> u32 {
+fn round_to_retransmits(seconds: u32) -> u32 {
     const LONGEST: u32 = 120;
     const MOST: usize = 255;
     let (mut sum, mut period) = (0, 1);
@@ -94,12 +94,12 @@ fn whole_periods(seconds: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::whole_periods;
+    use super::round_to_retransmits;
 
     #[test]
     fn times_are_those_of_linux() {
         for (asked, got) in [(0, 0), (1, 1), (2, 3), (3, 3), (5, 7), (30, 31), (100, 127), (130, 247)] {
-            assert_eq!(whole_periods(asked), got, "{asked}");
+            assert_eq!(round_to_retransmits(asked), got, "{asked}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A TCP socket as a file, and what system calls do with it.
 
-use super::{Connection, TcpSocket, after_end, reset};
+use super::{Connection, TcpSocket, receive_reset, reset_as_eof};
 use crate::endpoint::{FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::inet::bind_table::BindAddress;
 use crate::inet::options;
@@ -15,67 +15,67 @@ use linux_raw_sys::net;
 
 impl FileOps for TcpSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        let wait = self.pause(file, false);
-        if self.port.options.receive_low_water() <= 1
+        let wait = self.wait_policy(file, false);
+        if self.endpoint.options.receive_low_water() <= 1
             && self.connection.get().is_some()
-            && let Some(n) = self.pair(self.connected(wait)?).receive_fast(buf, wait)?
+            && let Some(n) = self.stream(self.wait_connected(wait)?).receive_fast(buf, wait)?
         {
             return Ok(n);
         }
-        self.take_in(buf, MsgFlags::empty(), wait).map(|incoming| incoming.copied)
+        self.receive_message(buf, MsgFlags::empty(), wait).map(|incoming| incoming.copied)
     }
 
     fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
         if let Some(connection) = self.connection.get()
-            && self.port.options.tx_timestamp_flags(&[]) == 0
+            && self.endpoint.options.tx_timestamp_flags(&[]) == 0
             && !packet::listens()
-            && let Some(n) = self.pair(connection).send_fast(buf)
+            && let Some(n) = self.stream(connection).send_fast(buf)
         {
-            self.look_after(connection);
+            self.check_user_timeout(connection);
             return Ok(n);
         }
-        self.send(OutgoingMessage::plain(buf), MsgFlags::empty(), self.pause(file, true))
+        self.send(OutgoingMessage::plain(buf), MsgFlags::empty(), self.wait_policy(file, true))
     }
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch(&self.port.readable);
-            table.watch(&self.port.writable);
+            table.watch(&self.endpoint.readable);
+            table.watch(&self.endpoint.writable);
         }
-        if self.listens() {
+        if self.in_listen_state() {
             let any = self.backlog().is_some_and(|(waiting, _)| waiting > 0);
             return if any { Events::READABLE } else { Events::empty() };
         }
         let writable = Events::WRITABLE;
-        let failed = self.port.has_error();
-        let told = self.port.options.error_queue.has_entries();
+        let failed = self.endpoint.has_error();
+        let told = self.endpoint.options.error_queue.has_entries();
         let mut events = if failed || told { Events::ERR } else { Events::empty() };
         let Some(connection) = self.connection.get() else {
             if self.state.lock().connecting.is_some() {
                 return events;
             }
-            events.set(Events::READABLE | Events::RDHUP, failed || self.port.is_shut_down(RCV_SHUTDOWN));
+            events.set(Events::READABLE | Events::RDHUP, failed || self.endpoint.is_shut_down(RCV_SHUTDOWN));
             return events | Events::HUP | writable;
         };
-        let shut = |what| self.port.is_shut_down(what);
+        let shut = |what| self.endpoint.is_shut_down(what);
         events.set(Events::HUP, shut(RCV_SHUTDOWN | SEND_SHUTDOWN));
-        let least = self.port.options.receive_low_water();
+        let least = self.endpoint.options.receive_low_water();
         let (news, urgent) = {
-            let queue = self.port.queue.lock();
-            let hole = if queue.urgent.is_some() { queue.urgent_skip(self.port.is_oob_inline()) } else { 0 };
+            let queue = self.endpoint.queue.lock();
+            let hole = if queue.urgent.is_some() { queue.urgent_skip(self.endpoint.is_oob_inline()) } else { 0 };
             (queue.bytes.len() >= least + hole, queue.has_urgent())
         };
         events.set(Events::PRI, urgent);
         events.set(Events::READABLE | Events::RDHUP, shut(RCV_SHUTDOWN));
         events.set(Events::READABLE, shut(RCV_SHUTDOWN) || news);
         // As Linux does, so that whoever is told can write more than a little.
-        let room = connection.peer.queue.lock().charged_bytes * 3 <= self.pair(connection).send_limit * 2;
+        let room = connection.peer.queue.lock().charged_bytes * 3 <= self.stream(connection).send_limit * 2;
         events.set(writable, room || shut(SEND_SHUTDOWN));
         events
     }
 
     fn closed(&self, _: &File) {
-        self.release();
+        self.close();
     }
 }
 
@@ -93,17 +93,17 @@ impl SocketOps for TcpSocket {
     }
 
     fn is_listening(&self) -> bool {
-        self.listens()
+        self.in_listen_state()
     }
 
     fn bind(&self, caller: &Caller<'_>, address: &Address) -> Result<()> {
         let meant = self.common.bindable(caller, address)?;
         let mut state = self.state.lock();
-        if state.place.is_some() || self.connection.get().is_some() {
+        if state.binding.is_some() || self.connection.get().is_some() {
             return Err(Errno::EINVAL);
         }
-        state.place = Some(self.place(BindAddress::new(meant.ip(), self.common.only_v6()), meant.port())?);
-        state.bound = true;
+        state.binding = Some(self.bind_port(BindAddress::new(meant.ip(), self.common.only_v6()), meant.port())?);
+        state.port_locked = true;
         Ok(())
     }
 
@@ -116,7 +116,7 @@ impl SocketOps for TcpSocket {
     }
 
     fn accept(&self, wait: WaitPolicy) -> Result<Socket> {
-        self.take_connection(wait)
+        self.accept_connection(wait)
     }
 
     fn local_address(&self) -> Address {
@@ -125,14 +125,14 @@ impl SocketOps for TcpSocket {
 
     fn peer_address(&self) -> Result<Address> {
         let connection = self.connection.get().ok_or(Errno::ENOTCONN)?;
-        if self.port.is_shut_down(SEND_SHUTDOWN | FIN_RECEIVED) {
+        if self.endpoint.is_shut_down(SEND_SHUTDOWN | FIN_RECEIVED) {
             return Err(Errno::ENOTCONN);
         }
         Ok(self.common.shown(connection.remote))
     }
 
     fn shutdown(&self, receiving: bool, sending: bool) -> Result<()> {
-        if self.listens() {
+        if self.in_listen_state() {
             if receiving {
                 self.stop_listening();
             }
@@ -142,17 +142,17 @@ impl SocketOps for TcpSocket {
         let Some(connection) = self.connection.get() else {
             // Linux does it, and says so all the same.
             if self.state.lock().connecting.is_none() {
-                self.port.shutdown(halves);
+                self.endpoint.shutdown(halves);
             }
             return Err(Errno::ENOTCONN);
         };
-        if self.port.is_shut_down(SEND_SHUTDOWN | FIN_RECEIVED) {
+        if self.endpoint.is_shut_down(SEND_SHUTDOWN | FIN_RECEIVED) {
             return Err(Errno::ENOTCONN);
         }
         if sending {
-            self.hear_end(connection, false);
+            self.tap_close(connection, false);
         }
-        self.port.shutdown(halves);
+        self.endpoint.shutdown(halves);
         if sending {
             connection.peer.shutdown(RCV_SHUTDOWN | FIN_RECEIVED);
         }
@@ -160,19 +160,19 @@ impl SocketOps for TcpSocket {
     }
 
     fn wait_for_send_space(&self, wait: WaitPolicy) -> Result<()> {
-        self.pair(self.connected(wait)?).wait_for_send_space(wait)
+        self.stream(self.wait_connected(wait)?).wait_for_send_space(wait)
     }
 
     fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags, wait: WaitPolicy) -> Result<usize> {
         // Linux does not tell one that never was connected from one that is no more.
-        let connection = self.connected(wait).map_err(|e| if e == Errno::ENOTCONN { Errno::EPIPE } else { e })?;
+        let connection = self.wait_connected(wait).map_err(|e| if e == Errno::ENOTCONN { Errno::EPIPE } else { e })?;
         let len = message.data.len();
-        let result = self.put_out(connection, message, flags, wait);
-        self.look_after(connection);
+        let result = self.send_message(connection, message, flags, wait);
+        self.check_user_timeout(connection);
         match result {
-            Err(Errno::EPIPE) if !self.port.is_shut_down(SEND_SHUTDOWN) => {
+            Err(Errno::EPIPE) if !self.endpoint.is_shut_down(SEND_SHUTDOWN) => {
                 // The peer is gone. That is learnt from its answer to what is sent now.
-                reset(&self.port);
+                receive_reset(&self.endpoint);
                 Ok(len)
             }
             result => result,
@@ -180,28 +180,28 @@ impl SocketOps for TcpSocket {
     }
 
     fn receive(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy) -> Result<ReceivedMessage> {
-        self.take_in(buf, flags, wait)
+        self.receive_message(buf, flags, wait)
     }
 
     fn receive_to_vec(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
-        if self.is_deaf(flags) {
+        if self.is_shut_unconnected(flags) {
             return Ok((Vec::new(), ReceivedMessage::default()));
         }
-        let pair = self.pair(self.receiving(flags, wait)?);
+        let pair = self.stream(self.connection_for_receive(flags, wait)?);
         let (data, mut got) =
-            after_end(pair.receive_to_vec(limit, flags, false, wait), (Vec::new(), ReceivedMessage::default()))?;
-        self.tell_rest(&mut got);
+            reset_as_eof(pair.receive_to_vec(limit, flags, false, wait), (Vec::new(), ReceivedMessage::default()))?;
+        self.add_inq_message(&mut got);
         Ok((data, got))
     }
 
     fn receive_error_queue(&self, limit: usize) -> Result<(Vec<u8>, ReceivedMessage)> {
-        self.common.take_notice(&self.port.options, limit)
+        self.common.take_notice(&self.endpoint.options, limit)
     }
 
     fn complete_zerocopy(&self) {
-        let options = &self.port.options;
+        let options = &self.endpoint.options;
         options.error_queue.push_zerocopy(options.receive_buffer());
-        self.port.readable.notify_of(Events::ERR);
+        self.endpoint.readable.notify_of(Events::ERR);
     }
 
     fn supports_zerocopy(&self) -> bool {
@@ -210,20 +210,20 @@ impl SocketOps for TcpSocket {
 
     fn initial_timestamp_key(&self) -> Result<u32> {
         let connection = self.connection.get().ok_or(Errno::EINVAL)?;
-        Ok(self.sent(connection) as u32)
+        Ok(self.bytes_sent(connection) as u32)
     }
 
     fn take_error(&self) -> Option<Errno> {
-        self.port.take_error()
+        self.endpoint.take_error()
     }
 
     fn set_error(&self, error: Errno) {
-        self.port.set_error(error);
+        self.endpoint.set_error(error);
     }
 
     fn queued_bytes(&self, incoming: bool) -> usize {
         match self.connection.get() {
-            _ if incoming => self.port.queue.lock().readable_len(self.port.is_oob_inline()),
+            _ if incoming => self.endpoint.queue.lock().readable_len(self.endpoint.is_oob_inline()),
             // What fits into the receiver's buffer has been acknowledged.
             Some(Connection { peer, .. }) => peer.queue.lock().charged_bytes.saturating_sub(peer.options.receive_buffer()),
             None => 0,
@@ -231,12 +231,12 @@ impl SocketOps for TcpSocket {
     }
 
     fn at_mark(&self) -> Result<bool> {
-        Ok(self.port.queue.lock().at_mark())
+        Ok(self.endpoint.queue.lock().at_mark())
     }
 
     fn attach_file(&self, file: &Arc<File>) {
         self.common.opened(file);
-        self.port.attach_file(file);
+        self.endpoint.attach_file(file);
     }
 
     fn check_level(&self, level: u32, sets: bool) -> Result<()> {
@@ -248,7 +248,7 @@ impl SocketOps for TcpSocket {
     }
 
     fn set_option(&self, level: u32, option: u32, value: &[u8]) -> Result<()> {
-        let bound = self.state.lock().place.is_some();
+        let bound = self.state.lock().binding.is_some();
         options::set(&self.common, Some(self), bound, level, option, value)
     }
 }

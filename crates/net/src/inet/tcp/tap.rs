@@ -8,68 +8,74 @@ use crate::packet;
 use core::net::SocketAddr;
 
 /// The most bytes of one segment.
-const LARGEST: usize = 65_483;
+const MAX_SEGMENT: usize = 65_483;
 /// The window of segments, in units of 128 bytes.
 const WINDOW: u16 = 512;
 
-fn hear(segment: &Segment<'_>) {
+fn tap_segment(segment: &Segment<'_>) {
     if let Ok(route) = network::current().route(segment.to.ip()) {
         packet::hear(&segment.frame(), route.interface, None);
     }
 }
 
-fn bare(from: SocketAddr, to: SocketAddr, sequence: u32, acknowledges: u32, flags: u8) -> Segment<'static> {
+fn control_segment(from: SocketAddr, to: SocketAddr, sequence: u32, acknowledges: u32, flags: u8) -> Segment<'static> {
     Segment { from, to, sequence, acknowledges, flags, window: WINDOW, data: &[] }
 }
 
 /// A connection has been made, or refused.
-pub(super) fn opening(from: SocketAddr, to: SocketAddr, accepted: bool) {
+pub(super) fn tap_handshake(from: SocketAddr, to: SocketAddr, accepted: bool) {
     if !packet::listens() {
         return;
     }
-    hear(&bare(from, to, 0, 0, SYN));
+    tap_segment(&control_segment(from, to, 0, 0, SYN));
     if accepted {
-        hear(&bare(to, from, 0, 1, SYN | ACK));
-        hear(&bare(from, to, 1, 1, ACK));
+        tap_segment(&control_segment(to, from, 0, 1, SYN | ACK));
+        tap_segment(&control_segment(from, to, 1, 1, ACK));
     } else {
-        hear(&bare(to, from, 0, 1, RST | ACK));
+        tap_segment(&control_segment(to, from, 0, 1, RST | ACK));
     }
 }
 
 impl TcpSocket {
     /// How many bytes it has received and could receive.
-    fn arrived(&self) -> u64 {
-        let queue = self.port.queue.lock();
+    fn bytes_received(&self) -> u64 {
+        let queue = self.endpoint.queue.lock();
         queue.read_offset + queue.bytes.len() as u64
     }
 
     /// Bytes of the stream as they would go out; `start` is how many there were before them.
-    pub(super) fn segment<'a>(&self, connection: &Connection, start: u64, data: &'a [u8]) -> Segment<'a> {
-        let (sequence, acknowledges) = ((start as u32).wrapping_add(1), (self.arrived() as u32).wrapping_add(1));
+    pub(super) fn data_segment<'a>(&self, connection: &Connection, start: u64, data: &'a [u8]) -> Segment<'a> {
+        let (sequence, acknowledges) = ((start as u32).wrapping_add(1), (self.bytes_received() as u32).wrapping_add(1));
         let (from, to) = (connection.local, connection.remote);
         Segment { from, to, sequence, acknowledges, flags: PSH | ACK, window: WINDOW, data }
     }
 
     /// Bytes go out, and are acknowledged.
-    pub(super) fn hear_bytes(&self, connection: &Connection, start: u64, data: &[u8]) {
-        for (number, piece) in data.chunks(LARGEST).enumerate() {
-            hear(&self.segment(connection, start + (number * LARGEST) as u64, piece));
+    pub(super) fn tap_data(&self, connection: &Connection, start: u64, data: &[u8]) {
+        for (number, piece) in data.chunks(MAX_SEGMENT).enumerate() {
+            tap_segment(&self.data_segment(connection, start + (number * MAX_SEGMENT) as u64, piece));
         }
         let end = (start as u32).wrapping_add(data.len() as u32).wrapping_add(1);
-        hear(&bare(connection.remote, connection.local, (self.arrived() as u32).wrapping_add(1), end, ACK));
+        tap_segment(&control_segment(
+            connection.remote,
+            connection.local,
+            (self.bytes_received() as u32).wrapping_add(1),
+            end,
+            ACK,
+        ));
     }
 
     /// It sends nothing more (which is only said once), or ends the connection with a reset.
-    pub(super) fn hear_end(&self, connection: &Connection, resets: bool) {
-        if !packet::listens() || (!resets && self.port.is_shut_down(SEND_SHUTDOWN)) {
+    pub(super) fn tap_close(&self, connection: &Connection, resets: bool) {
+        if !packet::listens() || (!resets && self.endpoint.is_shut_down(SEND_SHUTDOWN)) {
             return;
         }
-        let sequence = (self.sent(connection) as u32).wrapping_add(1);
-        let acknowledges = (self.arrived() as u32).wrapping_add(1);
+        let sequence = (self.bytes_sent(connection) as u32).wrapping_add(1);
+        let acknowledges = (self.bytes_received() as u32).wrapping_add(1);
         let (from, to) = (connection.local, connection.remote);
-        hear(&bare(from, to, sequence, acknowledges, ACK | if resets { RST } else { FIN }));
+        tap_segment(&control_segment(from, to, sequence, acknowledges, ACK | if resets { RST } else { FIN }));
         if !resets {
-            hear(&bare(to, from, acknowledges, sequence.wrapping_add(1), ACK));
+            tap_segment(&control_segment(to, from, acknowledges, sequence.wrapping_add(1), ACK));
         }
     }
 }

@@ -13,42 +13,42 @@ use core::sync::atomic::Ordering;
 struct UserTimeoutTimer {
     socket: Weak<TcpSocket>,
     /// How many bytes the peer had received when it looked last.
-    before: u64,
+    last_read_offset: u64,
 }
 
 impl TimerCallback for UserTimeoutTimer {
     fn on_expiry(&self) {
         let Some(socket) = self.socket.upgrade() else { return };
-        socket.watched.store(false, Ordering::Release);
+        socket.user_timer_armed.store(false, Ordering::Release);
         let Some(connection) = socket.connection.get() else { return };
-        match socket.stuck(connection) {
-            Some(taken) if taken == self.before && socket.patience() != 0 => {
+        match socket.stalled_read_offset(connection) {
+            Some(taken) if taken == self.last_read_offset && socket.user_timeout_ms() != 0 => {
                 socket.abort(connection);
-                socket.port.set_error(Errno::ETIMEDOUT);
-                socket.port.readable.notify();
-                socket.port.writable.notify();
+                socket.endpoint.set_error(Errno::ETIMEDOUT);
+                socket.endpoint.readable.notify();
+                socket.endpoint.writable.notify();
             }
-            _ => socket.look_after(connection),
+            _ => socket.check_user_timeout(connection),
         }
     }
 }
 
 impl TcpSocket {
     /// Milliseconds that what is sent may wait for the peer; 0: for ever.
-    pub(in crate::inet) fn patience(&self) -> u32 {
-        self.patience.load(Ordering::Relaxed)
+    pub(in crate::inet) fn user_timeout_ms(&self) -> u32 {
+        self.user_timeout_ms.load(Ordering::Relaxed)
     }
 
     /// Sets it.
-    pub(in crate::inet) fn set_patience(&self, milliseconds: u32) {
-        self.patience.store(milliseconds, Ordering::Relaxed);
+    pub(in crate::inet) fn set_user_timeout_ms(&self, milliseconds: u32) {
+        self.user_timeout_ms.store(milliseconds, Ordering::Relaxed);
         if let Some(connection) = self.connection.get() {
-            self.look_after(connection);
+            self.check_user_timeout(connection);
         }
     }
 
     /// How many bytes the peer has received, if there are others that it has no room for.
-    fn stuck(&self, connection: &Connection) -> Option<u64> {
+    fn stalled_read_offset(&self, connection: &Connection) -> Option<u64> {
         let queue = connection.peer.queue.lock();
         let full = !queue.closed && queue.charged_bytes > connection.peer.options.receive_buffer();
         full.then_some(queue.read_offset)
@@ -56,18 +56,18 @@ impl TcpSocket {
 
     /// Has what was sent looked after, if it may not wait for ever and does wait.
     #[inline]
-    pub(super) fn look_after(&self, connection: &Connection) {
-        if self.patience() != 0 {
-            self.watch_progress(connection);
+    pub(super) fn check_user_timeout(&self, connection: &Connection) {
+        if self.user_timeout_ms() != 0 {
+            self.arm_user_timer(connection);
         }
     }
 
     #[inline(never)]
-    fn watch_progress(&self, connection: &Connection) {
-        let Some(before) = self.stuck(connection) else { return };
-        if !self.watched.swap(true, Ordering::AcqRel) {
-            let look = UserTimeoutTimer { socket: self.this.clone(), before };
-            timer::schedule_timer(u64::from(self.patience()) * 1_000_000, Arc::new(look));
+    fn arm_user_timer(&self, connection: &Connection) {
+        let Some(before) = self.stalled_read_offset(connection) else { return };
+        if !self.user_timer_armed.swap(true, Ordering::AcqRel) {
+            let look = UserTimeoutTimer { socket: self.this.clone(), last_read_offset: before };
+            timer::schedule_timer(u64::from(self.user_timeout_ms()) * 1_000_000, Arc::new(look));
         }
     }
 }
