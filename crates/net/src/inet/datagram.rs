@@ -19,7 +19,7 @@ use fs::{File, FileOps, Result};
 use linux_raw_sys::net;
 
 /// What a datagram takes up of the receiver's buffer besides its bytes.
-const COST: usize = 256;
+const DATAGRAM_OVERHEAD: usize = 256;
 
 /// A datagram under way.
 #[derive(Clone, Debug)]
@@ -31,15 +31,15 @@ pub struct Datagram {
     /// The protocol of IP that it is of.
     pub protocol: u8,
     /// The interface it goes out, and comes in.
-    pub interface: u32,
+    pub interface_index: u32,
     /// The time to live, or hop limit.
     pub ttl: u8,
     /// The type of service, or traffic class.
     pub tos: u8,
     /// When it arrived, nanoseconds since 1970, if the receiver wants to know.
-    pub arrival: u64,
+    pub timestamp_ns: u64,
     /// How many the receiver had lost when it arrived.
-    pub lost: u32,
+    pub drops: u32,
     /// What it says: of UDP and UDP-Lite what is behind their header, of others all that is behind IP's.
     pub data: Vec<u8>,
 }
@@ -49,83 +49,83 @@ pub struct Datagram {
 pub(super) struct DatagramQueue {
     datagrams: VecDeque<Datagram>,
     /// What they take up.
-    charge: usize,
+    charged_bytes: usize,
     closed: bool,
 }
 
 /// Where a socket receives datagrams.
 pub(super) struct DatagramReceiver {
-    pub(super) port: endpoint::Endpoint<DatagramQueue>,
+    pub(super) endpoint: endpoint::Endpoint<DatagramQueue>,
     pub(super) options: Arc<SocketOptions>,
-    lost: AtomicU64,
+    drops: AtomicU64,
 }
 
 impl DatagramReceiver {
     pub(super) fn new() -> Self {
         let options = Arc::new(SocketOptions::default());
-        Self { port: endpoint::Endpoint::new(options.clone()), options, lost: AtomicU64::new(0) }
+        Self { endpoint: endpoint::Endpoint::new(options.clone()), options, drops: AtomicU64::new(0) }
     }
 
     /// Error, data: whoever waits for either looks again.
-    pub(super) fn fail(&self, error: Errno) {
-        self.port.set_error(error);
-        self.port.readable.notify();
+    pub(super) fn report_error(&self, error: Errno) {
+        self.endpoint.set_error(error);
+        self.endpoint.readable.notify();
     }
 
     /// Tells when a datagram that has gone out did; `beside` is what was said of it.
-    pub(super) fn stamp_sent(&self, beside: &[ControlMessage], packet: impl FnOnce() -> Vec<u8>) {
+    pub(super) fn queue_tx_timestamps(&self, beside: &[ControlMessage], packet: impl FnOnce() -> Vec<u8>) {
         let stages = SocketOptions::datagram_tx_flags(self.options.tx_timestamp_flags(beside));
         if stages != 0 {
             self.options.queue_tx_timestamps(stages, self.options.next_timestamp_key(), packet);
-            self.port.readable.notify_of(Events::ERR);
+            self.endpoint.readable.notify_of(Events::ERR);
         }
     }
 
     /// What waits to be received takes up so many bytes.
-    pub(super) fn charge(&self) -> usize {
-        self.port.queue.lock().charge
+    pub(super) fn charged_bytes(&self) -> usize {
+        self.endpoint.queue.lock().charged_bytes
     }
 
     /// Datagrams that were lost because there was no room, or the filter threw them away.
-    pub(super) fn lost(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
+    pub(super) fn drops(&self) -> u64 {
+        self.drops.load(Ordering::Relaxed)
     }
 
     /// A datagram has arrived. `header` is what the filter sees in front of its bytes.
-    pub(super) fn take(&self, mut datagram: Datagram, header: &[u8]) {
+    pub(super) fn enqueue(&self, mut datagram: Datagram, header: &[u8]) {
         if self.options.filter().is_some() {
             let Some(length) = self.options.apply_filter(header, &datagram.data) else {
-                self.lost.fetch_add(1, Ordering::Relaxed);
+                self.drops.fetch_add(1, Ordering::Relaxed);
                 return;
             };
             datagram.data.truncate(length - header.len());
         }
-        datagram.arrival = self.options.receive_timestamp();
-        datagram.lost = self.lost() as u32;
+        datagram.timestamp_ns = self.options.receive_timestamp();
+        datagram.drops = self.drops() as u32;
         {
-            let mut queue = self.port.queue.lock();
-            if queue.closed || self.port.is_shut_down(RCV_SHUTDOWN) {
+            let mut queue = self.endpoint.queue.lock();
+            if queue.closed || self.endpoint.is_shut_down(RCV_SHUTDOWN) {
                 return;
             }
-            let cost = datagram.data.len() + COST;
-            if queue.charge + cost > self.options.receive_buffer() && queue.charge > 0 {
-                self.lost.fetch_add(1, Ordering::Relaxed);
+            let cost = datagram.data.len() + DATAGRAM_OVERHEAD;
+            if queue.charged_bytes + cost > self.options.receive_buffer() && queue.charged_bytes > 0 {
+                self.drops.fetch_add(1, Ordering::Relaxed);
                 return;
             }
-            queue.charge += cost;
+            queue.charged_bytes += cost;
             queue.datagrams.push_back(datagram);
         }
-        self.port.readable.notify_of(Events::READABLE);
+        self.endpoint.readable.notify_of(Events::READABLE);
     }
 
     /// The next datagram, and how many of its bytes are left out.
-    fn next(&self, flags: MsgFlags, wait: WaitPolicy) -> Result<Option<(Datagram, usize)>> {
+    fn next_datagram(&self, flags: MsgFlags, wait: WaitPolicy) -> Result<Option<(Datagram, usize)>> {
         let attempt = || {
-            if let Some(error) = self.port.take_error() {
+            if let Some(error) = self.endpoint.take_error() {
                 return Some(Err(error));
             }
             let mut skip = self.options.peek_skip(flags);
-            let mut queue = self.port.queue.lock();
+            let mut queue = self.endpoint.queue.lock();
             let found = if flags.contains(MsgFlags::PEEK) {
                 let beyond = queue.datagrams.iter().find(|datagram| {
                     let within = skip == 0 || skip < datagram.data.len();
@@ -135,26 +135,26 @@ impl DatagramReceiver {
                 beyond.cloned()
             } else {
                 let taken = queue.datagrams.pop_front();
-                queue.charge -= taken.as_ref().map_or(0, |d| d.data.len() + COST);
+                queue.charged_bytes -= taken.as_ref().map_or(0, |d| d.data.len() + DATAGRAM_OVERHEAD);
                 taken
             };
             match found {
                 Some(datagram) => Some(Ok(Some((datagram, skip)))),
-                None => self.port.is_shut_down(RCV_SHUTDOWN).then_some(Ok(None)),
+                None => self.endpoint.is_shut_down(RCV_SHUTDOWN).then_some(Ok(None)),
             }
         };
-        wait.wait_on(&self.port.readable, attempt)
+        wait.wait_on(&self.endpoint.readable, attempt)
     }
 
     /// What a datagram's receiver is told of it.
-    fn incoming(&self, common: &InetSocket, datagram: &Datagram) -> ReceivedMessage {
-        self.options.record_timestamp(datagram.arrival);
-        let mut beside = self.options.timestamp_messages(datagram.arrival);
-        if datagram.lost > 0 && self.options.is_enabled(net::SO_RXQ_OVFL) {
-            beside.push((net::SOL_SOCKET, net::SO_RXQ_OVFL, datagram.lost.to_ne_bytes().to_vec()));
+    fn received_message(&self, common: &InetSocket, datagram: &Datagram) -> ReceivedMessage {
+        self.options.record_timestamp(datagram.timestamp_ns);
+        let mut beside = self.options.timestamp_messages(datagram.timestamp_ns);
+        if datagram.drops > 0 && self.options.is_enabled(net::SO_RXQ_OVFL) {
+            beside.push((net::SOL_SOCKET, net::SO_RXQ_OVFL, datagram.drops.to_ne_bytes().to_vec()));
         }
         if common.options.tells.load(Ordering::Relaxed) {
-            tell(common, datagram, &mut beside);
+            add_control_messages(common, datagram, &mut beside);
         }
         ReceivedMessage {
             message_len: datagram.data.len(),
@@ -172,8 +172,10 @@ impl DatagramReceiver {
         flags: MsgFlags,
         wait: WaitPolicy,
     ) -> Result<(Vec<u8>, ReceivedMessage)> {
-        let Some((mut datagram, skip)) = self.next(flags, wait)? else { return Ok((Vec::new(), ReceivedMessage::default())) };
-        let mut got = self.incoming(common, &datagram);
+        let Some((mut datagram, skip)) = self.next_datagram(flags, wait)? else {
+            return Ok((Vec::new(), ReceivedMessage::default()));
+        };
+        let mut got = self.received_message(common, &datagram);
         if skip > 0 {
             datagram.data.drain(..skip);
         }
@@ -184,33 +186,34 @@ impl DatagramReceiver {
     }
 
     /// How many bytes the next datagram has.
-    pub(super) fn first(&self) -> usize {
-        self.port.queue.lock().datagrams.front().map_or(0, |d| d.data.len())
+    pub(super) fn next_datagram_len(&self) -> usize {
+        self.endpoint.queue.lock().datagrams.front().map_or(0, |d| d.data.len())
     }
 
     /// What `FileOps::poll` promises.
     pub(super) fn poll(&self, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch(&self.port.readable);
-            table.watch(&self.port.writable);
+            table.watch(&self.endpoint.readable);
+            table.watch(&self.endpoint.writable);
         }
-        let shut = |what| self.port.is_shut_down(what);
+        let shut = |what| self.endpoint.is_shut_down(what);
         let mut events = Events::WRITABLE | Events::WRBAND;
-        events.set(Events::ERR, self.port.has_error() || self.options.error_queue.has_entries());
+        events.set(Events::ERR, self.endpoint.has_error() || self.options.error_queue.has_entries());
         events.set(Events::HUP, shut(RCV_SHUTDOWN | SEND_SHUTDOWN));
         events.set(Events::READABLE | Events::RDHUP, shut(RCV_SHUTDOWN));
-        events.set(Events::READABLE, shut(RCV_SHUTDOWN) || !self.port.queue.lock().datagrams.is_empty());
+        events.set(Events::READABLE, shut(RCV_SHUTDOWN) || !self.endpoint.queue.lock().datagrams.is_empty());
         events
     }
 
     /// What is in it is thrown away, and nothing comes any more.
     pub(super) fn close(&self) {
-        let old = core::mem::replace(&mut *self.port.queue.lock(), DatagramQueue { closed: true, ..DatagramQueue::default() });
+        let old =
+            core::mem::replace(&mut *self.endpoint.queue.lock(), DatagramQueue { closed: true, ..DatagramQueue::default() });
         drop(old);
-        self.port.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
+        self.endpoint.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
     }
 
-    pub(super) fn pause(&self, file: &File, sends: bool) -> WaitPolicy {
+    pub(super) fn wait_policy(&self, file: &File, sends: bool) -> WaitPolicy {
         let timeout = if sends { self.options.send_timeout() } else { self.options.receive_timeout() };
         WaitPolicy { nonblocking: file.nonblocking(), timeout_ns: timeout }
     }
@@ -222,13 +225,13 @@ pub(super) trait DatagramProtocol: Send + Sync + 'static {
     fn common(&self) -> &InetSocket;
 
     /// Where it receives.
-    fn inbox(&self) -> &DatagramReceiver;
+    fn receiver(&self) -> &DatagramReceiver;
 
     /// What `SocketOps::socket_type` promises.
-    fn kind(&self) -> SocketType;
+    fn socket_type(&self) -> SocketType;
 
     /// The number of the protocol.
-    fn number(&self) -> i32;
+    fn protocol_number(&self) -> i32;
 
     /// Its own address and the peer's.
     fn addresses(&self) -> (SocketAddr, Option<SocketAddr>);
@@ -267,7 +270,7 @@ pub(super) trait DatagramProtocol: Send + Sync + 'static {
     fn is_udp(&self) -> bool;
 
     /// Nobody will use it again.
-    fn release(&self);
+    fn close(&self);
 }
 
 /// An open socket of such a transport.
@@ -275,14 +278,14 @@ pub(super) struct DatagramSocket<T>(Arc<T>);
 
 impl<T: DatagramProtocol> DatagramSocket<T> {
     pub(super) fn socket(transport: Arc<T>) -> Socket {
-        let options = transport.inbox().options.clone();
+        let options = transport.receiver().options.clone();
         Socket::new(Arc::new(Self(transport)), options)
     }
 }
 
 impl<T: DatagramProtocol> FileOps for DatagramSocket<T> {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        self.receive(buf, MsgFlags::empty(), self.0.inbox().pause(file, false)).map(|incoming| incoming.copied)
+        self.receive(buf, MsgFlags::empty(), self.0.receiver().wait_policy(file, false)).map(|incoming| incoming.copied)
     }
 
     fn write(&self, _: &File, buf: &[u8]) -> Result<usize> {
@@ -290,11 +293,11 @@ impl<T: DatagramProtocol> FileOps for DatagramSocket<T> {
     }
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
-        self.0.inbox().poll(table)
+        self.0.receiver().poll(table)
     }
 
     fn closed(&self, _: &File) {
-        self.0.release();
+        self.0.close();
     }
 }
 
@@ -304,11 +307,11 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
     }
 
     fn socket_type(&self) -> SocketType {
-        self.0.kind()
+        self.0.socket_type()
     }
 
     fn protocol_number(&self) -> i32 {
-        self.0.number()
+        self.0.protocol_number()
     }
 
     fn is_listening(&self) -> bool {
@@ -341,7 +344,7 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
 
     fn shutdown(&self, receiving: bool, sending: bool) -> Result<()> {
         let connected = self.0.addresses().1.is_some();
-        self.0.inbox().port.shutdown((u8::from(receiving) * RCV_SHUTDOWN) | (u8::from(sending) * SEND_SHUTDOWN));
+        self.0.receiver().endpoint.shutdown((u8::from(receiving) * RCV_SHUTDOWN) | (u8::from(sending) * SEND_SHUTDOWN));
         // Linux does it, and says so all the same.
         if connected { Ok(()) } else { Err(Errno::ENOTCONN) }
     }
@@ -365,33 +368,33 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
         if flags.contains(MsgFlags::OOB) && !self.0.is_udp() {
             return Err(Errno::EOPNOTSUPP);
         }
-        self.0.inbox().receive_owned(self.0.common(), limit, flags, wait)
+        self.0.receiver().receive_owned(self.0.common(), limit, flags, wait)
     }
 
     fn take_error(&self) -> Option<Errno> {
-        self.0.inbox().port.take_error()
+        self.0.receiver().endpoint.take_error()
     }
 
     fn set_error(&self, error: Errno) {
-        self.0.inbox().port.set_error(error);
+        self.0.receiver().endpoint.set_error(error);
     }
 
     fn queued_bytes(&self, incoming: bool) -> usize {
-        if incoming { self.0.inbox().first() } else { 0 }
+        if incoming { self.0.receiver().next_datagram_len() } else { 0 }
     }
 
     fn memory_info(&self) -> SocketMemory {
-        SocketMemory { receive_bytes: self.0.inbox().charge(), send_bytes: 0, drops: self.0.inbox().lost() }
+        SocketMemory { receive_bytes: self.0.receiver().charged_bytes(), send_bytes: 0, drops: self.0.receiver().drops() }
     }
 
     fn receive_error_queue(&self, limit: usize) -> Result<(Vec<u8>, ReceivedMessage)> {
-        self.0.common().take_notice(&self.0.inbox().options, limit)
+        self.0.common().take_notice(&self.0.receiver().options, limit)
     }
 
     fn complete_zerocopy(&self) {
-        let inbox = self.0.inbox();
+        let inbox = self.0.receiver();
         inbox.options.error_queue.push_zerocopy(inbox.options.receive_buffer());
-        inbox.port.readable.notify_of(Events::ERR);
+        inbox.endpoint.readable.notify_of(Events::ERR);
     }
 
     fn supports_zerocopy(&self) -> bool {
@@ -421,8 +424,8 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
 
 /// What goes into a datagram's header.
 pub(super) struct SendParameters {
-    pub(super) hops: i32,
-    pub(super) class: i32,
+    pub(super) hop_limit: i32,
+    pub(super) traffic_class: i32,
     pub(super) source: Option<IpAddr>,
 }
 
@@ -440,7 +443,7 @@ impl SendParameters {
             (true, false) => ((IPV6, net::IPV6_MULTICAST_HOPS), (IPV6, net::IPV6_TCLASS)),
         };
         let chosen = |(level, option)| options.number(level, option);
-        let mut sends = Self { hops: chosen(hops), class: chosen(class), source: None };
+        let mut sends = Self { hop_limit: chosen(hops), traffic_class: chosen(class), source: None };
         for (level, kind, bytes) in beside {
             if *level == net::SOL_SOCKET {
                 // Checked when it was said; what it means is looked at where it counts.
@@ -457,8 +460,8 @@ impl SendParameters {
                 octets.first_chunk::<16>().map(|octets| IpAddr::from(*octets).to_canonical()).or(v4).ok_or(Errno::EINVAL)
             };
             match (*level, *kind) {
-                (IP, net::IP_TTL) | (IPV6, net::IPV6_HOPLIMIT) => sends.hops = number,
-                (IP, net::IP_TOS) | (IPV6, net::IPV6_TCLASS) => sends.class = number,
+                (IP, net::IP_TTL) | (IPV6, net::IPV6_HOPLIMIT) => sends.hop_limit = number,
+                (IP, net::IP_TOS) | (IPV6, net::IPV6_TCLASS) => sends.traffic_class = number,
                 // The address to send from stands behind the interface, or before it.
                 (IP, net::IP_PKTINFO) => sends.source = Some(ip(4, 4)?),
                 (IPV6, net::IPV6_PKTINFO) => sends.source = Some(ip(0, 16)?),
@@ -466,27 +469,27 @@ impl SendParameters {
             }
         }
         // "As it is chosen."
-        if sends.hops == -1 {
-            sends.hops = chosen(hops);
+        if sends.hop_limit == -1 {
+            sends.hop_limit = chosen(hops);
         }
-        if sends.class == -1 {
-            sends.class = chosen(class);
+        if sends.traffic_class == -1 {
+            sends.traffic_class = chosen(class);
         }
         sends.source = sends.source.filter(|ip| !ip.is_unspecified());
         let known = sends.source.is_none_or(network::is_local);
         let fits = |number: i32| (0..=255).contains(&number);
-        if known && fits(sends.hops) && fits(sends.class) { Ok(sends) } else { Err(Errno::EINVAL) }
+        if known && fits(sends.hop_limit) && fits(sends.traffic_class) { Ok(sends) } else { Err(Errno::EINVAL) }
     }
 }
 
 /// Says what a socket's options ask for of a datagram that it received.
-fn tell(common: &InetSocket, datagram: &Datagram, told: &mut Vec<ControlMessage>) {
+fn add_control_messages(common: &InetSocket, datagram: &Datagram, told: &mut Vec<ControlMessage>) {
     let wanted = |level, option| common.options.is_on(level, option);
     let number = |n: u8| i32::from(n).to_ne_bytes().to_vec();
     if let IpAddr::V4(to) = datagram.to.ip() {
         if wanted(IP, net::IP_PKTINFO) {
             // `struct in_pktinfo`: interface, the address it was taken at, the one in its header.
-            let bytes = [datagram.interface.to_ne_bytes(), to.octets(), to.octets()].concat();
+            let bytes = [datagram.interface_index.to_ne_bytes(), to.octets(), to.octets()].concat();
             told.push((IP, net::IP_PKTINFO, bytes));
         }
         if wanted(IP, net::IP_RECVTTL) {
@@ -506,7 +509,7 @@ fn tell(common: &InetSocket, datagram: &Datagram, told: &mut Vec<ControlMessage>
                 IpAddr::V4(ip) => ip.to_ipv6_mapped(),
                 IpAddr::V6(ip) => ip,
             };
-            let bytes = [&ip.octets()[..], &datagram.interface.to_ne_bytes()].concat();
+            let bytes = [&ip.octets()[..], &datagram.interface_index.to_ne_bytes()].concat();
             told.push((IPV6, if older { net::IPV6_2292PKTINFO } else { net::IPV6_PKTINFO }, bytes));
         }
         if wanted(IPV6, net::IPV6_RECVHOPLIMIT) {

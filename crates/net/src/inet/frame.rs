@@ -114,11 +114,11 @@ impl Segment<'_> {
             from: self.from,
             to: self.to,
             protocol: TCP,
-            interface: 0,
+            interface_index: 0,
             ttl: HOPS,
             tos: 0,
-            arrival: 0,
-            lost: 0,
+            timestamp_ns: 0,
+            drops: 0,
             data: Vec::new(),
         };
         put_sum(&mut above, 16, &packet);
@@ -141,8 +141,17 @@ mod tests {
         for v6 in [false, true] {
             let (from, to) = addresses(v6);
             let header = if v6 { 40 } else { 20 };
-            let packet =
-                Datagram { from, to, protocol: UDP, interface: 1, ttl: 64, tos: 0, arrival: 0, lost: 0, data: b"hello".to_vec() };
+            let packet = Datagram {
+                from,
+                to,
+                protocol: UDP,
+                interface_index: 1,
+                ttl: 64,
+                tos: 0,
+                timestamp_ns: 0,
+                drops: 0,
+                data: b"hello".to_vec(),
+            };
             let segment = Segment { from, to, sequence: 7, acknowledges: 9, flags: SYN | ACK, window: 1, data: b"x" };
             for (bytes, protocol, length) in [(frame(&packet), UDP, 13), (segment.frame(), TCP, 29)] {
                 assert_eq!(bytes.len(), LINK_HEADER + header + length);
@@ -160,7 +169,7 @@ mod tests {
 
     fn datagram(v6: bool, protocol: u8, data: &[u8]) -> Datagram {
         let (from, to) = addresses(v6);
-        Datagram { from, to, protocol, interface: 1, ttl: 61, tos: 0x1c, arrival: 0, lost: 0, data: data.to_vec() }
+        Datagram { from, to, protocol, interface_index: 1, ttl: 61, tos: 0x1c, timestamp_ns: 0, drops: 0, data: data.to_vec() }
     }
 
     /// What is put before bytes is what is taken off them.
@@ -173,7 +182,7 @@ mod tests {
                 assert_eq!(bytes.len(), LINK_HEADER + if v6 { 40 } else { 20 } + header + 8);
                 assert_eq!(bytes[LINK_HEADER - 2..LINK_HEADER], if v6 { [0x86, 0xdd] } else { [8, 0] });
                 let got = ip::of_frame(&bytes, 7).unwrap();
-                assert_eq!((got.from.ip(), got.to.ip(), got.interface), (sent.from.ip(), sent.to.ip(), 7));
+                assert_eq!((got.from.ip(), got.to.ip(), got.interface_index), (sent.from.ip(), sent.to.ip(), 7));
                 assert_eq!((got.protocol, got.ttl, got.tos, &got.data), (protocol, 61, 0x1c, &sent.data));
                 let ports = if header == 0 { (0, 0) } else { (1000, 2000) };
                 assert_eq!((got.from.port(), got.to.port()), ports);

@@ -100,11 +100,11 @@ pub fn arrive(packet: Datagram) -> Result<()> {
     match packet.protocol {
         // What it says has no header: that is made for who listens to packets.
         UDP | UDP_LITE => {
-            raw::overhear(&packet, || [&udp_header(&packet)[..], &packet.data].concat());
+            raw::deliver_to_raw(&packet, || [&udp_header(&packet)[..], &packet.data].concat());
             udp::deliver(packet)
         }
         protocol => {
-            raw::overhear(&packet, || packet.data.clone());
+            raw::deliver_to_raw(&packet, || packet.data.clone());
             if protocol == ICMP || protocol == ICMP6 {
                 icmp(packet);
             }
@@ -130,8 +130,8 @@ fn icmp(mut packet: Datagram) {
         let _ = network::current().transmit(packet);
     } else if packet.data[0] == reply {
         let id = u16::from_be_bytes([packet.data[4], packet.data[5]]);
-        if let Some(socket) = RawSocket::asker(v4, id) {
-            socket.answered(packet);
+        if let Some(socket) = RawSocket::find_ping(v4, id) {
+            socket.receive_echo_reply(packet);
         }
     }
 }
@@ -154,11 +154,11 @@ pub(crate) fn of_frame(frame: &[u8], interface: u32) -> Option<Datagram> {
                 from: ip(8)?,
                 to: ip(24)?,
                 protocol: header[6],
-                interface,
+                interface_index: interface,
                 ttl: header[7],
                 tos: header[0] << 4 | header[1] >> 4,
-                arrival: 0,
-                lost: 0,
+                timestamp_ns: 0,
+                drops: 0,
                 data: data.get(..length).unwrap_or(data).to_vec(),
             };
             without_header(&mut packet)?;
@@ -182,11 +182,11 @@ pub(super) fn with_header(bytes: &[u8], to: IpAddr, source: IpAddr, interface: u
         from: SocketAddr::new(from, 0),
         to: SocketAddr::new(to, 0),
         protocol: header[9],
-        interface,
+        interface_index: interface,
         ttl: header[8],
         tos: header[1],
-        arrival: 0,
-        lost: 0,
+        timestamp_ns: 0,
+        drops: 0,
         data,
     };
     without_header(&mut packet)?;

@@ -83,7 +83,7 @@ pub fn socket(family: u32, kind: SocketType, protocol: i32) -> Result<Socket> {
 
 /// How many ports sockets have.
 pub(crate) fn ports_in_use() -> u64 {
-    (tcp::bound_count() + udp::ports_in_use()) as u64
+    (tcp::bound_count() + udp::bound_count()) as u64
 }
 
 /// What sockets of both transports have.

@@ -94,14 +94,18 @@ pub fn tcp(v6: bool) -> String {
 #[must_use]
 pub fn udp(v6: bool, lite: bool) -> String {
     let mut text = header(v6, " ref pointer drops");
-    let sockets: Vec<Arc<udp::UdpSocket>> = udp::ALL.lock().values().filter_map(Weak::upgrade).collect();
+    let sockets: Vec<Arc<udp::UdpSocket>> = udp::SOCKETS.lock().values().filter_map(Weak::upgrade).collect();
     let of_family = sockets.iter().filter(|socket| (socket.common.family == Family::V6) == v6 && socket.is_lite() == lite);
     for (number, socket) in of_family.filter(|socket| socket.addresses().0.port() != 0).enumerate() {
         let addresses = socket.addresses();
         let state = if addresses.1.is_some() { ESTABLISHED } else { UNCONNECTED };
         let mut more = String::new();
-        let _ = write!(more, " {}", socket.inbox.lost());
-        row(&mut text, number, &Row { common: &socket.common, addresses, state, queues: (0, socket.inbox.charge()), more });
+        let _ = write!(more, " {}", socket.receiver.drops());
+        row(
+            &mut text,
+            number,
+            &Row { common: &socket.common, addresses, state, queues: (0, socket.receiver.charged_bytes()), more },
+        );
     }
     text
 }
@@ -110,15 +114,19 @@ pub fn udp(v6: bool, lite: bool) -> String {
 #[must_use]
 pub fn packets(v6: bool, asks: bool) -> String {
     let mut text = header(v6, " ref pointer drops");
-    let sockets: Vec<Arc<raw::RawSocket>> = raw::ALL.lock().values().filter_map(Weak::upgrade).collect();
-    let meant = |socket: &&Arc<raw::RawSocket>| (socket.common.family == Family::V6) == v6 && socket.asks == asks;
+    let sockets: Vec<Arc<raw::RawSocket>> = raw::SOCKETS.lock().values().filter_map(Weak::upgrade).collect();
+    let meant = |socket: &&Arc<raw::RawSocket>| (socket.common.family == Family::V6) == v6 && socket.is_ping == asks;
     for socket in sockets.iter().filter(meant) {
         let addresses = socket.addresses();
         let state = if addresses.1.is_some() { ESTABLISHED } else { UNCONNECTED };
         let mut more = String::new();
-        let _ = write!(more, " {}", socket.inbox.lost());
+        let _ = write!(more, " {}", socket.receiver.drops());
         let number = addresses.0.port().into();
-        row(&mut text, number, &Row { common: &socket.common, addresses, state, queues: (0, socket.inbox.charge()), more });
+        row(
+            &mut text,
+            number,
+            &Row { common: &socket.common, addresses, state, queues: (0, socket.receiver.charged_bytes()), more },
+        );
     }
     text
 }
@@ -177,21 +185,21 @@ pub(crate) fn shown(protocol: u8) -> Option<Vec<InetDiagEntry>> {
             sockets.iter().map(show).collect()
         }
         UDP | UDP_LITE => {
-            let sockets: Vec<Arc<udp::UdpSocket>> = udp::ALL.lock().values().filter_map(Weak::upgrade).collect();
+            let sockets: Vec<Arc<udp::UdpSocket>> = udp::SOCKETS.lock().values().filter_map(Weak::upgrade).collect();
             let of_protocol = sockets.iter().filter(|socket| socket.is_lite() == (i32::from(protocol) == UDP_LITE));
             let show = |socket: &Arc<udp::UdpSocket>| {
                 let addresses = socket.addresses();
-                InetDiagEntry::new(&socket.common, addresses, connected(addresses.1), (0, socket.inbox.charge()))
+                InetDiagEntry::new(&socket.common, addresses, connected(addresses.1), (0, socket.receiver.charged_bytes()))
             };
             of_protocol.map(show).collect()
         }
         RAW => {
-            let sockets: Vec<Arc<raw::RawSocket>> = raw::ALL.lock().values().filter_map(Weak::upgrade).collect();
+            let sockets: Vec<Arc<raw::RawSocket>> = raw::SOCKETS.lock().values().filter_map(Weak::upgrade).collect();
             let show = |socket: &Arc<raw::RawSocket>| {
                 let addresses = socket.addresses();
-                InetDiagEntry::new(&socket.common, addresses, connected(addresses.1), (0, socket.inbox.charge()))
+                InetDiagEntry::new(&socket.common, addresses, connected(addresses.1), (0, socket.receiver.charged_bytes()))
             };
-            sockets.iter().filter(|socket| !socket.asks).map(show).collect()
+            sockets.iter().filter(|socket| !socket.is_ping).map(show).collect()
         }
         _ => return None,
     };
@@ -292,7 +300,7 @@ pub fn counters() -> String {
 /// The text of `/proc/net/sockstat`.
 #[must_use]
 pub fn statistics() -> String {
-    let (tcp, udp, raw) = (tcp::SOCKETS.lock().len(), udp::ALL.lock().len(), raw::ALL.lock().len());
+    let (tcp, udp, raw) = (tcp::SOCKETS.lock().len(), udp::SOCKETS.lock().len(), raw::SOCKETS.lock().len());
     let mut text = String::new();
     let _ = write!(
         text,

@@ -39,8 +39,8 @@ pub fn counters_v6() -> String {
 #[must_use]
 pub fn statistics_v6() -> String {
     let tcp = tcp::SOCKETS.lock().values().filter_map(Weak::upgrade).filter(|socket| socket.common.family == Family::V6).count();
-    let udp = udp::ALL.lock().values().filter_map(Weak::upgrade).filter(|socket| socket.common.family == Family::V6).count();
-    let raw = raw::ALL.lock().values().filter_map(Weak::upgrade).filter(|socket| socket.common.family == Family::V6).count();
+    let udp = udp::SOCKETS.lock().values().filter_map(Weak::upgrade).filter(|socket| socket.common.family == Family::V6).count();
+    let raw = raw::SOCKETS.lock().values().filter_map(Weak::upgrade).filter(|socket| socket.common.family == Family::V6).count();
     let mut text = String::new();
     let _ = writeln!(text, "TCP6: inuse {tcp}\nUDP6: inuse {udp}\nUDPLITE6: inuse 0\nRAW6: inuse {raw}\nFRAG6: inuse 0 memory 0");
     text

@@ -18,32 +18,32 @@ use task::Mutex;
 
 const LONGEST: usize = 65_535;
 /// `IPPROTO_RAW`: programs make the headers, and nothing is received.
-const HEADERS: u8 = 255;
+const IPPROTO_RAW: u8 = 255;
 /// The level of the options of these sockets, and of ICMPv6.
 const SOL_RAW: u32 = 255;
 const SOL_ICMPV6: u32 = 58;
 /// Which kinds of messages are not received (`ICMP_FILTER`, `ICMPV6_FILTER`).
-const KINDS_FILTER: u32 = 1;
+const ICMP_FILTER: u32 = 1;
 const IPV6_CHECKSUM: u32 = 7;
 /// Where an ICMPv6 message has its checksum.
 const ICMP6_SUM: i32 = 2;
 
 /// How many sockets listen to packets: with none, nobody looks for them.
-static LISTENERS: AtomicUsize = AtomicUsize::new(0);
+static RAW_SOCKET_COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Every socket.
-pub(super) static ALL: Mutex<BTreeMap<u64, Weak<RawSocket>>> = Mutex::new(BTreeMap::new());
+pub(super) static SOCKETS: Mutex<BTreeMap<u64, Weak<RawSocket>>> = Mutex::new(BTreeMap::new());
 /// Who asks with which number, over IPv4 or not.
-static ASKERS: Mutex<BTreeMap<(bool, u16), Weak<RawSocket>>> = Mutex::new(BTreeMap::new());
+static PING_SOCKETS: Mutex<BTreeMap<(bool, u16), Weak<RawSocket>>> = Mutex::new(BTreeMap::new());
 
 /// Where a socket is bound, and whom it talks to.
 #[derive(Clone, Copy, Default)]
 struct State {
     local: Option<IpAddr>,
     /// An asker's number; 0: none yet.
-    id: u16,
+    echo_id: u16,
     peer: Option<SocketAddr>,
     /// The address was not asked for, but came with the peer.
-    narrowed: bool,
+    local_from_connect: bool,
 }
 
 /// A socket.
@@ -52,31 +52,31 @@ pub struct RawSocket {
     pub(super) common: InetSocket,
     pub(super) protocol: u8,
     /// It sends nothing but echo requests, and receives nothing but replies to them.
-    pub(super) asks: bool,
-    pub(super) inbox: DatagramReceiver,
+    pub(super) is_ping: bool,
+    pub(super) receiver: DatagramReceiver,
     state: Mutex<State>,
     /// Bit `n`: messages of ICMP of kind `n` are not received.
-    blocked: Mutex<[u32; 8]>,
+    icmp_filter: Mutex<[u32; 8]>,
     /// Where the checksum is put, over IPv6; -1: nowhere.
-    sum_at: AtomicI32,
+    checksum_offset: AtomicI32,
     this: Weak<Self>,
 }
 
 /// Whether the caller is in one of the groups whose members may ask (`net.ipv4.ping_group_range`).
-fn may_ask() -> bool {
+fn in_ping_group() -> bool {
     let may = |group: u32| sysctl::PING_GROUP_RANGE.range_contains(group.into());
     may(caller_ucred().gid) || caller_groups().iter().copied().any(may)
 }
 
 /// Gives sockets that listen to a packet's protocol a copy of it; `payload` makes what is behind IP's header.
-pub(super) fn overhear(packet: &Datagram, payload: impl Fn() -> Vec<u8>) {
-    if LISTENERS.load(Ordering::Acquire) == 0 {
+pub(super) fn deliver_to_raw(packet: &Datagram, payload: impl Fn() -> Vec<u8>) {
+    if RAW_SOCKET_COUNT.load(Ordering::Acquire) == 0 {
         return;
     }
-    let sockets: Vec<Arc<RawSocket>> = ALL.lock().values().filter_map(Weak::upgrade).collect();
-    for socket in sockets.iter().filter(|socket| !socket.asks && socket.hears(packet)) {
+    let sockets: Vec<Arc<RawSocket>> = SOCKETS.lock().values().filter_map(Weak::upgrade).collect();
+    for socket in sockets.iter().filter(|socket| !socket.is_ping && socket.matches(packet)) {
         let bare = Datagram { data: payload(), ..packet.clone() };
-        socket.deliver(bare);
+        socket.receive_packet(bare);
     }
 }
 
@@ -90,7 +90,7 @@ impl RawSocket {
         if protocol == 0 || (asks && protocol != own) {
             return Err(Errno::EPROTONOSUPPORT);
         }
-        if asks && !may_ask() {
+        if asks && !in_ping_group() {
             return Err(Errno::EACCES);
         }
         let common = InetSocket::new(family);
@@ -99,16 +99,16 @@ impl RawSocket {
             _counted: census::Raw::default(),
             common,
             protocol,
-            asks,
-            inbox: DatagramReceiver::new(),
+            is_ping: asks,
+            receiver: DatagramReceiver::new(),
             state: Mutex::default(),
-            blocked: Mutex::default(),
-            sum_at: AtomicI32::new(if protocol == ICMP6 { ICMP6_SUM } else { -1 }),
+            icmp_filter: Mutex::default(),
+            checksum_offset: AtomicI32::new(if protocol == ICMP6 { ICMP6_SUM } else { -1 }),
             this: this.clone(),
         });
-        ALL.lock().insert(id, Arc::downgrade(&socket));
+        SOCKETS.lock().insert(id, Arc::downgrade(&socket));
         if !asks {
-            LISTENERS.fetch_add(1, Ordering::AcqRel);
+            RAW_SOCKET_COUNT.fetch_add(1, Ordering::AcqRel);
         }
         Ok(socket)
     }
@@ -118,16 +118,16 @@ impl RawSocket {
     }
 
     /// The socket that asks with a number.
-    pub(super) fn asker(v4: bool, id: u16) -> Option<Arc<Self>> {
-        ASKERS.lock().get(&(v4, id)).and_then(Weak::upgrade)
+    pub(super) fn find_ping(v4: bool, id: u16) -> Option<Arc<Self>> {
+        PING_SOCKETS.lock().get(&(v4, id)).and_then(Weak::upgrade)
     }
 
     /// A reply to what was asked has come.
-    pub(super) fn answered(&self, packet: Datagram) {
+    pub(super) fn receive_echo_reply(&self, packet: Datagram) {
         let state = *self.state.lock();
         let meant = state.local.is_none_or(|ip| ip == packet.to.ip());
         if meant && state.peer.is_none_or(|peer| peer.ip() == packet.from.ip()) {
-            self.inbox.take(packet, &[]);
+            self.receiver.enqueue(packet, &[]);
         }
     }
 
@@ -135,7 +135,7 @@ impl RawSocket {
         self.common.family == Family::V4
     }
 
-    fn hears(&self, packet: &Datagram) -> bool {
+    fn matches(&self, packet: &Datagram) -> bool {
         let state = *self.state.lock();
         self.protocol == packet.protocol
             && self.is_v4() == packet.to.is_ipv4()
@@ -143,10 +143,10 @@ impl RawSocket {
             && state.peer.is_none_or(|peer| peer.ip() == packet.from.ip())
     }
 
-    fn deliver(&self, mut packet: Datagram) {
+    fn receive_packet(&self, mut packet: Datagram) {
         if matches!(self.protocol, ICMP | ICMP6)
             && let Some(kind) = packet.data.first()
-            && self.blocked.lock()[usize::from(kind >> 5)] >> (kind & 31) & 1 != 0
+            && self.icmp_filter.lock()[usize::from(kind >> 5)] >> (kind & 31) & 1 != 0
         {
             return;
         }
@@ -155,16 +155,16 @@ impl RawSocket {
         if self.is_v4() {
             packet.data = [ip::v4_header(&packet, packet.data.len()), core::mem::take(&mut packet.data)].concat();
         }
-        self.inbox.take(packet, &[]);
+        self.receiver.enqueue(packet, &[]);
     }
 
     /// Gives an asker a number, if it has none.
-    fn identify(&self, state: &mut State, asked: u16) -> Result<()> {
+    fn bind_ping_id(&self, state: &mut State, asked: u16) -> Result<()> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        if !self.asks || state.id != 0 {
+        if !self.is_ping || state.echo_id != 0 {
             return Ok(());
         }
-        let mut askers = ASKERS.lock();
+        let mut askers = PING_SOCKETS.lock();
         let free = |id: &u16| *id != 0 && !askers.contains_key(&(self.is_v4(), *id));
         let id = match asked {
             0 => (0..u16::MAX).map(|_| NEXT.fetch_add(1, Ordering::Relaxed) as u16).find(free),
@@ -173,12 +173,12 @@ impl RawSocket {
         };
         let id = id.ok_or(Errno::EADDRINUSE)?;
         askers.insert((self.is_v4(), id), self.this.clone());
-        state.id = id;
+        state.echo_id = id;
         Ok(())
     }
 
     /// An echo request as it goes out: with the socket's number.
-    fn request(&self, data: &[u8]) -> Result<Vec<u8>> {
+    fn echo_request(&self, data: &[u8]) -> Result<Vec<u8>> {
         let kind = if self.is_v4() { ECHO.0 } else { ECHO6.0 };
         let mut message = data.to_vec();
         let header = message.first_chunk_mut::<8>().ok_or(Errno::EINVAL)?;
@@ -187,21 +187,23 @@ impl RawSocket {
         }
         let id = {
             let mut state = self.state.lock();
-            self.identify(&mut state, 0)?;
-            state.id
+            self.bind_ping_id(&mut state, 0)?;
+            state.echo_id
         };
         header[4..6].copy_from_slice(&id.to_be_bytes());
         Ok(message)
     }
 
     /// Whether programs make the headers (`IP_HDRINCL`).
-    fn with_headers(&self) -> bool {
-        self.is_v4() && !self.asks && (self.protocol == HEADERS || self.common.options.is_on(super::options::IP, net::IP_HDRINCL))
+    fn is_header_included(&self) -> bool {
+        self.is_v4()
+            && !self.is_ping
+            && (self.protocol == IPPROTO_RAW || self.common.options.is_on(super::options::IP, net::IP_HDRINCL))
     }
 
-    fn put_sum(&self, packet: &mut Datagram) {
-        let at = match self.sum_at.load(Ordering::Relaxed) {
-            _ if self.asks && self.is_v4() => return ip::seal(&mut packet.data, packet.from.ip(), packet.to.ip()),
+    fn fill_checksum(&self, packet: &mut Datagram) {
+        let at = match self.checksum_offset.load(Ordering::Relaxed) {
+            _ if self.is_ping && self.is_v4() => return ip::seal(&mut packet.data, packet.from.ip(), packet.to.ip()),
             at if at < 0 || self.is_v4() => return,
             at => at as usize,
         };
@@ -218,22 +220,22 @@ impl DatagramProtocol for RawSocket {
         &self.common
     }
 
-    fn inbox(&self) -> &DatagramReceiver {
-        &self.inbox
+    fn receiver(&self) -> &DatagramReceiver {
+        &self.receiver
     }
 
-    fn kind(&self) -> SocketType {
-        if self.asks { SocketType::Datagram } else { SocketType::Raw }
+    fn socket_type(&self) -> SocketType {
+        if self.is_ping { SocketType::Datagram } else { SocketType::Raw }
     }
 
-    fn number(&self) -> i32 {
+    fn protocol_number(&self) -> i32 {
         self.protocol.into()
     }
 
     /// The port is the protocol, or an asker's number.
     fn addresses(&self) -> (SocketAddr, Option<SocketAddr>) {
         let state = *self.state.lock();
-        let port = if self.asks { state.id } else { self.protocol.into() };
+        let port = if self.is_ping { state.echo_id } else { self.protocol.into() };
         (SocketAddr::new(state.local.unwrap_or(self.common.family.nowhere().ip()), port), state.peer)
     }
 
@@ -253,10 +255,10 @@ impl DatagramProtocol for RawSocket {
             return Err(Errno::EADDRNOTAVAIL);
         }
         let mut state = self.state.lock();
-        if self.asks && state.id != 0 {
+        if self.is_ping && state.echo_id != 0 {
             return Err(Errno::EINVAL);
         }
-        self.identify(&mut state, meant.port())?;
+        self.bind_ping_id(&mut state, meant.port())?;
         state.local = Some(ip).filter(|ip| !ip.is_unspecified());
         Ok(())
     }
@@ -265,7 +267,7 @@ impl DatagramProtocol for RawSocket {
         if *address == Address::Unspecified {
             let mut state = self.state.lock();
             state.peer = None;
-            if core::mem::take(&mut state.narrowed) {
+            if core::mem::take(&mut state.local_from_connect) {
                 state.local = None;
             }
             return Ok(());
@@ -273,8 +275,8 @@ impl DatagramProtocol for RawSocket {
         let to = self.common.destination(address)?;
         let route = network::current().route(to.ip())?;
         let mut state = self.state.lock();
-        self.identify(&mut state, 0)?;
-        state.narrowed |= state.local.is_none();
+        self.bind_ping_id(&mut state, 0)?;
+        state.local_from_connect |= state.local.is_none();
         state.local.get_or_insert(route.source);
         state.peer = Some(to);
         Ok(())
@@ -295,7 +297,7 @@ impl DatagramProtocol for RawSocket {
             Some((_, address)) => self.common.destination(address)?,
             None => state.peer.ok_or(Errno::EDESTADDRREQ)?,
         };
-        if self.inbox.port.is_shut_down(SEND_SHUTDOWN) {
+        if self.receiver.endpoint.is_shut_down(SEND_SHUTDOWN) {
             return Err(Errno::EPIPE);
         }
         if to.is_ipv4() != self.is_v4() {
@@ -304,25 +306,25 @@ impl DatagramProtocol for RawSocket {
         let sends = SendParameters::new(&self.common, to.ip(), &message.control)?;
         let route = network::current().route(to.ip())?;
         let source = sends.source.or(state.local).unwrap_or(route.source);
-        let packet = if self.with_headers() {
+        let packet = if self.is_header_included() {
             ip::with_header(message.data, to.ip(), source, route.interface).ok_or(Errno::EINVAL)?
         } else {
             let mut packet = Datagram {
                 from: SocketAddr::new(source, 0),
                 to: SocketAddr::new(to.ip(), 0),
                 protocol: self.protocol,
-                interface: route.interface,
-                ttl: sends.hops as u8,
-                tos: sends.class as u8,
-                arrival: 0,
-                lost: 0,
-                data: if self.asks { self.request(message.data)? } else { message.data.to_vec() },
+                interface_index: route.interface,
+                ttl: sends.hop_limit as u8,
+                tos: sends.traffic_class as u8,
+                timestamp_ns: 0,
+                drops: 0,
+                data: if self.is_ping { self.echo_request(message.data)? } else { message.data.to_vec() },
             };
-            self.put_sum(&mut packet);
+            self.fill_checksum(&mut packet);
             ip::without_header(&mut packet).ok_or(Errno::EINVAL)?;
             packet
         };
-        self.inbox.stamp_sent(&message.control, || frame::frame(&packet));
+        self.receiver.queue_tx_timestamps(&message.control, || frame::frame(&packet));
         // What is lost on its way is not told.
         let _ = network::current().transmit(packet);
         Ok(len)
@@ -334,12 +336,14 @@ impl DatagramProtocol for RawSocket {
 
     fn option(&self, level: u32, option: u32) -> Result<Vec<u8>> {
         match (level, option) {
-            (SOL_RAW, KINDS_FILTER) if self.protocol == ICMP && !self.asks => Ok(self.blocked.lock()[0].to_ne_bytes().to_vec()),
-            (SOL_ICMPV6, KINDS_FILTER) if self.protocol == ICMP6 && !self.asks => {
-                Ok(self.blocked.lock().map(u32::to_ne_bytes).concat())
+            (SOL_RAW, ICMP_FILTER) if self.protocol == ICMP && !self.is_ping => {
+                Ok(self.icmp_filter.lock()[0].to_ne_bytes().to_vec())
+            }
+            (SOL_ICMPV6, ICMP_FILTER) if self.protocol == ICMP6 && !self.is_ping => {
+                Ok(self.icmp_filter.lock().map(u32::to_ne_bytes).concat())
             }
             (SOL_RAW | super::options::IPV6, IPV6_CHECKSUM) if !self.is_v4() => {
-                Ok(self.sum_at.load(Ordering::Relaxed).to_ne_bytes().to_vec())
+                Ok(self.checksum_offset.load(Ordering::Relaxed).to_ne_bytes().to_vec())
             }
             (SOL_RAW | SOL_ICMPV6, _) => Err(Errno::ENOPROTOOPT),
             _ => super::options::get(&self.common, None, level, option),
@@ -349,24 +353,24 @@ impl DatagramProtocol for RawSocket {
     fn set_option(&self, level: u32, option: u32, value: &[u8]) -> Result<()> {
         let word = |at: usize| value.get(at..).and_then(|rest| rest.first_chunk()).map(|bytes| u32::from_ne_bytes(*bytes));
         match (level, option) {
-            (SOL_RAW, KINDS_FILTER) if self.protocol == ICMP && !self.asks => {
+            (SOL_RAW, ICMP_FILTER) if self.protocol == ICMP && !self.is_ping => {
                 // There are 32 kinds of which any may be left out; the others are always received.
-                self.blocked.lock()[0] = word(0).ok_or(Errno::EINVAL)?;
+                self.icmp_filter.lock()[0] = word(0).ok_or(Errno::EINVAL)?;
                 Ok(())
             }
-            (SOL_ICMPV6, KINDS_FILTER) if self.protocol == ICMP6 && !self.asks => {
-                let mut blocked = self.blocked.lock();
+            (SOL_ICMPV6, ICMP_FILTER) if self.protocol == ICMP6 && !self.is_ping => {
+                let mut blocked = self.icmp_filter.lock();
                 for (i, to) in blocked.iter_mut().enumerate() {
                     *to = word(i * 4).unwrap_or(*to);
                 }
                 Ok(())
             }
-            (SOL_RAW | super::options::IPV6, IPV6_CHECKSUM) if !self.is_v4() && !self.asks => {
+            (SOL_RAW | super::options::IPV6, IPV6_CHECKSUM) if !self.is_v4() && !self.is_ping => {
                 let at = word(0).ok_or(Errno::EINVAL)?.cast_signed();
                 if (self.protocol == ICMP6 && level != SOL_RAW) || (at > 0 && at & 1 != 0) {
                     return Err(Errno::EINVAL);
                 }
-                self.sum_at.store(at.max(-1), Ordering::Relaxed);
+                self.checksum_offset.store(at.max(-1), Ordering::Relaxed);
                 Ok(())
             }
             (SOL_RAW | SOL_ICMPV6, _) => Err(Errno::ENOPROTOOPT),
@@ -374,17 +378,17 @@ impl DatagramProtocol for RawSocket {
         }
     }
 
-    fn release(&self) {
-        ALL.lock().remove(&self.common.id);
-        if self.asks {
-            let key = (self.is_v4(), self.state.lock().id);
-            let mut askers = ASKERS.lock();
+    fn close(&self) {
+        SOCKETS.lock().remove(&self.common.id);
+        if self.is_ping {
+            let key = (self.is_v4(), self.state.lock().echo_id);
+            let mut askers = PING_SOCKETS.lock();
             if askers.get(&key).is_some_and(|asker| asker.ptr_eq(&self.this)) {
                 askers.remove(&key);
             }
         } else {
-            census::released(LISTENERS.fetch_sub(1, Ordering::AcqRel), 1);
+            census::released(RAW_SOCKET_COUNT.fetch_sub(1, Ordering::AcqRel), 1);
         }
-        self.inbox.close();
+        self.receiver.close();
     }
 }

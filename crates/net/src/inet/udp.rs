@@ -20,19 +20,19 @@ const LONGEST_V4: usize = 65_507;
 const LONGEST_V6: usize = 65_527;
 /// What is longer is not looked at any further.
 const LONGEST: usize = 65_535;
-static PORTS: BindTable<UdpSocket> = BindTable::new();
-static LITE_PORTS: BindTable<UdpSocket> = BindTable::new();
+static UDP_TABLE: BindTable<UdpSocket> = BindTable::new();
+static UDPLITE_TABLE: BindTable<UdpSocket> = BindTable::new();
 
 /// The ports of UDP or, by its number, of UDP-Lite.
-fn ports(protocol: u8) -> &'static BindTable<UdpSocket> {
-    if u32::from(protocol) == net::IPPROTO_UDPLITE as u32 { &LITE_PORTS } else { &PORTS }
+fn bind_table(protocol: u8) -> &'static BindTable<UdpSocket> {
+    if u32::from(protocol) == net::IPPROTO_UDPLITE as u32 { &UDPLITE_TABLE } else { &UDP_TABLE }
 }
 
 /// Every socket, for listings.
-pub(super) static ALL: Mutex<BTreeMap<u64, Weak<UdpSocket>>> = Mutex::new(BTreeMap::new());
+pub(super) static SOCKETS: Mutex<BTreeMap<u64, Weak<UdpSocket>>> = Mutex::new(BTreeMap::new());
 
-pub(super) fn ports_in_use() -> usize {
-    PORTS.len() + LITE_PORTS.len()
+pub(super) fn bound_count() -> usize {
+    UDP_TABLE.len() + UDPLITE_TABLE.len()
 }
 
 /// Puts a datagram that has arrived at this host into the queue of whom it is for; of a group, of all who are in it.
@@ -42,9 +42,9 @@ pub(super) fn ports_in_use() -> usize {
 pub fn deliver(datagram: Datagram) -> Result<()> {
     let group = datagram.to.ip();
     if group.is_multicast() {
-        let members = ports(datagram.protocol).sockets_at_port(datagram.to.port());
+        let members = bind_table(datagram.protocol).sockets_at_port(datagram.to.port());
         for member in members.iter().filter(|socket| socket.common.options.in_group(group, datagram.from.ip())) {
-            member.take(datagram.clone());
+            member.receive_datagram(datagram.clone());
         }
         return Ok(());
     }
@@ -52,26 +52,26 @@ pub fn deliver(datagram: Datagram) -> Result<()> {
         let peer = *socket.peer.lock();
         peer.is_none_or(|peer| peer == datagram.from).then_some((peer.is_some(), fit))
     };
-    let receivers = ports(datagram.protocol).lookup(datagram.to, score);
-    let shared = |socket: &Arc<UdpSocket>| socket.inbox.options.is_enabled(net::SO_REUSEPORT);
+    let receivers = bind_table(datagram.protocol).lookup(datagram.to, score);
+    let shared = |socket: &Arc<UdpSocket>| socket.receiver.options.is_enabled(net::SO_REUSEPORT);
     let receiver = match &receivers[..] {
         [] => return Err(Errno::ECONNREFUSED),
         all if all.iter().all(shared) => {
-            let chosen = all.iter().find_map(|socket| socket.inbox.options.select_reuseport(&datagram.data, all.len()));
+            let chosen = all.iter().find_map(|socket| socket.receiver.options.select_reuseport(&datagram.data, all.len()));
             &all[chosen.unwrap_or_else(|| reuseport_hash(datagram.from, datagram.to, all.len()))]
         }
         // The one that was bound last.
         [.., last] => last,
     };
-    receiver.take(datagram);
+    receiver.receive_datagram(datagram);
     Ok(())
 }
 
 #[derive(Default)]
 struct State {
-    place: Option<PortBinding<UdpSocket>>,
+    binding: Option<PortBinding<UdpSocket>>,
     /// The port was asked for, not chosen when sending.
-    bound: bool,
+    port_locked: bool,
 }
 
 /// A socket.
@@ -79,7 +79,7 @@ pub struct UdpSocket {
     _counted: census::Udp,
     pub(super) common: InetSocket,
     protocol: u8,
-    pub(super) inbox: DatagramReceiver,
+    pub(super) receiver: DatagramReceiver,
     state: Mutex<State>,
     /// Whom it talks to.
     peer: Mutex<Option<SocketAddr>>,
@@ -89,9 +89,9 @@ pub struct UdpSocket {
 impl Bindable for UdpSocket {
     fn reuse_policy(&self) -> ReusePolicy {
         ReusePolicy {
-            reuse_address: self.inbox.options.is_enabled(net::SO_REUSEADDR),
+            reuse_address: self.receiver.options.is_enabled(net::SO_REUSEADDR),
             is_listening: false,
-            reuse_port: self.inbox.options.is_enabled(net::SO_REUSEPORT).then_some(self.common.uid),
+            reuse_port: self.receiver.options.is_enabled(net::SO_REUSEPORT).then_some(self.common.uid),
         }
     }
 }
@@ -104,12 +104,12 @@ impl UdpSocket {
             _counted: census::Udp::default(),
             common,
             protocol,
-            inbox: DatagramReceiver::new(),
+            receiver: DatagramReceiver::new(),
             state: Mutex::default(),
             peer: Mutex::new(None),
             this: this.clone(),
         });
-        ALL.lock().insert(id, Arc::downgrade(&socket));
+        SOCKETS.lock().insert(id, Arc::downgrade(&socket));
         socket
     }
 
@@ -121,28 +121,28 @@ impl UdpSocket {
         i32::from(self.protocol) == net::IPPROTO_UDPLITE as i32
     }
 
-    fn take(&self, datagram: Datagram) {
+    fn receive_datagram(&self, datagram: Datagram) {
         let header = ip::udp_header(&datagram);
-        self.inbox.take(datagram, &header);
+        self.receiver.enqueue(datagram, &header);
     }
 
-    fn place(&self, scope: BindAddress, port: u16) -> Result<PortBinding<Self>> {
-        ports(self.protocol).bind(&self.this.upgrade().ok_or(Errno::EINVAL)?, scope, port)
+    fn bind_port(&self, scope: BindAddress, port: u16) -> Result<PortBinding<Self>> {
+        bind_table(self.protocol).bind(&self.this.upgrade().ok_or(Errno::EINVAL)?, scope, port)
     }
 
     /// The address that it is bound to, from now on with a port.
-    fn own(&self) -> Result<SocketAddr> {
+    fn autobind(&self) -> Result<SocketAddr> {
         let mut state = self.state.lock();
-        if state.place.is_none() {
+        if state.binding.is_none() {
             let scope = BindAddress::new(self.common.family.nowhere().ip(), self.common.only_v6());
-            state.place = Some(self.place(scope, 0)?);
+            state.binding = Some(self.bind_port(scope, 0)?);
         }
-        Ok(state.place.as_ref().map_or(self.common.family.nowhere(), |place| place.address))
+        Ok(state.binding.as_ref().map_or(self.common.family.nowhere(), |place| place.address))
     }
 
     /// Where a datagram of so many bytes comes from, and where it goes: to the address, or to whom it talks.
-    fn ways(&self, to: Option<&Address>, length: usize, flags: MsgFlags) -> Result<(SocketAddr, SocketAddr)> {
-        let from = self.own()?;
+    fn source_and_destination(&self, to: Option<&Address>, length: usize, flags: MsgFlags) -> Result<(SocketAddr, SocketAddr)> {
+        let from = self.autobind()?;
         if length > LONGEST {
             return Err(Errno::EMSGSIZE);
         }
@@ -162,7 +162,7 @@ impl UdpSocket {
     }
 
     /// Whether it is told why what it sent was refused.
-    fn tells_errors(&self) -> bool {
+    fn wants_errors(&self) -> bool {
         let options = &self.common.options;
         options.is_on(IP, net::IP_RECVERR) || (self.common.family == Family::V6 && options.is_on(IPV6, net::IPV6_RECVERR))
     }
@@ -189,7 +189,7 @@ impl UdpSocket {
             _ => self.common.destination(address)?,
         };
         let broadcast = matches!(to.ip(), IpAddr::V4(ip) if ip.is_broadcast() || ip.octets() == [127, 255, 255, 255]);
-        if broadcast && !self.inbox.options.is_enabled(net::SO_BROADCAST) {
+        if broadcast && !self.receiver.options.is_enabled(net::SO_BROADCAST) {
             return Err(Errno::EACCES);
         }
         Ok(to)
@@ -201,25 +201,25 @@ impl DatagramProtocol for UdpSocket {
         &self.common
     }
 
-    fn inbox(&self) -> &DatagramReceiver {
-        &self.inbox
+    fn receiver(&self) -> &DatagramReceiver {
+        &self.receiver
     }
 
-    fn kind(&self) -> SocketType {
+    fn socket_type(&self) -> SocketType {
         SocketType::Datagram
     }
 
-    fn number(&self) -> i32 {
+    fn protocol_number(&self) -> i32 {
         i32::from(self.protocol)
     }
 
     fn addresses(&self) -> (SocketAddr, Option<SocketAddr>) {
-        let local = self.state.lock().place.as_ref().map_or(self.common.family.nowhere(), |place| place.address);
+        let local = self.state.lock().binding.as_ref().map_or(self.common.family.nowhere(), |place| place.address);
         (local, *self.peer.lock())
     }
 
     fn is_bound(&self) -> bool {
-        self.state.lock().place.is_some()
+        self.state.lock().binding.is_some()
     }
 
     fn is_udp(&self) -> bool {
@@ -229,11 +229,11 @@ impl DatagramProtocol for UdpSocket {
     fn bind(&self, caller: &Caller<'_>, address: &Address) -> Result<()> {
         let meant = self.common.bindable(caller, address)?;
         let mut state = self.state.lock();
-        if state.place.is_some() {
+        if state.binding.is_some() {
             return Err(Errno::EINVAL);
         }
-        state.place = Some(self.place(BindAddress::new(meant.ip(), self.common.only_v6()), meant.port())?);
-        state.bound = meant.port() != 0;
+        state.binding = Some(self.bind_port(BindAddress::new(meant.ip(), self.common.only_v6()), meant.port())?);
+        state.port_locked = meant.port() != 0;
         Ok(())
     }
 
@@ -242,36 +242,36 @@ impl DatagramProtocol for UdpSocket {
             *self.peer.lock() = None;
             let place = {
                 let mut state = self.state.lock();
-                if state.bound { None } else { state.place.take() }
+                if state.port_locked { None } else { state.binding.take() }
             };
             drop(place);
             return Ok(());
         }
         // As on Linux it has a port from now on, whatever the address is.
-        self.own()?;
+        self.autobind()?;
         let to = self.destination(address)?;
         let route = self.route(to)?;
-        if let Some(place) = &mut self.state.lock().place
+        if let Some(place) = &mut self.state.lock().binding
             && place.address.ip().is_unspecified()
         {
-            ports(self.protocol).set_address(place, route.source);
+            bind_table(self.protocol).set_address(place, route.source);
         }
         *self.peer.lock() = Some(to);
         Ok(())
     }
 
     fn check_message(&self, to: Option<&Address>, length: usize, flags: MsgFlags) -> Result<()> {
-        self.ways(to, length, flags).map(drop)
+        self.source_and_destination(to, length, flags).map(drop)
     }
 
     fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags) -> Result<usize> {
         let len = message.data.len();
-        let (mut from, to) = self.ways(message.to.map(|(_, address)| address), len, flags)?;
+        let (mut from, to) = self.source_and_destination(message.to.map(|(_, address)| address), len, flags)?;
         let peer = *self.peer.lock();
-        if let Some(error) = self.inbox.port.take_error() {
+        if let Some(error) = self.receiver.endpoint.take_error() {
             return Err(error);
         }
-        if self.inbox.port.is_shut_down(SEND_SHUTDOWN) {
+        if self.receiver.endpoint.is_shut_down(SEND_SHUTDOWN) {
             return Err(Errno::EPIPE);
         }
         let sends = SendParameters::new(&self.common, to.ip(), &message.control)?;
@@ -289,17 +289,17 @@ impl DatagramProtocol for UdpSocket {
             from,
             to,
             protocol: self.protocol,
-            interface: route.interface,
-            ttl: sends.hops as u8,
-            tos: sends.class as u8,
-            arrival: 0,
-            lost: 0,
+            interface_index: route.interface,
+            ttl: sends.hop_limit as u8,
+            tos: sends.traffic_class as u8,
+            timestamp_ns: 0,
+            drops: 0,
             data: message.data.to_vec(),
         };
-        self.inbox.stamp_sent(&message.control, || frame::frame(&datagram));
+        self.receiver.queue_tx_timestamps(&message.control, || frame::frame(&datagram));
         // It has gone out; that nobody was there is told by the next call, to one who talks to somebody or wants to know all.
         if let Err(error) = network::current().transmit(datagram) {
-            let tells = self.tells_errors();
+            let tells = self.wants_errors();
             if tells {
                 let (offender, data) = (Some(SocketAddr::new(to.ip(), 0)), message.data.to_vec());
                 let notice = ErrorQueueEntry {
@@ -309,19 +309,19 @@ impl DatagramProtocol for UdpSocket {
                     time: None,
                     data,
                 };
-                self.inbox.options.queue_error(notice);
+                self.receiver.options.queue_error(notice);
             }
             if tells || peer == Some(to) {
-                self.inbox.fail(error);
+                self.receiver.report_error(error);
             }
         }
         Ok(len)
     }
 
-    fn release(&self) {
-        ALL.lock().remove(&self.common.id);
-        let place = self.state.lock().place.take();
+    fn close(&self) {
+        SOCKETS.lock().remove(&self.common.id);
+        let place = self.state.lock().binding.take();
         drop(place);
-        self.inbox.close();
+        self.receiver.close();
     }
 }
