@@ -10,7 +10,7 @@ use linux_raw_sys::net;
 /// Bytes of the family at the start of every address.
 const FAMILY: usize = 2;
 /// Bytes of a name in `struct sockaddr_un`.
-const UNIX_PATH: usize = 108;
+const UNIX_PATH_MAX: usize = 108;
 
 /// Where an `AF_UNIX` socket can be found.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -27,7 +27,7 @@ pub enum UnixName {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Address {
     /// `AF_UNSPEC`: none (`connect(2)` dissolves an association with it).
-    Unspecified,
+    Unspec,
     /// `AF_UNIX`.
     Unix(UnixName),
     /// `AF_INET` or `AF_INET6`.
@@ -37,7 +37,7 @@ pub enum Address {
     /// `AF_PACKET`.
     Packet(LinkAddress),
     /// Bytes that are no address of the socket's family, with the error of a call that looks at them.
-    Wrong(Errno),
+    Invalid(Errno),
 }
 
 /// Where a packet comes from, or goes to: `struct sockaddr_ll`.
@@ -46,15 +46,15 @@ pub struct LinkAddress {
     /// What is in it (`ETH_P_*`).
     pub protocol: u16,
     /// The interface's number.
-    pub interface: i32,
+    pub interface_index: i32,
     /// The kind of interface (`ARPHRD_*`).
-    pub kind: u16,
+    pub hardware_type: u16,
     /// Which way it goes (`PACKET_*`).
-    pub way: u8,
+    pub packet_type: u8,
     /// How long its hardware's addresses are.
-    pub length: u8,
+    pub hardware_len: u8,
     /// The hardware's address.
-    pub hardware: [u8; 8],
+    pub hardware_address: [u8; 8],
 }
 
 impl Address {
@@ -65,9 +65,9 @@ impl Address {
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let (family, rest) = bytes.split_first_chunk::<FAMILY>().ok_or(Errno::EINVAL)?;
         match u32::from(u16::from_ne_bytes(*family)) {
-            net::AF_UNSPEC => Ok(Self::Unspecified),
+            net::AF_UNSPEC => Ok(Self::Unspec),
             net::AF_UNIX => match rest {
-                _ if rest.len() > UNIX_PATH => Err(Errno::EINVAL),
+                _ if rest.len() > UNIX_PATH_MAX => Err(Errno::EINVAL),
                 [] => Ok(Self::Unix(UnixName::Unnamed)),
                 [0, name @ ..] => Ok(Self::Unix(UnixName::Abstract(name.into()))),
                 path => Ok(Self::Unix(UnixName::Path(path.split(|&b| b == 0).next().unwrap_or_default().into()))),
@@ -81,9 +81,9 @@ impl Address {
     }
 
     /// What the bytes of a `struct sockaddr` mean to a socket of a family. Many calls fail for other reasons first, or need no address: what
-    /// is none of the family is [`Address::Wrong`].
+    /// is none of the family is [`Address::Invalid`].
     #[must_use]
-    pub fn meant_for(family: u32, bytes: &[u8]) -> Self {
+    pub fn decode_for_family(family: u32, bytes: &[u8]) -> Self {
         let named = bytes.first_chunk().map(|family| u32::from(u16::from_ne_bytes(*family)));
         // Of an internet address the length comes before the family, of which only they make a difference.
         let least = match family {
@@ -95,8 +95,8 @@ impl Address {
             Ok(address) if named.is_some_and(|named| named == family || named == net::AF_UNSPEC) => address,
             // Datagrams of IPv6 may go to such an address, too.
             Ok(address @ Self::Inet(_)) if (family, named) == (net::AF_INET6, Some(net::AF_INET)) => address,
-            _ if named == Some(family) || bytes.len() < least => Self::Wrong(Errno::EINVAL),
-            _ => Self::Wrong(Errno::EAFNOSUPPORT),
+            _ if named == Some(family) || bytes.len() < least => Self::Invalid(Errno::EINVAL),
+            _ => Self::Invalid(Errno::EAFNOSUPPORT),
         }
     }
 
@@ -106,8 +106,8 @@ impl Address {
         let mut bytes = Vec::new();
         let mut family = |family: u32| bytes.extend_from_slice(&(family as u16).to_ne_bytes());
         match self {
-            Self::Wrong(_) => {}
-            Self::Unspecified => family(net::AF_UNSPEC),
+            Self::Invalid(_) => {}
+            Self::Unspec => family(net::AF_UNSPEC),
             Self::Unix(name) => {
                 family(net::AF_UNIX);
                 match name {
@@ -131,10 +131,10 @@ impl Address {
             Self::Packet(address) => {
                 family(net::AF_PACKET);
                 bytes.extend_from_slice(&address.protocol.to_be_bytes());
-                bytes.extend_from_slice(&address.interface.to_ne_bytes());
-                bytes.extend_from_slice(&address.kind.to_ne_bytes());
-                bytes.extend_from_slice(&[address.way, address.length]);
-                bytes.extend_from_slice(&address.hardware);
+                bytes.extend_from_slice(&address.interface_index.to_ne_bytes());
+                bytes.extend_from_slice(&address.hardware_type.to_ne_bytes());
+                bytes.extend_from_slice(&[address.packet_type, address.hardware_len]);
+                bytes.extend_from_slice(&address.hardware_address);
             }
             Self::Inet(SocketAddr::V4(address)) => {
                 family(net::AF_INET);
@@ -170,11 +170,11 @@ fn link(rest: &[u8]) -> Option<Address> {
     let ([way, length], rest) = rest.split_first_chunk()?;
     Some(Address::Packet(LinkAddress {
         protocol: u16::from_be_bytes(*protocol),
-        interface: i32::from_ne_bytes(*interface),
-        kind: u16::from_ne_bytes(*kind),
-        way: *way,
-        length: *length,
-        hardware: *rest.first_chunk()?,
+        interface_index: i32::from_ne_bytes(*interface),
+        hardware_type: u16::from_ne_bytes(*kind),
+        packet_type: *way,
+        hardware_len: *length,
+        hardware_address: *rest.first_chunk()?,
     }))
 }
 
@@ -226,8 +226,8 @@ mod tests {
 
     #[test]
     fn what_is_no_address_of_the_family_is_told_as_on_linux() {
-        let meant = |family, bytes: &[u8]| Address::meant_for(family, bytes);
-        let [wrong, foreign] = [Errno::EINVAL, Errno::EAFNOSUPPORT].map(Address::Wrong);
+        let meant = |family, bytes: &[u8]| Address::decode_for_family(family, bytes);
+        let [wrong, foreign] = [Errno::EINVAL, Errno::EAFNOSUPPORT].map(Address::Invalid);
         let v4 = Address::Inet(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80).into());
         assert_eq!(meant(net::AF_INET, &v4.encode()), v4);
         assert_eq!(meant(net::AF_INET6, &v4.encode()), v4);
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(meant(net::AF_INET, &v4.encode()[..15]), wrong);
         assert_eq!(meant(net::AF_INET, &unix(b"name")), wrong);
         assert_eq!(meant(net::AF_INET, &unix(&[b'n'; 20])), foreign);
-        assert_eq!(meant(net::AF_INET, &[0; 2]), Address::Unspecified);
+        assert_eq!(meant(net::AF_INET, &[0; 2]), Address::Unspec);
         assert_eq!(meant(net::AF_UNIX, &[99, 0, 1]), wrong);
         assert_eq!(meant(net::AF_UNIX, &[1]), wrong);
     }
@@ -246,7 +246,7 @@ mod tests {
             if let Ok(address) = Address::decode(&bytes) {
                 let again = address.encode();
                 // A path of 108 bytes gets a NUL behind it that does not fit into the structure, as on Linux.
-                if again.len() <= FAMILY + UNIX_PATH {
+                if again.len() <= FAMILY + UNIX_PATH_MAX {
                     proptest::prop_assert_eq!(Address::decode(&again).unwrap(), address);
                 }
             }
@@ -268,7 +268,14 @@ mod tests {
         let packet =
             [&of_family(net::AF_PACKET, &[0x08, 0x06])[..], &1i32.to_ne_bytes(), &772u16.to_ne_bytes(), &[4, 6], &hardware]
                 .concat();
-        let link = LinkAddress { protocol: 0x0806, interface: 1, kind: 772, way: 4, length: 6, hardware };
+        let link = LinkAddress {
+            protocol: 0x0806,
+            interface_index: 1,
+            hardware_type: 772,
+            packet_type: 4,
+            hardware_len: 6,
+            hardware_address: hardware,
+        };
         let cases = [
             (v4, 16, Address::Inet("127.0.0.1:8080".parse().unwrap())),
             (v6, 24, Address::Inet(SocketAddrV6::new(Ipv6Addr::LOCALHOST, 80, 7, 3).into())),
@@ -281,8 +288,8 @@ mod tests {
             assert!(Address::decode(&bytes[..least]).is_ok());
             assert_eq!(Address::decode(&bytes[..least - 1]), Err(Errno::EINVAL));
         }
-        assert_eq!(Address::decode(&of_family(net::AF_UNSPEC, b"")), Ok(Address::Unspecified));
-        assert_eq!(Address::Unspecified.encode(), of_family(net::AF_UNSPEC, b""));
+        assert_eq!(Address::decode(&of_family(net::AF_UNSPEC, b"")), Ok(Address::Unspec));
+        assert_eq!(Address::Unspec.encode(), of_family(net::AF_UNSPEC, b""));
         assert_eq!(
             (Address::decode(&[]), Address::decode(&of_family(net::AF_INET, b""))),
             (Err(Errno::EINVAL), Err(Errno::EINVAL))

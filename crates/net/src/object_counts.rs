@@ -9,6 +9,6 @@ pub fn object_counts(each: &mut dyn FnMut(&'static str, u64)) {
     each("references_under_way", references);
     each("unix_names", unix::names_in_use());
     each("unix_bytes_unreturned", unix::unreturned());
-    each("inet_ports", inet::ports_in_use());
+    each("inet_ports", inet::bound_count());
     each("connections_begun", inet::connecting_count());
 }

@@ -156,7 +156,7 @@ fn who_is_connected_hears_of_its_peer_alone() {
     assert_eq!((send(&a, b"x", &other), protocol(&a).take_error()), (Ok(1), None));
     assert_eq!((write(&a, b"x"), protocol(&a).poll(&a, None).contains(Events::ERR)), (Ok(1), true));
     // Dissolved, it has its own port still, as that was asked for... by number: this one was chosen.
-    connect(&a, &Address::Unspecified).unwrap();
+    connect(&a, &Address::Unspec).unwrap();
     assert_eq!(protocol(&a).peer_address(), Err(Errno::ENOTCONN));
 }
 
@@ -167,13 +167,13 @@ fn a_port_that_was_chosen_goes_with_the_association() {
     connect(&chosen, &to).unwrap();
     let own = protocol(&chosen).local_address();
     assert!(port(&own) != 0 && own == at(&format!("127.0.0.1:{}", port(&own))));
-    connect(&chosen, &Address::Unspecified).unwrap();
+    connect(&chosen, &Address::Unspec).unwrap();
     assert_eq!(protocol(&chosen).local_address(), at("0.0.0.0:0"));
     // One that was asked for stays.
     let asked = udp();
     bind(&asked, &own).unwrap();
     connect(&asked, &to).unwrap();
-    connect(&asked, &Address::Unspecified).unwrap();
+    connect(&asked, &Address::Unspec).unwrap();
     assert_eq!(protocol(&asked).local_address(), own);
     assert_eq!(bind(&udp(), &own), Err(Errno::EADDRINUSE));
     drop(asked);
@@ -214,7 +214,7 @@ fn addresses_that_cannot_be_bound() {
     assert_eq!(bind(&udp(), &own), Err(Errno::EADDRINUSE));
     assert_eq!(bind(&udp(), &at("10.0.0.1:0")), Err(Errno::EADDRNOTAVAIL));
     assert_eq!(bind(&udp(), &at("[::1]:0")), Err(Errno::EAFNOSUPPORT));
-    assert_eq!(bind(&udp(), &Address::Unspecified), Err(Errno::EAFNOSUPPORT));
+    assert_eq!(bind(&udp(), &Address::Unspec), Err(Errno::EAFNOSUPPORT));
     // Ports below 1024 are an administrator's.
     let as_user = |address: &str| call(&Cred::user(1000, 1000), |caller| protocol(&udp()).bind(caller, &at(address)));
     assert_eq!(

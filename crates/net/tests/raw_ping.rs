@@ -108,7 +108,7 @@ fn an_asker_is_bound_once_to_a_number() {
     call(|caller| protocol(&file).connect(caller, &at("127.0.0.1:0"), NOW)).unwrap();
     assert_eq!(protocol(&file).send(OutgoingMessage::plain(&[8, 0, 0, 0, 0, 0, 0, 4]), MsgFlags::empty(), NOW), Ok(8));
     assert_eq!(receive(&file).unwrap().0[7], 4);
-    call(|caller| protocol(&file).connect(caller, &Address::Unspecified, NOW)).unwrap();
+    call(|caller| protocol(&file).connect(caller, &Address::Unspec, NOW)).unwrap();
     assert!(matches!(protocol(&file).local_address(), Address::Inet(local) if local.ip().is_unspecified()));
 }
 
@@ -328,7 +328,7 @@ fn packets_are_heard_out_and_in() {
             let (data, from) = receive(file).unwrap();
             assert_eq!((data.len(), data[link], data.ends_with(b"heard")), (link + 20 + 8 + 5, 0x45, true));
             assert!(
-                matches!(from, Some(Address::Packet(from)) if from.way == way && from.protocol == 0x0800 && from.interface == 1)
+                matches!(from, Some(Address::Packet(from)) if from.packet_type == way && from.protocol == 0x0800 && from.interface_index == 1)
             );
         }
         assert_eq!(receive(file).err(), Some(Errno::EAGAIN));

@@ -67,7 +67,7 @@ pub(crate) fn read_address(socket: &Socket, addr: usize, len: u32, binds: bool) 
     if left_out && (!binds || len < size_of::<consts::sockaddr_in>() || bytes[4..8] == [0; 4]) {
         bytes[..2].copy_from_slice(&(consts::AF_INET as u16).to_ne_bytes());
     }
-    Ok(Address::meant_for(family, &bytes[..len]))
+    Ok(Address::decode_for_family(family, &bytes[..len]))
 }
 
 /// The bytes of an address that a caller passed, whatever they mean, and how many they are.
@@ -195,7 +195,7 @@ pub fn sys_connect(task: &Task, fd: i32, addr: usize, len: u32) -> SysResult {
     if len < size_of::<consts::__kernel_sa_family_t>() {
         return Err(Errno::EINVAL);
     }
-    let address = Address::meant_for(socket.ops().family(), &bytes[..len]);
+    let address = Address::decode_for_family(socket.ops().family(), &bytes[..len]);
     let wait = socket.send_wait(file.nonblocking());
     with_caller(task, |caller| socket.ops().connect(caller, &address, wait)).map(|()| 0)
 }

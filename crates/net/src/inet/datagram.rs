@@ -158,7 +158,7 @@ impl DatagramReceiver {
         }
         ReceivedMessage {
             message_len: datagram.data.len(),
-            from: Some(common.shown(datagram.from)),
+            from: Some(common.user_address(datagram.from)),
             control: beside,
             ..ReceivedMessage::default()
         }
@@ -335,11 +335,11 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
     }
 
     fn local_address(&self) -> Address {
-        self.0.common().shown(self.0.addresses().0)
+        self.0.common().user_address(self.0.addresses().0)
     }
 
     fn peer_address(&self) -> Result<Address> {
-        self.0.addresses().1.map(|peer| self.0.common().shown(peer)).ok_or(Errno::ENOTCONN)
+        self.0.addresses().1.map(|peer| self.0.common().user_address(peer)).ok_or(Errno::ENOTCONN)
     }
 
     fn shutdown(&self, receiving: bool, sending: bool) -> Result<()> {
@@ -388,7 +388,7 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
     }
 
     fn receive_error_queue(&self, limit: usize) -> Result<(Vec<u8>, ReceivedMessage)> {
-        self.0.common().take_notice(&self.0.receiver().options, limit)
+        self.0.common().receive_error_queue(&self.0.receiver().options, limit)
     }
 
     fn complete_zerocopy(&self) {
@@ -406,7 +406,7 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
     }
 
     fn attach_file(&self, file: &Arc<File>) {
-        self.0.common().opened(file);
+        self.0.common().attach_file(file);
     }
 
     fn check_level(&self, level: u32, sets: bool) -> Result<()> {
@@ -476,7 +476,7 @@ impl SendParameters {
             sends.traffic_class = chosen(class);
         }
         sends.source = sends.source.filter(|ip| !ip.is_unspecified());
-        let known = sends.source.is_none_or(network::is_local);
+        let known = sends.source.is_none_or(network::is_local_address);
         let fits = |number: i32| (0..=255).contains(&number);
         if known && fits(sends.hop_limit) && fits(sends.traffic_class) { Ok(sends) } else { Err(Errno::EINVAL) }
     }
@@ -519,7 +519,7 @@ fn add_control_messages(common: &InetSocket, datagram: &Datagram, told: &mut Vec
             told.push((IPV6, net::IPV6_2292HOPLIMIT, number(datagram.ttl)));
         }
         if wanted(IPV6, net::IPV6_RECVORIGDSTADDR) {
-            told.push((IPV6, net::IPV6_RECVORIGDSTADDR, common.shown(datagram.to).encode()));
+            told.push((IPV6, net::IPV6_RECVORIGDSTADDR, common.user_address(datagram.to).encode()));
         }
         if wanted(IPV6, net::IPV6_RECVTCLASS) {
             told.push((IPV6, net::IPV6_TCLASS, number(datagram.tos)));

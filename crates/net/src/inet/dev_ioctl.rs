@@ -147,7 +147,7 @@ pub(crate) fn ioctl(request: &Request<'_>) -> Result<usize> {
         nr::SIOCGIFBRDADDR => address(Ipv4Addr::UNSPECIFIED),
         nr::SIOCGIFNETMASK => address(mask(v4(&interface)?.1)),
         nr::SIOCGIFMTU => interface.mtu.to_ne_bytes().to_vec(),
-        nr::SIOCGIFHWADDR => [&interface.kind.to_ne_bytes()[..], &interface.hardware].concat(),
+        nr::SIOCGIFHWADDR => [&interface.hardware_type.to_ne_bytes()[..], &interface.hardware_address].concat(),
         nr::SIOCGIFMETRIC => 0u32.to_ne_bytes().to_vec(),
         nr::SIOCGIFTXQLEN => 1000u32.to_ne_bytes().to_vec(),
         nr::SIOCGIFMAP => [0; 24].to_vec(),

@@ -9,9 +9,9 @@ use core::net::{IpAddr, SocketAddr};
 use linux_raw_sys::net;
 
 /// Bytes of an Ethernet header, which the loop's packets have, too.
-pub(crate) const LINK_HEADER: usize = 14;
-const V4: u16 = 0x0800;
-const V6: u16 = 0x86dd;
+pub(crate) const ETHERNET_HEADER_LEN: usize = 14;
+const ETH_P_IP: u16 = 0x0800;
+const ETH_P_IPV6: u16 = 0x86dd;
 const TCP: u8 = net::IPPROTO_TCP as u8;
 const UDP: u8 = net::IPPROTO_UDP as u8;
 const UDP_LITE: u8 = net::IPPROTO_UDPLITE as u8;
@@ -28,10 +28,10 @@ pub(super) const ACK: u8 = 16;
 
 /// The kind of what is behind the link's header.
 fn ether_type(to: IpAddr) -> u16 {
-    if to.is_ipv4() { V4 } else { V6 }
+    if to.is_ipv4() { ETH_P_IP } else { ETH_P_IPV6 }
 }
 
-fn v6_header(packet: &Datagram, length: usize) -> Vec<u8> {
+fn ipv6_header(packet: &Datagram, length: usize) -> Vec<u8> {
     let (IpAddr::V6(from), IpAddr::V6(to)) = (packet.from.ip(), packet.to.ip()) else { return Vec::new() };
     let class = u32::from(packet.tos) << 20;
     let first = (6 << 28 | class).to_be_bytes();
@@ -44,27 +44,27 @@ pub(crate) fn frame(packet: &Datagram) -> Vec<u8> {
     if matches!(packet.protocol, UDP | UDP_LITE) {
         above.extend_from_slice(&ip::udp_header(packet));
         above.extend_from_slice(&packet.data);
-        put_sum(&mut above, UDP_HEADER - 2, packet);
+        set_checksum(&mut above, UDP_HEADER - 2, packet);
     } else {
         above.extend_from_slice(&packet.data);
     }
-    with_link(packet, &above)
+    add_link_header(packet, &above)
 }
 
-fn with_link(packet: &Datagram, above: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(LINK_HEADER + 40 + above.len());
-    bytes.resize(LINK_HEADER - 2, 0);
+fn add_link_header(packet: &Datagram, above: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(ETHERNET_HEADER_LEN + 40 + above.len());
+    bytes.resize(ETHERNET_HEADER_LEN - 2, 0);
     bytes.extend_from_slice(&ether_type(packet.to.ip()).to_be_bytes());
     if packet.to.is_ipv4() {
-        bytes.extend_from_slice(&ip::v4_header(packet, above.len()));
+        bytes.extend_from_slice(&ip::ipv4_header(packet, above.len()));
     } else {
-        bytes.extend_from_slice(&v6_header(packet, above.len()));
+        bytes.extend_from_slice(&ipv6_header(packet, above.len()));
     }
     bytes.extend_from_slice(above);
     bytes
 }
 
-fn put_sum(bytes: &mut [u8], at: usize, packet: &Datagram) {
+fn set_checksum(bytes: &mut [u8], at: usize, packet: &Datagram) {
     let (from, to) = (packet.from.ip(), packet.to.ip());
     let head = match (from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
@@ -88,7 +88,7 @@ pub(super) struct Segment<'a> {
     /// The number of its first byte.
     pub(super) sequence: u32,
     /// The number of the byte that is expected.
-    pub(super) acknowledges: u32,
+    pub(super) acknowledgment: u32,
     pub(super) flags: u8,
     pub(super) window: u16,
     pub(super) data: &'a [u8],
@@ -104,7 +104,7 @@ impl Segment<'_> {
         above.extend_from_slice(&self.from.port().to_be_bytes());
         above.extend_from_slice(&self.to.port().to_be_bytes());
         above.extend_from_slice(&self.sequence.to_be_bytes());
-        above.extend_from_slice(&self.acknowledges.to_be_bytes());
+        above.extend_from_slice(&self.acknowledgment.to_be_bytes());
         above.extend_from_slice(&[((TCP_HEADER + options.len()) as u8 / 4) << 4, self.flags]);
         above.extend_from_slice(&self.window.to_be_bytes());
         above.extend_from_slice(&[0; 4]);
@@ -121,8 +121,8 @@ impl Segment<'_> {
             drops: 0,
             data: Vec::new(),
         };
-        put_sum(&mut above, 16, &packet);
-        with_link(&packet, &above)
+        set_checksum(&mut above, 16, &packet);
+        add_link_header(&packet, &above)
     }
 }
 
@@ -152,16 +152,16 @@ mod tests {
                 drops: 0,
                 data: b"hello".to_vec(),
             };
-            let segment = Segment { from, to, sequence: 7, acknowledges: 9, flags: SYN | ACK, window: 1, data: b"x" };
+            let segment = Segment { from, to, sequence: 7, acknowledgment: 9, flags: SYN | ACK, window: 1, data: b"x" };
             for (bytes, protocol, length) in [(frame(&packet), UDP, 13), (segment.frame(), TCP, 29)] {
-                assert_eq!(bytes.len(), LINK_HEADER + header + length);
-                let above = &bytes[LINK_HEADER + header..];
+                assert_eq!(bytes.len(), ETHERNET_HEADER_LEN + header + length);
+                let above = &bytes[ETHERNET_HEADER_LEN + header..];
                 assert_eq!(above[..4], [0x03, 0xe8, 0x07, 0xd0]);
                 let head = ip::pseudo_header(from.ip(), to.ip(), above.len(), protocol);
                 // Mapped, IPv4 addresses add words of ones to the sum, which are nothing.
                 assert_eq!(checksum(&[&head, above]), 0);
                 if !v6 {
-                    assert_eq!(checksum(&[&bytes[LINK_HEADER..LINK_HEADER + 20]]), 0);
+                    assert_eq!(checksum(&[&bytes[ETHERNET_HEADER_LEN..ETHERNET_HEADER_LEN + 20]]), 0);
                 }
             }
         }
@@ -179,44 +179,46 @@ mod tests {
             for (protocol, header) in [(UDP, UDP_HEADER), (UDP_LITE, UDP_HEADER), (89, 0)] {
                 let sent = datagram(v6, protocol, b"contents");
                 let bytes = frame(&sent);
-                assert_eq!(bytes.len(), LINK_HEADER + if v6 { 40 } else { 20 } + header + 8);
-                assert_eq!(bytes[LINK_HEADER - 2..LINK_HEADER], if v6 { [0x86, 0xdd] } else { [8, 0] });
-                let got = ip::of_frame(&bytes, 7).unwrap();
+                assert_eq!(bytes.len(), ETHERNET_HEADER_LEN + if v6 { 40 } else { 20 } + header + 8);
+                assert_eq!(bytes[ETHERNET_HEADER_LEN - 2..ETHERNET_HEADER_LEN], if v6 { [0x86, 0xdd] } else { [8, 0] });
+                let got = ip::parse_frame(&bytes, 7).unwrap();
                 assert_eq!((got.from.ip(), got.to.ip(), got.interface_index), (sent.from.ip(), sent.to.ip(), 7));
                 assert_eq!((got.protocol, got.ttl, got.tos, &got.data), (protocol, 61, 0x1c, &sent.data));
                 let ports = if header == 0 { (0, 0) } else { (1000, 2000) };
                 assert_eq!((got.from.port(), got.to.port()), ports);
                 // What is behind the packet is not of it; a frame that ends within the headers is none.
                 let padded = [&bytes[..], &[0xee; 9]].concat();
-                assert_eq!(ip::of_frame(&padded, 7).unwrap().data, sent.data);
-                for length in [0, LINK_HEADER - 1, LINK_HEADER, LINK_HEADER + 19, bytes.len() - 8 - header.min(1)] {
-                    let cut = ip::of_frame(&bytes[..length], 7);
+                assert_eq!(ip::parse_frame(&padded, 7).unwrap().data, sent.data);
+                for length in
+                    [0, ETHERNET_HEADER_LEN - 1, ETHERNET_HEADER_LEN, ETHERNET_HEADER_LEN + 19, bytes.len() - 8 - header.min(1)]
+                {
+                    let cut = ip::parse_frame(&bytes[..length], 7);
                     assert!(cut.is_none() || header == 0 && length == bytes.len() - 8, "{length}");
                 }
             }
         }
         let mut other = frame(&datagram(false, UDP, b"x"));
-        other[LINK_HEADER - 1] = 6;
-        assert!(ip::of_frame(&other, 1).is_none(), "ARP");
+        other[ETHERNET_HEADER_LEN - 1] = 6;
+        assert!(ip::parse_frame(&other, 1).is_none(), "ARP");
     }
 
     /// The length that a datagram of UDP says is the one that counts.
     #[test]
     fn a_datagram_ends_where_its_header_says() {
         let mut bytes = frame(&datagram(false, UDP, b"contents"));
-        let length = LINK_HEADER + 20 + 5;
+        let length = ETHERNET_HEADER_LEN + 20 + 5;
         bytes[length] = 8 + 3;
-        assert_eq!(ip::of_frame(&bytes, 1).unwrap().data, b"con");
+        assert_eq!(ip::parse_frame(&bytes, 1).unwrap().data, b"con");
         bytes[length] = 4;
-        assert_eq!(ip::of_frame(&bytes, 1).unwrap().data, b"");
+        assert_eq!(ip::parse_frame(&bytes, 1).unwrap().data, b"");
     }
 
     /// A program may leave the sender out, and say more in its header than there must be.
     #[test]
     fn what_a_programs_header_leaves_out_is_filled_in() {
         let (from, to) = addresses(false);
-        let bytes = &frame(&datagram(false, 89, b"data"))[LINK_HEADER..];
-        let read = |bytes: &[u8]| ip::with_header(bytes, to.ip(), "10.0.0.9".parse().unwrap(), 3);
+        let bytes = &frame(&datagram(false, 89, b"data"))[ETHERNET_HEADER_LEN..];
+        let read = |bytes: &[u8]| ip::parse_ipv4_packet(bytes, to.ip(), "10.0.0.9".parse().unwrap(), 3);
         assert_eq!(read(bytes).unwrap().from.ip(), from.ip());
         let mut nobody = bytes.to_vec();
         nobody[12..16].fill(0);
@@ -233,14 +235,14 @@ mod tests {
     fn the_first_segments_have_options() {
         let (from, to) = addresses(false);
         let segment =
-            |flags| Segment { from, to, sequence: 0x0102_0304, acknowledges: 0x0506_0708, flags, window: 0x090a, data: b"hi" };
+            |flags| Segment { from, to, sequence: 0x0102_0304, acknowledgment: 0x0506_0708, flags, window: 0x090a, data: b"hi" };
         let (first, later) = (segment(SYN).frame(), segment(ACK | PSH).frame());
-        let header = LINK_HEADER + 20;
+        let header = ETHERNET_HEADER_LEN + 20;
         assert_eq!((first[header + 12], later[header + 12]), (7 << 4, 5 << 4));
         assert_eq!((first[header + 13], later[header + 13]), (SYN, ACK | PSH));
         assert_eq!(later[header + 4..header + 12], [1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(later[header + 14..header + 16], [9, 10]);
         assert!(first.ends_with(&[2, 4, 0xff, 0xcb, 1, 3, 3, 7, b'h', b'i']) && later.len() == first.len() - 8);
-        assert_eq!((later[LINK_HEADER + 8], later[LINK_HEADER + 9]), (64, TCP));
+        assert_eq!((later[ETHERNET_HEADER_LEN + 8], later[ETHERNET_HEADER_LEN + 9]), (64, TCP));
     }
 }

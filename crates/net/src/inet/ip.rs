@@ -2,7 +2,7 @@
 //!
 //! Facts: RFC 791 (IPv4), RFC 792 (ICMP), RFC 1071 (the checksum), RFC 4443 (ICMPv6).
 
-use super::frame::LINK_HEADER;
+use super::frame::ETHERNET_HEADER_LEN;
 use super::raw::{self, RawSocket};
 use super::{Datagram, network, udp};
 use alloc::vec::Vec;
@@ -21,8 +21,8 @@ pub(super) const V4_HEADER: usize = 20;
 /// Bytes of an IPv6 header.
 const V6_HEADER: usize = 40;
 /// The kind of what is behind a link's header.
-const V4: [u8; 2] = [0x08, 0x00];
-const V6: [u8; 2] = [0x86, 0xdd];
+const ETH_P_IP: [u8; 2] = [0x08, 0x00];
+const ETH_P_IPV6: [u8; 2] = [0x86, 0xdd];
 /// How far an answer goes.
 const HOPS: u8 = 64;
 
@@ -53,7 +53,7 @@ pub(super) fn pseudo_header(from: IpAddr, to: IpAddr, length: usize, protocol: u
 }
 
 /// The header of an IPv4 packet with so many bytes behind it.
-pub(super) fn v4_header(packet: &Datagram, bytes: usize) -> Vec<u8> {
+pub(super) fn ipv4_header(packet: &Datagram, bytes: usize) -> Vec<u8> {
     const NO_FRAGMENTS: u16 = 0x4000;
     let (IpAddr::V4(from), IpAddr::V4(to)) = (packet.from.ip(), packet.to.ip()) else { return Vec::new() };
     let length = (V4_HEADER + bytes) as u16;
@@ -80,14 +80,14 @@ pub(super) fn udp_header(datagram: &Datagram) -> [u8; UDP_HEADER] {
 }
 
 /// Puts the checksum of an ICMP message into it.
-pub(super) fn seal(message: &mut [u8], from: IpAddr, to: IpAddr) {
+pub(super) fn set_icmp_checksum(message: &mut [u8], from: IpAddr, to: IpAddr) {
     let Some(place) = message.get_mut(2..4) else { return };
     place.fill(0);
-    let sum = icmp_sum(message, from, to);
+    let sum = icmp_checksum(message, from, to);
     message[2..4].copy_from_slice(&sum.to_be_bytes());
 }
 
-fn icmp_sum(message: &[u8], from: IpAddr, to: IpAddr) -> u16 {
+fn icmp_checksum(message: &[u8], from: IpAddr, to: IpAddr) -> u16 {
     if from.is_ipv4() { checksum(&[message]) } else { checksum(&[&pseudo_header(from, to, message.len(), ICMP6), message]) }
 }
 
@@ -96,7 +96,7 @@ fn icmp_sum(message: &[u8], from: IpAddr, to: IpAddr) -> u16 {
 ///
 /// # Errors
 /// `ECONNREFUSED` for a datagram of UDP that is for nobody.
-pub fn arrive(packet: Datagram) -> Result<()> {
+pub fn deliver_packet(packet: Datagram) -> Result<()> {
     match packet.protocol {
         // What it says has no header: that is made for who listens to packets.
         UDP | UDP_LITE => {
@@ -106,7 +106,7 @@ pub fn arrive(packet: Datagram) -> Result<()> {
         protocol => {
             raw::deliver_to_raw(&packet, || packet.data.clone());
             if protocol == ICMP || protocol == ICMP6 {
-                icmp(packet);
+                receive_icmp(packet);
             }
             Ok(())
         }
@@ -114,10 +114,10 @@ pub fn arrive(packet: Datagram) -> Result<()> {
 }
 
 /// Answers a request, and gives a reply to who asked.
-fn icmp(mut packet: Datagram) {
+fn receive_icmp(mut packet: Datagram) {
     let v4 = packet.from.is_ipv4();
     let (request, reply) = if v4 { ECHO } else { ECHO6 };
-    let whole = packet.data.len() >= 8 && icmp_sum(&packet.data, packet.from.ip(), packet.to.ip()) == 0;
+    let whole = packet.data.len() >= 8 && icmp_checksum(&packet.data, packet.from.ip(), packet.to.ip()) == 0;
     if !whole || (packet.protocol == ICMP) != v4 {
         return;
     }
@@ -125,7 +125,7 @@ fn icmp(mut packet: Datagram) {
         packet.data[0] = reply;
         core::mem::swap(&mut packet.from, &mut packet.to);
         packet.ttl = HOPS;
-        seal(&mut packet.data, packet.from.ip(), packet.to.ip());
+        set_icmp_checksum(&mut packet.data, packet.from.ip(), packet.to.ip());
         // An answer that cannot be sent is lost.
         let _ = network::current().transmit(packet);
     } else if packet.data[0] == reply {
@@ -137,16 +137,16 @@ fn icmp(mut packet: Datagram) {
 }
 
 /// The packet in a frame that a program made, whole with its link's header; `None` if it is none of IP.
-pub(crate) fn of_frame(frame: &[u8], interface: u32) -> Option<Datagram> {
-    let (link, bytes) = frame.split_first_chunk::<LINK_HEADER>()?;
+pub(crate) fn parse_frame(frame: &[u8], interface: u32) -> Option<Datagram> {
+    let (link, bytes) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>()?;
     match [link[12], link[13]] {
-        V4 => {
+        ETH_P_IP => {
             let header = bytes.first_chunk::<V4_HEADER>()?;
             let [from, to] = [12, 16].map(|at| IpAddr::from([header[at], header[at + 1], header[at + 2], header[at + 3]]));
             let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
-            with_header(bytes.get(..length).unwrap_or(bytes), to, from, interface)
+            parse_ipv4_packet(bytes.get(..length).unwrap_or(bytes), to, from, interface)
         }
-        V6 => {
+        ETH_P_IPV6 => {
             let (header, data) = bytes.split_first_chunk::<V6_HEADER>()?;
             let ip = |at: usize| header[at..].first_chunk::<16>().map(|octets| SocketAddr::new(IpAddr::from(*octets), 0));
             let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
@@ -161,7 +161,7 @@ pub(crate) fn of_frame(frame: &[u8], interface: u32) -> Option<Datagram> {
                 drops: 0,
                 data: data.get(..length).unwrap_or(data).to_vec(),
             };
-            without_header(&mut packet)?;
+            strip_udp_header(&mut packet)?;
             Some(packet)
         }
         _ => None,
@@ -169,7 +169,7 @@ pub(crate) fn of_frame(frame: &[u8], interface: u32) -> Option<Datagram> {
 }
 
 /// The packet that a program made, whole with its IPv4 header; what it left out is filled in.
-pub(super) fn with_header(bytes: &[u8], to: IpAddr, source: IpAddr, interface: u32) -> Option<Datagram> {
+pub(super) fn parse_ipv4_packet(bytes: &[u8], to: IpAddr, source: IpAddr, interface: u32) -> Option<Datagram> {
     let (header, _) = bytes.split_first_chunk::<V4_HEADER>()?;
     let length = usize::from(header[0] & 0xf) * 4;
     let data = bytes.get(length.max(V4_HEADER)..)?.to_vec();
@@ -189,12 +189,12 @@ pub(super) fn with_header(bytes: &[u8], to: IpAddr, source: IpAddr, interface: u
         drops: 0,
         data,
     };
-    without_header(&mut packet)?;
+    strip_udp_header(&mut packet)?;
     Some(packet)
 }
 
 /// Takes the header off a packet of UDP.
-pub(super) fn without_header(packet: &mut Datagram) -> Option<()> {
+pub(super) fn strip_udp_header(packet: &mut Datagram) -> Option<()> {
     if !matches!(packet.protocol, UDP | UDP_LITE) {
         return Some(());
     }
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(checksum(&[&[1, 2, 3], &[4]]), checksum(&[&[1], &[2, 3, 4]]));
         let (from, to) = ("::1".parse().unwrap(), "::2".parse().unwrap());
         let mut message = [128, 0, 9, 9, 0, 1, 0, 1, 5];
-        seal(&mut message, from, to);
-        assert_eq!(icmp_sum(&message, from, to), 0);
+        set_icmp_checksum(&mut message, from, to);
+        assert_eq!(icmp_checksum(&message, from, to), 0);
     }
 }

@@ -19,7 +19,7 @@ mod tcp_info;
 mod udp;
 
 pub use datagram::Datagram;
-pub use ip::arrive as packet_arrives;
+pub use ip::deliver_packet as packet_arrives;
 pub use network::{Interface, Network, Route};
 pub(crate) use tcp::connecting_count;
 pub use tcp::{ConnectRequest, Initiator, handle_connect_request};
@@ -50,7 +50,7 @@ impl Family {
     }
 
     /// No address of this family, port 0.
-    const fn nowhere(self) -> SocketAddr {
+    const fn unspecified_address(self) -> SocketAddr {
         match self {
             Self::V4 => SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
             Self::V6 => SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0),
@@ -82,7 +82,7 @@ pub fn socket(family: u32, kind: SocketType, protocol: i32) -> Result<Socket> {
 }
 
 /// How many ports sockets have.
-pub(crate) fn ports_in_use() -> u64 {
+pub(crate) fn bound_count() -> u64 {
     (tcp::bound_count() + udp::bound_count()) as u64
 }
 
@@ -94,7 +94,7 @@ struct InetSocket {
     ino: AtomicU64,
     uid: u32,
     options: InetOptions,
-    only_v6: AtomicBool,
+    v6_only: AtomicBool,
 }
 
 impl InetSocket {
@@ -106,27 +106,27 @@ impl InetSocket {
             ino: AtomicU64::new(0),
             uid: crate::socket::caller_ucred().uid,
             options: InetOptions::default(),
-            only_v6: AtomicBool::new(sysctl::BINDV6ONLY.as_usize() != 0),
+            v6_only: AtomicBool::new(sysctl::BINDV6ONLY.as_usize() != 0),
         }
     }
 
-    fn opened(&self, file: &File) {
+    fn attach_file(&self, file: &File) {
         self.ino.store(file.path().metadata().ino, Ordering::Relaxed);
     }
 
     /// What `SocketOps::receive_error_queue` promises.
-    fn take_notice(&self, options: &SocketOptions, limit: usize) -> Result<(Vec<u8>, ReceivedMessage)> {
+    fn receive_error_queue(&self, options: &SocketOptions, limit: usize) -> Result<(Vec<u8>, ReceivedMessage)> {
         let notice = options.error_queue.pop().ok_or(Errno::EAGAIN)?;
         let beside = notice.time.and_then(|time| options.timestamping_message(time)).into_iter().collect();
-        Ok(notice.into_received(self.family == Family::V6, limit, beside, |address| self.shown(address)))
+        Ok(notice.into_received(self.family == Family::V6, limit, beside, |address| self.user_address(address)))
     }
 
-    fn only_v6(&self) -> bool {
-        self.only_v6.load(Ordering::Relaxed)
+    fn is_v6_only(&self) -> bool {
+        self.v6_only.load(Ordering::Relaxed)
     }
 
     /// An address as programs see it through this socket.
-    fn shown(&self, address: SocketAddr) -> Address {
+    fn user_address(&self, address: SocketAddr) -> Address {
         Address::Inet(match (self.family, address.ip()) {
             (Family::V6, IpAddr::V4(ip)) => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
             _ => address,
@@ -137,13 +137,13 @@ impl InetSocket {
     ///
     /// # Errors
     /// `EINVAL`, `EAFNOSUPPORT`.
-    fn meant(&self, address: &Address) -> Result<SocketAddr> {
+    fn check_address(&self, address: &Address) -> Result<SocketAddr> {
         match (self.family, address) {
             (Family::V4, Address::Inet(SocketAddr::V4(_))) | (Family::V6, Address::Inet(SocketAddr::V6(_))) => {
                 let Address::Inet(address) = address else { return Err(Errno::EAFNOSUPPORT) };
                 Ok(SocketAddr::new(address.ip().to_canonical(), address.port()))
             }
-            (_, Address::Wrong(error)) => Err(*error),
+            (_, Address::Invalid(error)) => Err(*error),
             _ => Err(Errno::EAFNOSUPPORT),
         }
     }
@@ -153,9 +153,9 @@ impl InetSocket {
     /// # Errors
     /// `EINVAL`, `EAFNOSUPPORT`; `ENETUNREACH` for an IPv4 address if the socket is for IPv6 only.
     fn destination(&self, address: &Address) -> Result<SocketAddr> {
-        let meant = self.meant(address)?;
+        let meant = self.check_address(address)?;
         let ip = match meant.ip() {
-            IpAddr::V4(_) if self.family == Family::V6 && self.only_v6() => return Err(Errno::ENETUNREACH),
+            IpAddr::V4(_) if self.family == Family::V6 && self.is_v6_only() => return Err(Errno::ENETUNREACH),
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
             ip => ip,
@@ -164,7 +164,7 @@ impl InetSocket {
     }
 
     /// Whether an address may be bound that is not this host's.
-    fn may_be_foreign(&self) -> bool {
+    fn can_nonlocal_bind(&self) -> bool {
         self.options.free_bind() || sysctl::IP_NONLOCAL_BIND.as_usize() != 0
     }
 
@@ -172,12 +172,12 @@ impl InetSocket {
     ///
     /// # Errors
     /// `EINVAL`, `EAFNOSUPPORT`, `EADDRNOTAVAIL`, `EACCES`.
-    fn bindable(&self, caller: &Caller<'_>, address: &Address) -> Result<SocketAddr> {
-        let meant = self.meant(address)?;
+    fn check_bind_address(&self, caller: &Caller<'_>, address: &Address) -> Result<SocketAddr> {
+        let meant = self.check_address(address)?;
         let ip = meant.ip();
         let mapped = self.family == Family::V6 && ip.is_ipv4();
-        let anywhere = ip.is_unspecified() || ip.is_multicast() || self.may_be_foreign();
-        if (mapped && self.only_v6()) || !(anywhere || network::is_local(ip)) {
+        let anywhere = ip.is_unspecified() || ip.is_multicast() || self.can_nonlocal_bind();
+        if (mapped && self.is_v6_only()) || !(anywhere || network::is_local_address(ip)) {
             return Err(Errno::EADDRNOTAVAIL);
         }
         if (1..sysctl::IP_UNPRIVILEGED_PORT_START.as_usize()).contains(&meant.port().into())

@@ -164,7 +164,7 @@ fn interface_of(address: Ipv4Addr, index: i32, group: IpAddr) -> Result<Interfac
     };
     if index == 0 && address.is_unspecified() {
         let route = network::current().route(group).map_err(|_| Errno::ENODEV)?;
-        return interfaces.into_iter().find(|i| i.index == route.interface).ok_or(Errno::ENODEV);
+        return interfaces.into_iter().find(|i| i.index == route.interface_index).ok_or(Errno::ENODEV);
     }
     interfaces.into_iter().find(is_it).ok_or(Errno::ENODEV)
 }

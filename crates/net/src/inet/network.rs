@@ -20,19 +20,19 @@ pub struct Interface {
     /// `IFF_*`.
     pub flags: u32,
     /// `ARPHRD_*`.
-    pub kind: u16,
+    pub hardware_type: u16,
     /// The largest packet, bytes.
     pub mtu: u32,
     /// The hardware's address.
-    pub hardware: [u8; 6],
+    pub hardware_address: [u8; 6],
     /// Its addresses, each with the length of its network's prefix.
     pub addresses: Vec<(IpAddr, u8)>,
 }
 
 impl Interface {
     /// The hardware's address, with room behind it as `struct sockaddr_ll` has.
-    pub(crate) fn hardware_address(&self) -> [u8; 8] {
-        let [a, b, c, d, e, f] = self.hardware;
+    pub(crate) fn padded_hardware_address(&self) -> [u8; 8] {
+        let [a, b, c, d, e, f] = self.hardware_address;
         [a, b, c, d, e, f, 0, 0]
     }
 }
@@ -41,7 +41,7 @@ impl Interface {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Route {
     /// The interface.
-    pub interface: u32,
+    pub interface_index: u32,
     /// The address packets come from.
     pub source: IpAddr,
     /// Whether it is this host.
@@ -82,7 +82,7 @@ pub fn current() -> &'static dyn Network {
 }
 
 /// Whether an address is this host's.
-pub(super) fn is_local(ip: IpAddr) -> bool {
+pub(super) fn is_local_address(ip: IpAddr) -> bool {
     current().route(ip).is_ok_and(|route| route.local)
 }
 
@@ -105,9 +105,9 @@ impl Network for Loopback {
                 | net::net_device_flags::IFF_LOOPBACK as u32
                 | net::net_device_flags::IFF_RUNNING as u32
                 | net::net_device_flags::IFF_LOWER_UP as u32,
-            kind: Self::LOOPBACK,
+            hardware_type: Self::LOOPBACK,
             mtu: Self::MTU,
-            hardware: [0; 6],
+            hardware_address: [0; 6],
             addresses: vec![(Ipv4Addr::LOCALHOST.into(), 8), (Ipv6Addr::LOCALHOST.into(), 128)],
         }]
     }
@@ -115,8 +115,8 @@ impl Network for Loopback {
     fn route(&self, to: IpAddr) -> Result<Route> {
         match to {
             // All of 127.0.0.0/8 is this host; to its own addresses it speaks from the same one, as Linux does.
-            IpAddr::V4(ip) if ip.is_loopback() => Ok(Route { interface: Self::INDEX, source: to, local: true }),
-            IpAddr::V6(Ipv6Addr::LOCALHOST) => Ok(Route { interface: Self::INDEX, source: to, local: true }),
+            IpAddr::V4(ip) if ip.is_loopback() => Ok(Route { interface_index: Self::INDEX, source: to, local: true }),
+            IpAddr::V6(Ipv6Addr::LOCALHOST) => Ok(Route { interface_index: Self::INDEX, source: to, local: true }),
             _ => Err(Errno::ENETUNREACH),
         }
     }
@@ -129,6 +129,6 @@ impl Network for Loopback {
         if packet::listens() {
             packet::hear(&frame::frame(&datagram), Self::INDEX, None);
         }
-        ip::arrive(datagram)
+        ip::deliver_packet(datagram)
     }
 }

@@ -157,7 +157,7 @@ pub(super) fn get(common: &InetSocket, tcp: Option<&TcpSocket>, level: u32, opti
                 IpAddr::V6(_) => vec![0; 4],
             }));
         }
-        (IPV6, net::IPV6_V6ONLY) => i32::from(common.only_v6()),
+        (IPV6, net::IPV6_V6ONLY) => i32::from(common.is_v6_only()),
         _ => {
             known(level, option)?;
             common.options.number(level, option)
@@ -224,7 +224,7 @@ pub(super) fn set(
         if bound {
             return Err(Errno::EINVAL);
         }
-        common.only_v6.store(number != 0, Ordering::Relaxed);
+        common.v6_only.store(number != 0, Ordering::Relaxed);
     }
     match (level, option, tcp) {
         (TCP, net::TCP_DEFER_ACCEPT, Some(tcp)) => tcp.set_defer_accept_s(number.cast_unsigned()),

@@ -46,7 +46,7 @@ struct Row<'a> {
 fn row(to: &mut String, number: usize, row: &Row<'_>) {
     let v6 = row.common.family == Family::V6;
     let (local, remote) = row.addresses;
-    let remote = remote.unwrap_or(row.common.family.nowhere());
+    let remote = remote.unwrap_or(row.common.family.unspecified_address());
     let (sending, receiving) = row.queues;
     let (uid, ino) = (row.common.uid, row.common.ino.load(Ordering::Relaxed));
     let _ = writeln!(
@@ -155,12 +155,12 @@ impl InetDiagEntry {
             family: common.family.number(),
             state,
             local: addresses.0,
-            remote: addresses.1.unwrap_or(common.family.nowhere()),
+            remote: addresses.1.unwrap_or(common.family.unspecified_address()),
             id: common.id,
             queues,
             uid: common.uid,
             ino: common.ino.load(Ordering::Relaxed),
-            only_v6: common.only_v6(),
+            only_v6: common.is_v6_only(),
             shut: 0,
             info: None,
         }

@@ -153,7 +153,7 @@ impl RawSocket {
         // Where packets come from is no port's business.
         packet.from.set_port(0);
         if self.is_v4() {
-            packet.data = [ip::v4_header(&packet, packet.data.len()), core::mem::take(&mut packet.data)].concat();
+            packet.data = [ip::ipv4_header(&packet, packet.data.len()), core::mem::take(&mut packet.data)].concat();
         }
         self.receiver.enqueue(packet, &[]);
     }
@@ -203,7 +203,9 @@ impl RawSocket {
 
     fn fill_checksum(&self, packet: &mut Datagram) {
         let at = match self.checksum_offset.load(Ordering::Relaxed) {
-            _ if self.is_ping && self.is_v4() => return ip::seal(&mut packet.data, packet.from.ip(), packet.to.ip()),
+            _ if self.is_ping && self.is_v4() => {
+                return ip::set_icmp_checksum(&mut packet.data, packet.from.ip(), packet.to.ip());
+            }
             at if at < 0 || self.is_v4() => return,
             at => at as usize,
         };
@@ -236,7 +238,7 @@ impl DatagramProtocol for RawSocket {
     fn addresses(&self) -> (SocketAddr, Option<SocketAddr>) {
         let state = *self.state.lock();
         let port = if self.is_ping { state.echo_id } else { self.protocol.into() };
-        (SocketAddr::new(state.local.unwrap_or(self.common.family.nowhere().ip()), port), state.peer)
+        (SocketAddr::new(state.local.unwrap_or(self.common.family.unspecified_address().ip()), port), state.peer)
     }
 
     fn is_bound(&self) -> bool {
@@ -248,10 +250,10 @@ impl DatagramProtocol for RawSocket {
     }
 
     fn bind(&self, _: &Caller<'_>, address: &Address) -> Result<()> {
-        let meant = self.common.meant(address)?;
+        let meant = self.common.check_address(address)?;
         let ip = meant.ip();
-        let anywhere = ip.is_unspecified() || ip.is_multicast() || self.common.may_be_foreign();
-        if !anywhere && !network::is_local(ip) {
+        let anywhere = ip.is_unspecified() || ip.is_multicast() || self.common.can_nonlocal_bind();
+        if !anywhere && !network::is_local_address(ip) {
             return Err(Errno::EADDRNOTAVAIL);
         }
         let mut state = self.state.lock();
@@ -264,7 +266,7 @@ impl DatagramProtocol for RawSocket {
     }
 
     fn connect(&self, address: &Address) -> Result<()> {
-        if *address == Address::Unspecified {
+        if *address == Address::Unspec {
             let mut state = self.state.lock();
             state.peer = None;
             if core::mem::take(&mut state.local_from_connect) {
@@ -307,13 +309,13 @@ impl DatagramProtocol for RawSocket {
         let route = network::current().route(to.ip())?;
         let source = sends.source.or(state.local).unwrap_or(route.source);
         let packet = if self.is_header_included() {
-            ip::with_header(message.data, to.ip(), source, route.interface).ok_or(Errno::EINVAL)?
+            ip::parse_ipv4_packet(message.data, to.ip(), source, route.interface_index).ok_or(Errno::EINVAL)?
         } else {
             let mut packet = Datagram {
                 from: SocketAddr::new(source, 0),
                 to: SocketAddr::new(to.ip(), 0),
                 protocol: self.protocol,
-                interface_index: route.interface,
+                interface_index: route.interface_index,
                 ttl: sends.hop_limit as u8,
                 tos: sends.traffic_class as u8,
                 timestamp_ns: 0,
@@ -321,7 +323,7 @@ impl DatagramProtocol for RawSocket {
                 data: if self.is_ping { self.echo_request(message.data)? } else { message.data.to_vec() },
             };
             self.fill_checksum(&mut packet);
-            ip::without_header(&mut packet).ok_or(Errno::EINVAL)?;
+            ip::strip_udp_header(&mut packet).ok_or(Errno::EINVAL)?;
             packet
         };
         self.receiver.queue_tx_timestamps(&message.control, || frame::frame(&packet));

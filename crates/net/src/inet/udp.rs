@@ -134,10 +134,10 @@ impl UdpSocket {
     fn autobind(&self) -> Result<SocketAddr> {
         let mut state = self.state.lock();
         if state.binding.is_none() {
-            let scope = BindAddress::new(self.common.family.nowhere().ip(), self.common.only_v6());
+            let scope = BindAddress::new(self.common.family.unspecified_address().ip(), self.common.is_v6_only());
             state.binding = Some(self.bind_port(scope, 0)?);
         }
-        Ok(state.binding.as_ref().map_or(self.common.family.nowhere(), |place| place.address))
+        Ok(state.binding.as_ref().map_or(self.common.family.unspecified_address(), |place| place.address))
     }
 
     /// Where a datagram of so many bytes comes from, and where it goes: to the address, or to whom it talks.
@@ -214,7 +214,7 @@ impl DatagramProtocol for UdpSocket {
     }
 
     fn addresses(&self) -> (SocketAddr, Option<SocketAddr>) {
-        let local = self.state.lock().binding.as_ref().map_or(self.common.family.nowhere(), |place| place.address);
+        let local = self.state.lock().binding.as_ref().map_or(self.common.family.unspecified_address(), |place| place.address);
         (local, *self.peer.lock())
     }
 
@@ -227,18 +227,18 @@ impl DatagramProtocol for UdpSocket {
     }
 
     fn bind(&self, caller: &Caller<'_>, address: &Address) -> Result<()> {
-        let meant = self.common.bindable(caller, address)?;
+        let meant = self.common.check_bind_address(caller, address)?;
         let mut state = self.state.lock();
         if state.binding.is_some() {
             return Err(Errno::EINVAL);
         }
-        state.binding = Some(self.bind_port(BindAddress::new(meant.ip(), self.common.only_v6()), meant.port())?);
+        state.binding = Some(self.bind_port(BindAddress::new(meant.ip(), self.common.is_v6_only()), meant.port())?);
         state.port_locked = meant.port() != 0;
         Ok(())
     }
 
     fn connect(&self, address: &Address) -> Result<()> {
-        if *address == Address::Unspecified {
+        if *address == Address::Unspec {
             *self.peer.lock() = None;
             let place = {
                 let mut state = self.state.lock();
@@ -289,7 +289,7 @@ impl DatagramProtocol for UdpSocket {
             from,
             to,
             protocol: self.protocol,
-            interface_index: route.interface,
+            interface_index: route.interface_index,
             ttl: sends.hop_limit as u8,
             tos: sends.traffic_class as u8,
             timestamp_ns: 0,

@@ -223,7 +223,7 @@ impl SocketOps for NetlinkSocket {
 
     fn connect(&self, _: &Caller<'_>, address: &Address, _: WaitPolicy) -> Result<()> {
         match address {
-            Address::Netlink(0, _) | Address::Unspecified => Ok(()),
+            Address::Netlink(0, _) | Address::Unspec => Ok(()),
             Address::Netlink(..) => Err(Errno::ECONNREFUSED),
             _ => Err(Errno::EINVAL),
         }

@@ -34,9 +34,14 @@ const RULES: [(u8, u32); 3] = [(LOCAL_TABLE, 0), (254, 32_766), (253, 32_767)];
 
 impl Reply {
     fn link(&mut self, flags: u16, interface: &Interface) {
-        let fixed =
-            [&[0, 0][..], &interface.kind.to_ne_bytes(), &interface.index.to_ne_bytes(), &interface.flags.to_ne_bytes(), &[0; 4]]
-                .concat();
+        let fixed = [
+            &[0, 0][..],
+            &interface.hardware_type.to_ne_bytes(),
+            &interface.index.to_ne_bytes(),
+            &interface.flags.to_ne_bytes(),
+            &[0; 4],
+        ]
+        .concat();
         let name = [interface.name.as_bytes(), &[0]].concat();
         let attributes: [(u16, &[u8]); 11] = [
             (3, &name),
@@ -46,7 +51,7 @@ impl Reply {
             (4, &interface.mtu.to_ne_bytes()),
             (27, &[0; 4]),
             (6, b"noqueue\0"),
-            (1, &interface.hardware),
+            (1, &interface.hardware_address),
             (2, &[0; 6]),
             // Nothing is counted: the loop carries no packets.
             (7, &[0; 96]),
@@ -93,7 +98,7 @@ impl Reply {
             &FOUND.to_ne_bytes(),
         ]
         .concat();
-        let (table, index) = (u32::from(LOCAL_TABLE).to_ne_bytes(), route.interface.to_ne_bytes());
+        let (table, index) = (u32::from(LOCAL_TABLE).to_ne_bytes(), route.interface_index.to_ne_bytes());
         self.add(NEW_ROUTE, 0, &fixed, &[(15, &table), (1, &octets), (4, &index), (7, &source)]);
         Ok(())
     }

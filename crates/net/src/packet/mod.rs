@@ -212,7 +212,7 @@ impl PacketSocket {
     fn take(&self, frame: &[u8], interface: &Interface, way: u8) {
         let bound = *self.bound.lock();
         let protocol =
-            frame.get(frame::LINK_HEADER - 2..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u16::from_be_bytes(*b));
+            frame.get(frame::ETHERNET_HEADER_LEN - 2..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u16::from_be_bytes(*b));
         let meant = match bound.protocol {
             0 => false,
             // What goes out is for those only who want everything.
@@ -222,8 +222,8 @@ impl PacketSocket {
         if !meant || !(bound.interface == 0 || bound.interface == interface.index) || self.port.is_shut_down(RCV_SHUTDOWN) {
             return;
         }
-        let link = if self.kind == SocketType::Raw { frame::LINK_HEADER } else { 0 };
-        let mut data = if link == 0 { &frame[frame::LINK_HEADER.min(frame.len())..] } else { frame };
+        let link = if self.kind == SocketType::Raw { frame::ETHERNET_HEADER_LEN } else { 0 };
+        let mut data = if link == 0 { &frame[frame::ETHERNET_HEADER_LEN.min(frame.len())..] } else { frame };
         let full = data.len();
         if let Some(filter) = self.port.options.filter() {
             match filter.run(&FilterInput { data, protocol, way, interface: interface.index }) as usize {
@@ -233,11 +233,11 @@ impl PacketSocket {
         }
         let from = LinkAddress {
             protocol,
-            interface: interface.index.cast_signed(),
-            kind: interface.kind,
-            way,
-            length: interface.hardware.len() as u8,
-            hardware: interface.hardware_address(),
+            interface_index: interface.index.cast_signed(),
+            hardware_type: interface.hardware_type,
+            packet_type: way,
+            hardware_len: interface.hardware_address.len() as u8,
+            hardware_address: interface.padded_hardware_address(),
         };
         let told = {
             let mut queue = self.port.queue.lock();
@@ -295,7 +295,7 @@ impl PacketSocket {
 
     /// `struct tpacket_auxdata`.
     fn auxdata(&self, packet: &QueuedPacket) -> Vec<u8> {
-        let network = if self.kind == SocketType::Raw { frame::LINK_HEADER as u16 } else { 0 };
+        let network = if self.kind == SocketType::Raw { frame::ETHERNET_HEADER_LEN as u16 } else { 0 };
         let words = [ring::USER, packet.full as u32, packet.data.len() as u32].map(u32::to_ne_bytes).concat();
         [words, [0, network, 0, 0].map(u16::to_ne_bytes).concat()].concat()
     }
@@ -410,7 +410,7 @@ impl SocketOps for PacketSocket {
 
     fn bind(&self, _: &Caller<'_>, address: &Address) -> Result<()> {
         let Address::Packet(address) = address else { return Err(Errno::EINVAL) };
-        let interface = Self::interface(address.interface.cast_unsigned())?.map_or(0, |interface| interface.index);
+        let interface = Self::interface(address.interface_index.cast_unsigned())?.map_or(0, |interface| interface.index);
         let mut bound = self.bound.lock();
         let protocol = if address.protocol == 0 { bound.protocol } else { address.protocol };
         *bound = PacketBinding { protocol, interface };
@@ -432,9 +432,16 @@ impl SocketOps for PacketSocket {
     fn local_address(&self) -> Address {
         let PacketBinding { protocol, interface } = *self.bound.lock();
         let found = Self::interface(interface).ok().flatten();
-        let (kind, length) = found.as_ref().map_or((0, 0), |known| (known.kind, known.hardware.len() as u8));
-        let hardware = found.map_or([0; 8], |known| known.hardware_address());
-        Address::Packet(LinkAddress { protocol, interface: interface.cast_signed(), kind, way: TO_HOST, length, hardware })
+        let (kind, length) = found.as_ref().map_or((0, 0), |known| (known.hardware_type, known.hardware_address.len() as u8));
+        let hardware = found.map_or([0; 8], |known| known.padded_hardware_address());
+        Address::Packet(LinkAddress {
+            protocol,
+            interface_index: interface.cast_signed(),
+            hardware_type: kind,
+            packet_type: TO_HOST,
+            hardware_len: length,
+            hardware_address: hardware,
+        })
     }
 
     fn peer_address(&self) -> Result<Address> {
@@ -452,27 +459,27 @@ impl SocketOps for PacketSocket {
         let bound = *self.bound.lock();
         let (index, protocol) = match message.to {
             None => (bound.interface, bound.protocol),
-            Some((_, Address::Packet(to))) => (to.interface.cast_unsigned(), to.protocol),
+            Some((_, Address::Packet(to))) => (to.interface_index.cast_unsigned(), to.protocol),
             Some(_) => return Err(Errno::EINVAL),
         };
         let interface = Self::interface(index)?.ok_or(Errno::ENXIO)?;
-        let link = if self.kind == SocketType::Raw { 0 } else { frame::LINK_HEADER };
+        let link = if self.kind == SocketType::Raw { 0 } else { frame::ETHERNET_HEADER_LEN };
         let frame = if link == 0 {
             message.data.to_vec()
         } else {
-            [&[0; frame::LINK_HEADER - 2][..], &protocol.to_be_bytes(), message.data].concat()
+            [&[0; frame::ETHERNET_HEADER_LEN - 2][..], &protocol.to_be_bytes(), message.data].concat()
         };
-        if frame.len() < frame::LINK_HEADER {
+        if frame.len() < frame::ETHERNET_HEADER_LEN {
             return Err(Errno::EINVAL);
         }
-        if frame.len() > interface.mtu as usize + frame::LINK_HEADER {
+        if frame.len() > interface.mtu as usize + frame::ETHERNET_HEADER_LEN {
             return Err(Errno::EMSGSIZE);
         }
         hear(&frame, interface.index, Some(&self.this));
         // As on Linux: of IPv4 the loop's addresses are not believed to come in from a program.
-        if let Some(packet) = ip::of_frame(&frame, interface.index).filter(|packet| packet.to.is_ipv6()) {
+        if let Some(packet) = ip::parse_frame(&frame, interface.index).filter(|packet| packet.to.is_ipv6()) {
             // What is for nobody is lost.
-            let _ = ip::arrive(packet);
+            let _ = ip::deliver_packet(packet);
         }
         Ok(message.data.len())
     }

@@ -295,7 +295,7 @@ impl SocketOps for UnixSocket {
 
     fn connect(&self, caller: &Caller<'_>, address: &Address, wait: WaitPolicy) -> Result<()> {
         if self.kind == SocketType::Datagram {
-            if *address == Address::Unspecified {
+            if *address == Address::Unspec {
                 self.port.set_target(None);
                 return Ok(());
             }

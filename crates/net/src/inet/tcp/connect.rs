@@ -120,7 +120,7 @@ impl TcpSocket {
 
     /// What `connect(2)` does.
     pub(super) fn connect_to(&self, address: &Address, wait: WaitPolicy) -> Result<()> {
-        if *address == Address::Unspecified {
+        if *address == Address::Unspec {
             if let Some(connection) = self.connection.get() {
                 self.abort(connection);
             }

@@ -97,12 +97,12 @@ impl SocketOps for TcpSocket {
     }
 
     fn bind(&self, caller: &Caller<'_>, address: &Address) -> Result<()> {
-        let meant = self.common.bindable(caller, address)?;
+        let meant = self.common.check_bind_address(caller, address)?;
         let mut state = self.state.lock();
         if state.binding.is_some() || self.connection.get().is_some() {
             return Err(Errno::EINVAL);
         }
-        state.binding = Some(self.bind_port(BindAddress::new(meant.ip(), self.common.only_v6()), meant.port())?);
+        state.binding = Some(self.bind_port(BindAddress::new(meant.ip(), self.common.is_v6_only()), meant.port())?);
         state.port_locked = true;
         Ok(())
     }
@@ -120,7 +120,7 @@ impl SocketOps for TcpSocket {
     }
 
     fn local_address(&self) -> Address {
-        self.common.shown(self.addresses().0)
+        self.common.user_address(self.addresses().0)
     }
 
     fn peer_address(&self) -> Result<Address> {
@@ -128,7 +128,7 @@ impl SocketOps for TcpSocket {
         if self.endpoint.is_shut_down(SEND_SHUTDOWN | FIN_RECEIVED) {
             return Err(Errno::ENOTCONN);
         }
-        Ok(self.common.shown(connection.remote))
+        Ok(self.common.user_address(connection.remote))
     }
 
     fn shutdown(&self, receiving: bool, sending: bool) -> Result<()> {
@@ -195,7 +195,7 @@ impl SocketOps for TcpSocket {
     }
 
     fn receive_error_queue(&self, limit: usize) -> Result<(Vec<u8>, ReceivedMessage)> {
-        self.common.take_notice(&self.endpoint.options, limit)
+        self.common.receive_error_queue(&self.endpoint.options, limit)
     }
 
     fn complete_zerocopy(&self) {
@@ -235,7 +235,7 @@ impl SocketOps for TcpSocket {
     }
 
     fn attach_file(&self, file: &Arc<File>) {
-        self.common.opened(file);
+        self.common.attach_file(file);
         self.endpoint.attach_file(file);
     }
 

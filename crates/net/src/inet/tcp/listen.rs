@@ -117,12 +117,12 @@ impl TcpSocket {
             return Ok(());
         }
         if state.binding.is_none() {
-            let scope = BindAddress::new(self.common.family.nowhere().ip(), self.common.only_v6());
+            let scope = BindAddress::new(self.common.family.unspecified_address().ip(), self.common.is_v6_only());
             state.binding = Some(self.bind_port(scope, 0)?);
             state.port_locked = true;
         }
         self.listening.store(true, Ordering::Release);
-        if !state.binding.as_ref().is_some_and(|place| BIND_TABLE.can_listen(place, self.common.only_v6())) {
+        if !state.binding.as_ref().is_some_and(|place| BIND_TABLE.can_listen(place, self.common.is_v6_only())) {
             self.listening.store(false, Ordering::Release);
             return Err(Errno::EADDRINUSE);
         }

@@ -151,7 +151,7 @@ impl TcpSocket {
             return (connection.local, Some(connection.remote));
         }
         let state = self.state.lock();
-        (state.binding.as_ref().map_or(self.common.family.nowhere(), |place| place.address), state.connecting)
+        (state.binding.as_ref().map_or(self.common.family.unspecified_address(), |place| place.address), state.connecting)
     }
 
     /// The state of the connection, as a number of `tcp_states.h`.

@@ -14,12 +14,12 @@ const WINDOW: u16 = 512;
 
 fn tap_segment(segment: &Segment<'_>) {
     if let Ok(route) = network::current().route(segment.to.ip()) {
-        packet::hear(&segment.frame(), route.interface, None);
+        packet::hear(&segment.frame(), route.interface_index, None);
     }
 }
 
 fn control_segment(from: SocketAddr, to: SocketAddr, sequence: u32, acknowledges: u32, flags: u8) -> Segment<'static> {
-    Segment { from, to, sequence, acknowledges, flags, window: WINDOW, data: &[] }
+    Segment { from, to, sequence, acknowledgment: acknowledges, flags, window: WINDOW, data: &[] }
 }
 
 /// A connection has been made, or refused.
@@ -47,7 +47,7 @@ impl TcpSocket {
     pub(super) fn data_segment<'a>(&self, connection: &Connection, start: u64, data: &'a [u8]) -> Segment<'a> {
         let (sequence, acknowledges) = ((start as u32).wrapping_add(1), (self.bytes_received() as u32).wrapping_add(1));
         let (from, to) = (connection.local, connection.remote);
-        Segment { from, to, sequence, acknowledges, flags: PSH | ACK, window: WINDOW, data }
+        Segment { from, to, sequence, acknowledgment: acknowledges, flags: PSH | ACK, window: WINDOW, data }
     }
 
     /// Bytes go out, and are acknowledged.
