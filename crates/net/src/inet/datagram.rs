@@ -153,7 +153,7 @@ impl DatagramReceiver {
         if datagram.drops > 0 && self.options.is_enabled(net::SO_RXQ_OVFL) {
             beside.push((net::SOL_SOCKET, net::SO_RXQ_OVFL, datagram.drops.to_ne_bytes().to_vec()));
         }
-        if common.options.tells.load(Ordering::Relaxed) {
+        if common.options.wants_control.load(Ordering::Relaxed) {
             add_control_messages(common, datagram, &mut beside);
         }
         ReceivedMessage {
@@ -442,7 +442,7 @@ impl SendParameters {
             (false, false) => ((IPV6, net::IPV6_UNICAST_HOPS), (IPV6, net::IPV6_TCLASS)),
             (true, false) => ((IPV6, net::IPV6_MULTICAST_HOPS), (IPV6, net::IPV6_TCLASS)),
         };
-        let chosen = |(level, option)| options.number(level, option);
+        let chosen = |(level, option)| options.int_option(level, option);
         let mut sends = Self { hop_limit: chosen(hops), traffic_class: chosen(class), source: None };
         for (level, kind, bytes) in beside {
             if *level == net::SOL_SOCKET {
@@ -484,7 +484,7 @@ impl SendParameters {
 
 /// Says what a socket's options ask for of a datagram that it received.
 fn add_control_messages(common: &InetSocket, datagram: &Datagram, told: &mut Vec<ControlMessage>) {
-    let wanted = |level, option| common.options.is_on(level, option);
+    let wanted = |level, option| common.options.is_enabled(level, option);
     let number = |n: u8| i32::from(n).to_ne_bytes().to_vec();
     if let IpAddr::V4(to) = datagram.to.ip() {
         if wanted(IP, net::IP_PKTINFO) {

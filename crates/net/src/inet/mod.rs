@@ -165,7 +165,7 @@ impl InetSocket {
 
     /// Whether an address may be bound that is not this host's.
     fn can_nonlocal_bind(&self) -> bool {
-        self.options.free_bind() || sysctl::IP_NONLOCAL_BIND.as_usize() != 0
+        self.options.is_freebind() || sysctl::IP_NONLOCAL_BIND.as_usize() != 0
     }
 
     /// Checks an address to be bound.

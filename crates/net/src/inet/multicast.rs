@@ -11,21 +11,21 @@ use fs::Result;
 use linux_raw_sys::net;
 
 /// The most sources that one membership names (`net.ipv4.igmp_max_msf`).
-const MOST_SOURCES: usize = 10;
+const MAX_SOURCES: usize = 10;
 
 /// A group a socket has joined.
 pub(super) struct Membership {
     group: IpAddr,
     interface: u32,
     /// What the sources send is received; else all but that.
-    only: bool,
+    include_mode: bool,
     sources: Vec<IpAddr>,
 }
 
 impl Membership {
     /// Whether what `from` sends to a group is received because of this.
-    pub(super) fn admits(&self, group: IpAddr, from: IpAddr) -> bool {
-        self.group == group && self.sources.contains(&from) == self.only
+    pub(super) fn allows_source(&self, group: IpAddr, from: IpAddr) -> bool {
+        self.group == group && self.sources.contains(&from) == self.include_mode
     }
 }
 
@@ -37,7 +37,7 @@ struct MembershipRequest {
 }
 
 /// Whether an option is about groups.
-pub(super) const fn is_about(level: u32, option: u32) -> bool {
+pub(super) const fn is_multicast_option(level: u32, option: u32) -> bool {
     let any = matches!(option, net::MCAST_JOIN_GROUP..=net::MCAST_LEAVE_SOURCE_GROUP);
     match level {
         IP => {
@@ -55,35 +55,35 @@ pub(super) const fn is_about(level: u32, option: u32) -> bool {
 ///
 /// # Errors
 /// `EINVAL`, `ENODEV`, `EADDRINUSE`, `EADDRNOTAVAIL`, `ENOBUFS`.
-pub(super) fn set(common: &InetSocket, level: u32, option: u32, value: &[u8]) -> Result<()> {
+pub(super) fn set_multicast_option(common: &InetSocket, level: u32, option: u32, value: &[u8]) -> Result<()> {
     if (level, option) == (IP, net::IP_MULTICAST_IF) {
         return set_multicast_interface(common, value);
     }
     let asked = match (level, option) {
         (IP, net::IP_ADD_MEMBERSHIP | net::IP_DROP_MEMBERSHIP) => {
             let index = if value.len() < 12 { 0 } else { word(value, 8)? };
-            asked_v4(v4(value, 0)?, v4(value, 4)?, index, None)?
+            ipv4_membership_request(v4(value, 0)?, v4(value, 4)?, index, None)?
         }
         (IP, net::IP_UNBLOCK_SOURCE..=net::IP_DROP_SOURCE_MEMBERSHIP) => {
-            asked_v4(v4(value, 0)?, v4(value, 4)?, 0, Some(v4(value, 8)?.into()))?
+            ipv4_membership_request(v4(value, 0)?, v4(value, 4)?, 0, Some(v4(value, 8)?.into()))?
         }
         (IPV6, net::IPV6_ADD_MEMBERSHIP | net::IPV6_DROP_MEMBERSHIP) => {
             let group = Ipv6Addr::from(*value.first_chunk::<16>().ok_or(Errno::EINVAL)?);
-            asked_of(group.into(), Ipv4Addr::UNSPECIFIED, word(value, 16)?, None)?
+            membership_request(group.into(), Ipv4Addr::UNSPECIFIED, word(value, 16)?, None)?
         }
-        _ => asked_any(level, option, value)?,
+        _ => group_request(level, option, value)?,
     };
-    common.options.change_groups(|groups| match (level, option) {
+    common.options.update_memberships(|groups| match (level, option) {
         (IP, net::IP_ADD_MEMBERSHIP) | (IPV6, net::IPV6_ADD_MEMBERSHIP) | (_, net::MCAST_JOIN_GROUP) => {
-            join(groups, &asked, false)
+            join_group(groups, &asked, false)
         }
         (IP, net::IP_DROP_MEMBERSHIP) | (IPV6, net::IPV6_DROP_MEMBERSHIP) | (_, net::MCAST_LEAVE_GROUP) => {
-            groups.remove(find(groups, &asked).ok_or(Errno::EADDRNOTAVAIL)?);
+            groups.remove(find_membership(groups, &asked).ok_or(Errno::EADDRNOTAVAIL)?);
             Ok(())
         }
         (_, net::IP_ADD_SOURCE_MEMBERSHIP | net::MCAST_JOIN_SOURCE_GROUP) => {
-            if find(groups, &asked).is_none() {
-                join(groups, &asked, true)?;
+            if find_membership(groups, &asked).is_none() {
+                join_group(groups, &asked, true)?;
             }
             change_source(groups, &asked, true, true)
         }
@@ -93,33 +93,33 @@ pub(super) fn set(common: &InetSocket, level: u32, option: u32, value: &[u8]) ->
     })
 }
 
-fn find(groups: &[Membership], asked: &MembershipRequest) -> Option<usize> {
+fn find_membership(groups: &[Membership], asked: &MembershipRequest) -> Option<usize> {
     groups.iter().position(|one| (one.group, one.interface) == (asked.group, asked.interface))
 }
 
-fn join(groups: &mut Vec<Membership>, asked: &MembershipRequest, only: bool) -> Result<()> {
-    if find(groups, asked).is_some() {
+fn join_group(groups: &mut Vec<Membership>, asked: &MembershipRequest, only: bool) -> Result<()> {
+    if find_membership(groups, asked).is_some() {
         return Err(Errno::EADDRINUSE);
     }
-    groups.push(Membership { group: asked.group, interface: asked.interface, only, sources: Vec::new() });
+    groups.push(Membership { group: asked.group, interface: asked.interface, include_mode: only, sources: Vec::new() });
     Ok(())
 }
 
 /// Adds a source to those that are, or are not, received, or takes it away. A membership that names sources of one sort has none of the other;
 /// one whose last wanted source goes ends.
 fn change_source(groups: &mut Vec<Membership>, asked: &MembershipRequest, only: bool, adds: bool) -> Result<()> {
-    let at = find(groups, asked).ok_or(Errno::EINVAL)?;
+    let at = find_membership(groups, asked).ok_or(Errno::EINVAL)?;
     let membership = &mut groups[at];
-    if membership.only != only {
+    if membership.include_mode != only {
         if !membership.sources.is_empty() {
             return Err(Errno::EINVAL);
         }
-        membership.only = only;
+        membership.include_mode = only;
     }
     let source = asked.source.ok_or(Errno::EINVAL)?;
     match (membership.sources.iter().position(|known| *known == source), adds) {
         (Some(_), true) | (None, false) => return Err(Errno::EADDRNOTAVAIL),
-        (None, true) if membership.sources.len() == MOST_SOURCES => return Err(Errno::ENOBUFS),
+        (None, true) if membership.sources.len() == MAX_SOURCES => return Err(Errno::ENOBUFS),
         (None, true) => membership.sources.push(source),
         (Some(known), false) => drop(membership.sources.swap_remove(known)),
     }
@@ -129,19 +129,19 @@ fn change_source(groups: &mut Vec<Membership>, asked: &MembershipRequest, only: 
     Ok(())
 }
 
-fn asked_of(group: IpAddr, address: Ipv4Addr, index: i32, source: Option<IpAddr>) -> Result<MembershipRequest> {
+fn membership_request(group: IpAddr, address: Ipv4Addr, index: i32, source: Option<IpAddr>) -> Result<MembershipRequest> {
     if !group.is_multicast() {
         return Err(Errno::EINVAL);
     }
-    Ok(MembershipRequest { group, interface: interface_of(address, index, group)?.index, source })
+    Ok(MembershipRequest { group, interface: find_interface(address, index, group)?.index, source })
 }
 
-fn asked_v4(group: Ipv4Addr, address: Ipv4Addr, index: i32, source: Option<IpAddr>) -> Result<MembershipRequest> {
-    asked_of(group.into(), address, index, source)
+fn ipv4_membership_request(group: Ipv4Addr, address: Ipv4Addr, index: i32, source: Option<IpAddr>) -> Result<MembershipRequest> {
+    membership_request(group.into(), address, index, source)
 }
 
 /// `struct group_req` or `struct group_source_req`: the interface's number, and addresses of either family.
-fn asked_any(level: u32, option: u32, value: &[u8]) -> Result<MembershipRequest> {
+fn group_request(level: u32, option: u32, value: &[u8]) -> Result<MembershipRequest> {
     const GROUP: usize = 8;
     const SOURCE: usize = 136;
     let address = |at: usize| match Address::decode(value.get(at..).ok_or(Errno::EINVAL)?)? {
@@ -149,11 +149,11 @@ fn asked_any(level: u32, option: u32, value: &[u8]) -> Result<MembershipRequest>
         _ => Err(Errno::EINVAL),
     };
     let source = if matches!(option, net::MCAST_JOIN_GROUP | net::MCAST_LEAVE_GROUP) { None } else { Some(address(SOURCE)?) };
-    asked_of(address(GROUP)?, Ipv4Addr::UNSPECIFIED, word(value, 0)?, source)
+    membership_request(address(GROUP)?, Ipv4Addr::UNSPECIFIED, word(value, 0)?, source)
 }
 
 /// The interface with an address, or a number; 0 or no address is the one that routes to `group`.
-fn interface_of(address: Ipv4Addr, index: i32, group: IpAddr) -> Result<Interface> {
+fn find_interface(address: Ipv4Addr, index: i32, group: IpAddr) -> Result<Interface> {
     let interfaces = network::current().interfaces();
     let is_it = |interface: &Interface| match index {
         0 => interface.addresses.iter().any(|(ip, prefix)| match ip {
@@ -180,13 +180,13 @@ fn set_multicast_interface(common: &InetSocket, value: &[u8]) -> Result<()> {
     let chosen = if address.is_unspecified() && index == 0 {
         None
     } else {
-        let interface = interface_of(address, index, address.into()).map_err(|_| Errno::EADDRNOTAVAIL)?;
+        let interface = find_interface(address, index, address.into()).map_err(|_| Errno::EADDRNOTAVAIL)?;
         interface.addresses.into_iter().find_map(|(ip, _)| match ip {
             IpAddr::V4(ip) => Some(ip),
             IpAddr::V6(_) => None,
         })
     };
-    common.options.set_multicast(chosen);
+    common.options.set_multicast_source(chosen);
     Ok(())
 }
 
@@ -210,17 +210,17 @@ mod tests {
         let from = |source| MembershipRequest { group, interface: 1, source: Some(source) };
         let mut groups = Vec::new();
         assert_eq!(change_source(&mut groups, &from(a), false, true), Err(Errno::EINVAL));
-        join(&mut groups, &from(a), false).unwrap();
-        assert_eq!(join(&mut groups, &from(a), false), Err(Errno::EADDRINUSE));
-        assert!(groups[0].admits(group, a));
+        join_group(&mut groups, &from(a), false).unwrap();
+        assert_eq!(join_group(&mut groups, &from(a), false), Err(Errno::EADDRINUSE));
+        assert!(groups[0].allows_source(group, a));
         change_source(&mut groups, &from(a), false, true).unwrap();
-        assert!(!groups[0].admits(group, a) && groups[0].admits(group, b));
+        assert!(!groups[0].allows_source(group, a) && groups[0].allows_source(group, b));
         assert_eq!(change_source(&mut groups, &from(b), true, true), Err(Errno::EINVAL));
         assert_eq!(change_source(&mut groups, &from(b), false, false), Err(Errno::EADDRNOTAVAIL));
         change_source(&mut groups, &from(a), false, false).unwrap();
         // With no source named it may become the other sort.
         change_source(&mut groups, &from(b), true, true).unwrap();
-        assert!(!groups[0].admits(group, a) && groups[0].admits(group, b));
+        assert!(!groups[0].allows_source(group, a) && groups[0].allows_source(group, b));
         change_source(&mut groups, &from(b), true, false).unwrap();
         assert!(groups.is_empty());
     }

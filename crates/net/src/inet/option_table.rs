@@ -9,7 +9,7 @@ use linux_raw_sys::net;
 pub(super) const UDP_LITE: u32 = net::IPPROTO_UDPLITE as u32;
 const UDP_CORK: u32 = 1;
 /// How much of a datagram a checksum covers, sent and received.
-const LITE_COVERAGE: [u32; 2] = [10, 11];
+const UDPLITE_CSCOV: [u32; 2] = [10, 11];
 const UDP_NO_CHECK6_TX: u32 = 101;
 const IP_RECVFRAGSIZE: u32 = 25;
 const IP_RECVERR_RFC4884: u32 = 26;
@@ -21,60 +21,60 @@ pub(super) const TCP_INQ: u32 = 36;
 const TCP_TX_DELAY: u32 = 37;
 const IPV6_RECVFRAGSIZE: u32 = 77;
 /// The largest segment through the loop, bytes.
-pub(super) const LOOP_SEGMENT: i32 = 65_483;
+pub(super) const LOOPBACK_MSS: i32 = 65_483;
 
 /// Level and number of an option that is a number, what it is at first, its least and its largest value.
 pub(super) type OptionEntry = (u32, u32, i32, i32, i32);
 
-pub(super) const SWITCH: (i32, i32) = (0, 1);
+pub(super) const BOOLEAN_RANGE: (i32, i32) = (0, 1);
 
-const fn switch(level: u32, option: u32, first: i32) -> OptionEntry {
-    (level, option, first, SWITCH.0, SWITCH.1)
+const fn boolean(level: u32, option: u32, first: i32) -> OptionEntry {
+    (level, option, first, BOOLEAN_RANGE.0, BOOLEAN_RANGE.1)
 }
 
-const KNOWN: [OptionEntry; 84] = [
+const OPTION_TABLE: [OptionEntry; 84] = [
     (IP, net::IP_TOS, 0, 0, 255),
     (IP, net::IP_TTL, 64, 1, 255),
-    switch(IP, net::IP_HDRINCL, 0),
-    switch(IP, net::IP_RECVOPTS, 0),
-    switch(IP, net::IP_RETOPTS, 0),
-    switch(IP, net::IP_PKTINFO, 0),
+    boolean(IP, net::IP_HDRINCL, 0),
+    boolean(IP, net::IP_RECVOPTS, 0),
+    boolean(IP, net::IP_RETOPTS, 0),
+    boolean(IP, net::IP_PKTINFO, 0),
     (IP, net::IP_MTU_DISCOVER, 1, 0, 5),
-    switch(IP, net::IP_RECVERR, 0),
-    switch(IP, net::IP_RECVTTL, 0),
-    switch(IP, net::IP_RECVTOS, 0),
-    switch(IP, net::IP_FREEBIND, 0),
-    switch(IP, net::IP_RECVORIGDSTADDR, 0),
+    boolean(IP, net::IP_RECVERR, 0),
+    boolean(IP, net::IP_RECVTTL, 0),
+    boolean(IP, net::IP_RECVTOS, 0),
+    boolean(IP, net::IP_FREEBIND, 0),
+    boolean(IP, net::IP_RECVORIGDSTADDR, 0),
     (IP, net::IP_MINTTL, 0, 0, 255),
-    switch(IP, net::IP_NODEFRAG, 0),
-    switch(IP, net::IP_BIND_ADDRESS_NO_PORT, 0),
-    switch(IP, IP_RECVFRAGSIZE, 0),
+    boolean(IP, net::IP_NODEFRAG, 0),
+    boolean(IP, net::IP_BIND_ADDRESS_NO_PORT, 0),
+    boolean(IP, IP_RECVFRAGSIZE, 0),
     (IP, net::IP_MULTICAST_TTL, 1, 0, 255),
-    switch(IP, net::IP_MULTICAST_LOOP, 1),
-    switch(IP, net::IP_MULTICAST_ALL, 1),
+    boolean(IP, net::IP_MULTICAST_LOOP, 1),
+    boolean(IP, net::IP_MULTICAST_ALL, 1),
     (IP, net::IP_UNICAST_IF, 0, 0, i32::MAX),
     (IPV6, net::IPV6_UNICAST_HOPS, 64, 0, 255),
     (IPV6, net::IPV6_MULTICAST_HOPS, 1, 0, 255),
-    switch(IPV6, net::IPV6_MULTICAST_LOOP, 1),
+    boolean(IPV6, net::IPV6_MULTICAST_LOOP, 1),
     (IPV6, net::IPV6_MULTICAST_IF, 0, 0, i32::MAX),
     (IPV6, net::IPV6_MTU_DISCOVER, 1, 0, 5),
-    switch(IPV6, net::IPV6_RECVERR, 0),
-    switch(IPV6, net::IPV6_V6ONLY, 0),
-    switch(IPV6, net::IPV6_RECVPKTINFO, 0),
-    switch(IPV6, net::IPV6_RECVHOPLIMIT, 0),
-    switch(IPV6, net::IPV6_RECVTCLASS, 0),
+    boolean(IPV6, net::IPV6_RECVERR, 0),
+    boolean(IPV6, net::IPV6_V6ONLY, 0),
+    boolean(IPV6, net::IPV6_RECVPKTINFO, 0),
+    boolean(IPV6, net::IPV6_RECVHOPLIMIT, 0),
+    boolean(IPV6, net::IPV6_RECVTCLASS, 0),
     (IPV6, net::IPV6_TCLASS, 0, 0, 255),
-    switch(IPV6, net::IPV6_DONTFRAG, 0),
-    switch(IPV6, net::IPV6_AUTOFLOWLABEL, 1),
-    switch(IPV6, net::IPV6_FREEBIND, 0),
-    switch(IPV6, net::IPV6_RECVERR_RFC4884, 0),
-    switch(IPV6, IPV6_RECVFRAGSIZE, 0),
+    boolean(IPV6, net::IPV6_DONTFRAG, 0),
+    boolean(IPV6, net::IPV6_AUTOFLOWLABEL, 1),
+    boolean(IPV6, net::IPV6_FREEBIND, 0),
+    boolean(IPV6, net::IPV6_RECVERR_RFC4884, 0),
+    boolean(IPV6, IPV6_RECVFRAGSIZE, 0),
     (IPV6, net::IPV6_MINHOPCOUNT, 0, 0, 255),
     (IPV6, net::IPV6_UNICAST_IF, 0, 0, i32::MAX),
-    switch(IPV6, net::IPV6_MULTICAST_ALL, 1),
-    switch(TCP, net::TCP_NODELAY, 0),
+    boolean(IPV6, net::IPV6_MULTICAST_ALL, 1),
+    boolean(TCP, net::TCP_NODELAY, 0),
     (TCP, net::TCP_MAXSEG, 0, 88, 32_767),
-    switch(TCP, net::TCP_CORK, 0),
+    boolean(TCP, net::TCP_CORK, 0),
     (TCP, net::TCP_KEEPIDLE, 7200, 1, 32_767),
     (TCP, net::TCP_KEEPINTVL, 75, 1, 32_767),
     (TCP, net::TCP_KEEPCNT, 9, 1, 127),
@@ -82,46 +82,46 @@ const KNOWN: [OptionEntry; 84] = [
     (TCP, net::TCP_LINGER2, 60, -1, 120),
     (TCP, net::TCP_DEFER_ACCEPT, 0, 0, i32::MAX),
     (TCP, net::TCP_WINDOW_CLAMP, 0, 0, i32::MAX),
-    switch(TCP, net::TCP_QUICKACK, 1),
+    boolean(TCP, net::TCP_QUICKACK, 1),
     (TCP, net::TCP_USER_TIMEOUT, 0, 0, i32::MAX),
     (TCP, net::TCP_FASTOPEN, 0, 0, i32::MAX),
-    switch(TCP, net::TCP_FASTOPEN_CONNECT, 0),
+    boolean(TCP, net::TCP_FASTOPEN_CONNECT, 0),
     (TCP, net::TCP_NOTSENT_LOWAT, 0, i32::MIN, i32::MAX),
-    (UDP_LITE, LITE_COVERAGE[0], 0, 0, 65_535),
-    (UDP_LITE, LITE_COVERAGE[1], 0, 0, 65_535),
-    switch(IP, net::IP_TRANSPARENT, 0),
-    switch(IP, net::IP_ROUTER_ALERT, 0),
-    switch(IP, net::IP_PASSSEC, 0),
-    switch(IP, net::IP_CHECKSUM, 0),
-    switch(IP, IP_RECVERR_RFC4884, 0),
-    switch(IPV6, net::IPV6_TRANSPARENT, 0),
-    switch(IPV6, net::IPV6_RECVORIGDSTADDR, 0),
-    switch(IPV6, net::IPV6_FLOWINFO, 0),
-    switch(IPV6, net::IPV6_FLOWINFO_SEND, 0),
-    switch(IPV6, net::IPV6_RECVPATHMTU, 0),
-    switch(IPV6, net::IPV6_RECVHOPOPTS, 0),
-    switch(IPV6, net::IPV6_RECVDSTOPTS, 0),
-    switch(IPV6, net::IPV6_RECVRTHDR, 0),
-    switch(IPV6, net::IPV6_2292PKTINFO, 0),
-    switch(IPV6, net::IPV6_2292HOPLIMIT, 0),
-    switch(IPV6, net::IPV6_2292HOPOPTS, 0),
-    switch(IPV6, net::IPV6_2292DSTOPTS, 0),
-    switch(IPV6, net::IPV6_2292RTHDR, 0),
-    switch(IPV6, net::IPV6_ROUTER_ALERT_ISOLATE, 0),
+    (UDP_LITE, UDPLITE_CSCOV[0], 0, 0, 65_535),
+    (UDP_LITE, UDPLITE_CSCOV[1], 0, 0, 65_535),
+    boolean(IP, net::IP_TRANSPARENT, 0),
+    boolean(IP, net::IP_ROUTER_ALERT, 0),
+    boolean(IP, net::IP_PASSSEC, 0),
+    boolean(IP, net::IP_CHECKSUM, 0),
+    boolean(IP, IP_RECVERR_RFC4884, 0),
+    boolean(IPV6, net::IPV6_TRANSPARENT, 0),
+    boolean(IPV6, net::IPV6_RECVORIGDSTADDR, 0),
+    boolean(IPV6, net::IPV6_FLOWINFO, 0),
+    boolean(IPV6, net::IPV6_FLOWINFO_SEND, 0),
+    boolean(IPV6, net::IPV6_RECVPATHMTU, 0),
+    boolean(IPV6, net::IPV6_RECVHOPOPTS, 0),
+    boolean(IPV6, net::IPV6_RECVDSTOPTS, 0),
+    boolean(IPV6, net::IPV6_RECVRTHDR, 0),
+    boolean(IPV6, net::IPV6_2292PKTINFO, 0),
+    boolean(IPV6, net::IPV6_2292HOPLIMIT, 0),
+    boolean(IPV6, net::IPV6_2292HOPOPTS, 0),
+    boolean(IPV6, net::IPV6_2292DSTOPTS, 0),
+    boolean(IPV6, net::IPV6_2292RTHDR, 0),
+    boolean(IPV6, net::IPV6_ROUTER_ALERT_ISOLATE, 0),
     // "Temporary or public as it comes, home or care of as it comes."
     (IPV6, net::IPV6_ADDR_PREFERENCES, 0, 0, 0x3f),
-    switch(TCP, TCP_THIN_LINEAR_TIMEOUTS, 0),
-    switch(TCP, TCP_THIN_DUPACK, 0),
-    switch(TCP, TCP_SAVE_SYN, 0),
-    switch(TCP, TCP_FASTOPEN_NO_COOKIE, 0),
-    switch(TCP, TCP_INQ, 0),
+    boolean(TCP, TCP_THIN_LINEAR_TIMEOUTS, 0),
+    boolean(TCP, TCP_THIN_DUPACK, 0),
+    boolean(TCP, TCP_SAVE_SYN, 0),
+    boolean(TCP, TCP_FASTOPEN_NO_COOKIE, 0),
+    boolean(TCP, TCP_INQ, 0),
     (TCP, TCP_TX_DELAY, 0, 0, i32::MAX),
-    switch(UDP, UDP_CORK, 0),
-    switch(UDP, UDP_NO_CHECK6_TX, 0),
+    boolean(UDP, UDP_CORK, 0),
+    boolean(UDP, UDP_NO_CHECK6_TX, 0),
 ];
 
 /// What the administrator says an option is at first.
-fn administered(level: u32, option: u32) -> Option<&'static sysctl::Sysctl> {
+fn sysctl_default(level: u32, option: u32) -> Option<&'static sysctl::Sysctl> {
     Some(match (level, option) {
         (IP, net::IP_TTL) => &sysctl::IP_DEFAULT_TTL,
         (TCP, net::TCP_KEEPIDLE) => &sysctl::TCP_KEEPALIVE_TIME,
@@ -137,9 +137,9 @@ fn administered(level: u32, option: u32) -> Option<&'static sysctl::Sysctl> {
 ///
 /// # Errors
 /// `ENOPROTOOPT`.
-pub(super) fn known(level: u32, option: u32) -> Result<OptionEntry> {
-    let mut found = KNOWN.into_iter().find(|known| (known.0, known.1) == (level, option)).ok_or(Errno::ENOPROTOOPT)?;
-    if let Some(setting) = administered(level, option) {
+pub(super) fn find_option(level: u32, option: u32) -> Result<OptionEntry> {
+    let mut found = OPTION_TABLE.into_iter().find(|known| (known.0, known.1) == (level, option)).ok_or(Errno::ENOPROTOOPT)?;
+    if let Some(setting) = sysctl_default(level, option) {
         found.2 = setting.as_usize() as i32;
     }
     Ok(found)

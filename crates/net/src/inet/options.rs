@@ -3,7 +3,7 @@
 
 use super::multicast::{self, Membership};
 use super::network;
-use super::option_table::{LOOP_SEGMENT, SWITCH, TCP_INQ, UDP_LITE, known};
+use super::option_table::{BOOLEAN_RANGE, LOOPBACK_MSS, TCP_INQ, UDP_LITE, find_option};
 use super::tcp::TcpSocket;
 use super::tcp_info::info;
 use super::{Family, InetSocket};
@@ -24,17 +24,17 @@ pub(super) const UDP: u32 = net::IPPROTO_UDP as u32;
 #[derive(Default)]
 struct InetOptionValues {
     numbers: Vec<(u32, u32, i32)>,
-    groups: Vec<Membership>,
+    memberships: Vec<Membership>,
     /// Where multicasts go out (`IP_MULTICAST_IF`).
-    multicast: Option<Ipv4Addr>,
+    multicast_source: Option<Ipv4Addr>,
     /// The way of keeping networks from being crowded (`TCP_CONGESTION`); `None`: the host's.
     congestion: Option<&'static [u8]>,
 }
 
 /// The ways of keeping networks from being crowded that there are: the loop never is.
-const CONGESTION: [&[u8]; 2] = [b"cubic", b"reno"];
+const CONGESTION_CONTROLS: [&[u8]; 2] = [b"cubic", b"reno"];
 /// The largest segment that every network takes, bytes.
-const ANY_SEGMENT: i32 = 536;
+const DEFAULT_MSS: i32 = 536;
 /// Bytes of the name of one.
 const CONGESTION_NAME: usize = 16;
 const TCP_CC_INFO: u32 = 26;
@@ -44,63 +44,63 @@ const TCP_ULP: u32 = 31;
 /// What one socket has chosen: what is not there is as it is at first.
 #[derive(Default)]
 pub(super) struct InetOptions {
-    chosen: Mutex<InetOptionValues>,
+    values: Mutex<InetOptionValues>,
     /// Whether receiving has to look for anything.
-    pub(super) tells: AtomicBool,
+    pub(super) wants_control: AtomicBool,
 }
 
 impl InetOptions {
-    pub(super) fn number(&self, level: u32, option: u32) -> i32 {
-        let chosen = self.chosen.lock();
+    pub(super) fn int_option(&self, level: u32, option: u32) -> i32 {
+        let chosen = self.values.lock();
         let set = chosen.numbers.iter().find(|(l, o, _)| (*l, *o) == (level, option)).map(|(_, _, value)| *value);
-        set.unwrap_or_else(|| known(level, option).map_or(0, |known| known.2))
+        set.unwrap_or_else(|| find_option(level, option).map_or(0, |known| known.2))
     }
 
-    pub(super) fn is_on(&self, level: u32, option: u32) -> bool {
-        self.number(level, option) != 0
+    pub(super) fn is_enabled(&self, level: u32, option: u32) -> bool {
+        self.int_option(level, option) != 0
     }
 
-    pub(super) fn free_bind(&self) -> bool {
-        self.is_on(IP, net::IP_FREEBIND) || self.is_on(IPV6, net::IPV6_FREEBIND)
+    pub(super) fn is_freebind(&self) -> bool {
+        self.is_enabled(IP, net::IP_FREEBIND) || self.is_enabled(IPV6, net::IPV6_FREEBIND)
     }
 
     /// Whether what `from` sends to a group is received.
-    pub(super) fn in_group(&self, group: IpAddr, from: IpAddr) -> bool {
-        self.chosen.lock().groups.iter().any(|membership| membership.admits(group, from))
+    pub(super) fn accepts_multicast(&self, group: IpAddr, from: IpAddr) -> bool {
+        self.values.lock().memberships.iter().any(|membership| membership.allows_source(group, from))
     }
 
     /// Changes which groups it is in.
-    pub(super) fn change_groups<R>(&self, change: impl FnOnce(&mut Vec<Membership>) -> R) -> R {
-        change(&mut self.chosen.lock().groups)
+    pub(super) fn update_memberships<R>(&self, change: impl FnOnce(&mut Vec<Membership>) -> R) -> R {
+        change(&mut self.values.lock().memberships)
     }
 
-    pub(super) fn set_multicast(&self, source: Option<Ipv4Addr>) {
-        self.chosen.lock().multicast = source;
+    pub(super) fn set_multicast_source(&self, source: Option<Ipv4Addr>) {
+        self.values.lock().multicast_source = source;
     }
 
     /// The address multicasts go out from, if it was chosen.
     pub(super) fn multicast_source(&self, v4: bool) -> Option<IpAddr> {
         if v4 {
-            return self.chosen.lock().multicast.map(IpAddr::V4);
+            return self.values.lock().multicast_source.map(IpAddr::V4);
         }
-        let index = self.number(IPV6, net::IPV6_MULTICAST_IF);
+        let index = self.int_option(IPV6, net::IPV6_MULTICAST_IF);
         let interface = network::current().interfaces().into_iter().find(|i| i.index.cast_signed() == index)?;
         interface.addresses.into_iter().map(|(ip, _)| ip).find(IpAddr::is_ipv6)
     }
 
-    pub(super) fn inherit(&self, from: &Self) {
+    pub(super) fn inherit_from(&self, from: &Self) {
         let (numbers, congestion) = {
-            let from = from.chosen.lock();
+            let from = from.values.lock();
             (from.numbers.clone(), from.congestion)
         };
-        let mut chosen = self.chosen.lock();
+        let mut chosen = self.values.lock();
         (chosen.numbers, chosen.congestion) = (numbers, congestion);
         drop(chosen);
-        self.tells.store(from.tells.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.wants_control.store(from.wants_control.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     fn set(&self, level: u32, option: u32, value: i32) {
-        let mut chosen = self.chosen.lock();
+        let mut chosen = self.values.lock();
         chosen.numbers.retain(|(l, o, _)| (*l, *o) != (level, option));
         chosen.numbers.push((level, option, value));
     }
@@ -136,16 +136,16 @@ pub(super) fn get(common: &InetSocket, tcp: Option<&TcpSocket>, level: u32, opti
     let value = match (level, option) {
         (TCP, net::TCP_INFO) => return Ok(tcp.map_or_else(Vec::new, info)),
         (TCP, net::TCP_CONGESTION) => {
-            let mut name = common.options.chosen.lock().congestion.unwrap_or(CONGESTION[0]).to_vec();
+            let mut name = common.options.values.lock().congestion.unwrap_or(CONGESTION_CONTROLS[0]).to_vec();
             name.resize(CONGESTION_NAME, 0);
             return Ok(name);
         }
         // None of these has anything to say: no upper protocol, no packets that were kept, an algorithm without figures.
         (TCP, TCP_ULP | TCP_SAVED_SYN | TCP_CC_INFO) | (IP, net::IP_OPTIONS) => return Ok(Vec::new()),
-        (TCP, net::TCP_MAXSEG) => match common.options.number(TCP, net::TCP_MAXSEG) {
+        (TCP, net::TCP_MAXSEG) => match common.options.int_option(TCP, net::TCP_MAXSEG) {
             // Nothing was chosen: what any network takes, until it is known which one it is.
-            0 if tcp.is_some_and(|tcp| tcp.addresses().1.is_some()) => LOOP_SEGMENT,
-            0 => ANY_SEGMENT,
+            0 if tcp.is_some_and(|tcp| tcp.addresses().1.is_some()) => LOOPBACK_MSS,
+            0 => DEFAULT_MSS,
             chosen => chosen,
         },
         (TCP, net::TCP_DEFER_ACCEPT) => tcp.map_or(0, |tcp| tcp.defer_accept_s().cast_signed()),
@@ -159,8 +159,8 @@ pub(super) fn get(common: &InetSocket, tcp: Option<&TcpSocket>, level: u32, opti
         }
         (IPV6, net::IPV6_V6ONLY) => i32::from(common.is_v6_only()),
         _ => {
-            known(level, option)?;
-            common.options.number(level, option)
+            find_option(level, option)?;
+            common.options.int_option(level, option)
         }
     };
     Ok(value.to_ne_bytes().to_vec())
@@ -182,20 +182,22 @@ pub(super) fn set(
     match (level, option) {
         (TCP, net::TCP_CONGESTION) => {
             let name = value.split(|&b| b == 0).next().unwrap_or_default();
-            let known = CONGESTION.into_iter().find(|known| *known == name).ok_or(Errno::ENOENT)?;
-            common.options.chosen.lock().congestion = Some(known);
+            let known = CONGESTION_CONTROLS.into_iter().find(|known| *known == name).ok_or(Errno::ENOENT)?;
+            common.options.values.lock().congestion = Some(known);
             return Ok(());
         }
         // There is none.
         (TCP, TCP_ULP) => return Err(Errno::ENOENT),
         (IP, net::IP_OPTIONS) => return if value.is_empty() { Ok(()) } else { Err(Errno::EINVAL) },
-        (IP | IPV6, option) if multicast::is_about(level, option) => return multicast::set(common, level, option, value),
+        (IP | IPV6, option) if multicast::is_multicast_option(level, option) => {
+            return multicast::set_multicast_option(common, level, option, value);
+        }
         _ => {}
     }
     if matches!(level, TCP | UDP | UDP_LITE) && value.len() < size_of::<i32>() {
         return Err(Errno::EINVAL);
     }
-    let (_, _, first, least, most) = known(level, option)?;
+    let (_, _, first, least, most) = find_option(level, option)?;
     let number = match (value.first_chunk::<4>(), value.first(), level) {
         (Some(word), ..) => i32::from_ne_bytes(*word),
         // IP takes single bytes, too.
@@ -203,7 +205,7 @@ pub(super) fn set(
         _ => return Err(Errno::EINVAL),
     };
     let number = match number {
-        _ if (least, most) == SWITCH => i32::from(number != 0),
+        _ if (least, most) == BOOLEAN_RANGE => i32::from(number != 0),
         // "As it is at first."
         -1 if matches!(
             (level, option),
@@ -245,7 +247,7 @@ pub(super) fn set(
             )
             | (TCP, TCP_INQ)
     ) {
-        common.options.tells.store(true, Ordering::Relaxed);
+        common.options.wants_control.store(true, Ordering::Relaxed);
     }
     Ok(())
 }

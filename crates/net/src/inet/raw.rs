@@ -198,7 +198,7 @@ impl RawSocket {
     fn is_header_included(&self) -> bool {
         self.is_v4()
             && !self.is_ping
-            && (self.protocol == IPPROTO_RAW || self.common.options.is_on(super::options::IP, net::IP_HDRINCL))
+            && (self.protocol == IPPROTO_RAW || self.common.options.is_enabled(super::options::IP, net::IP_HDRINCL))
     }
 
     fn fill_checksum(&self, packet: &mut Datagram) {

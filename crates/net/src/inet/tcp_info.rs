@@ -1,6 +1,6 @@
 //! `struct tcp_info` (`tcp(7)`).
 
-use super::option_table::LOOP_SEGMENT;
+use super::option_table::LOOPBACK_MSS;
 use super::tcp::TcpSocket;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ pub(super) fn info(socket: &TcpSocket) -> Vec<u8> {
     bytes[6] = 0x77;
     let (waiting, most) = socket.backlog().unwrap_or_default();
     let listens = socket.backlog().is_some();
-    let segment = LOOP_SEGMENT.cast_unsigned();
+    let segment = LOOPBACK_MSS.cast_unsigned();
     // rto, ato, snd_mss, rcv_mss, unacked, sacked, lost, retrans, fackets, four times "ago", pmtu, rcv_ssthresh, rtt, rttvar,
     // snd_ssthresh, snd_cwnd, advmss, reordering.
     let unacked = if listens { waiting as u32 } else { 0 };

@@ -43,7 +43,7 @@ pub fn deliver(datagram: Datagram) -> Result<()> {
     let group = datagram.to.ip();
     if group.is_multicast() {
         let members = bind_table(datagram.protocol).sockets_at_port(datagram.to.port());
-        for member in members.iter().filter(|socket| socket.common.options.in_group(group, datagram.from.ip())) {
+        for member in members.iter().filter(|socket| socket.common.options.accepts_multicast(group, datagram.from.ip())) {
             member.receive_datagram(datagram.clone());
         }
         return Ok(());
@@ -164,7 +164,8 @@ impl UdpSocket {
     /// Whether it is told why what it sent was refused.
     fn wants_errors(&self) -> bool {
         let options = &self.common.options;
-        options.is_on(IP, net::IP_RECVERR) || (self.common.family == Family::V6 && options.is_on(IPV6, net::IPV6_RECVERR))
+        options.is_enabled(IP, net::IP_RECVERR)
+            || (self.common.family == Family::V6 && options.is_enabled(IPV6, net::IPV6_RECVERR))
     }
 
     /// How a destination is reached: a group through the interface that was chosen for it.

@@ -77,7 +77,7 @@ impl TcpSocket {
     /// The server's side of a connection.
     pub(super) fn create_child(&self, opening: &ConnectRequest) -> Arc<Self> {
         let common = InetSocket::new(self.common.family);
-        common.options.inherit(&self.common.options);
+        common.options.inherit_from(&self.common.options);
         let port = Arc::new(TcpEndpoint::new(Arc::new(self.endpoint.options.inherit())));
         let server = Self::with_endpoint(common, port);
         server.set_user_timeout_ms(self.user_timeout_ms());

@@ -266,7 +266,7 @@ impl TcpSocket {
 
     /// Says how much there is still to be received, if that is asked for (`TCP_INQ`).
     fn add_inq_message(&self, got: &mut ReceivedMessage) {
-        if self.common.options.tells.load(Ordering::Relaxed) && self.common.options.is_on(TCP, TCP_INQ) {
+        if self.common.options.wants_control.load(Ordering::Relaxed) && self.common.options.is_enabled(TCP, TCP_INQ) {
             let rest = self.endpoint.queue.lock().bytes.len() as u32;
             got.control.push((TCP, TCP_INQ, rest.to_ne_bytes().to_vec()));
         }
