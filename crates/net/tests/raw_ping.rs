@@ -164,7 +164,7 @@ fn who_listens_to_a_protocol_hears_it_with_headers() {
     assert_eq!(checksum(&six, sys::IPPROTO_IPV6 as u32, 2), Err(Errno::EINVAL));
     // Each is listed with those of its family and sort.
     let lists = [(false, false), (true, false), (false, true), (true, true)];
-    let listed = |row: &str| lists.map(|(v6, asks)| net::inet::procfs::packets(v6, asks).contains(row));
+    let listed = |row: &str| lists.map(|(v6, asks)| net::inet::procfs::raw(v6, asks).contains(row));
     assert_eq!(listed(":00C8 "), [false, true, false, false]);
     let asker = make(sys::AF_INET, SocketType::Datagram, ICMP);
     bind(&asker, "127.0.0.1:52719").unwrap();

@@ -15,7 +15,7 @@ const WIRELESS_LAST: u32 = 0x8bff;
 /// The flag of one that is up.
 const UP: u32 = linux_raw_sys::net::net_device_flags::IFF_UP as u32;
 /// Bytes of an interface's name.
-const NAME: usize = 16;
+const IFNAMSIZ: usize = 16;
 /// `struct ifreq`: the name, and 24 bytes whose meaning is the request's.
 type IfReq = [u8; 40];
 /// `struct ifconf`: bytes of room, padding, and where it is.
@@ -25,7 +25,7 @@ const SIOCETHTOOL: u32 = 0x8946;
 const SIOCGMIIPHY: u32 = 0x8947;
 const SIOCGMIIREG: u32 = 0x8948;
 /// What is said of any request that would change something: there is nothing to change of the loop.
-const CHANGES: [u32; 7] = [
+const SET_REQUESTS: [u32; 7] = [
     nr::SIOCSIFFLAGS,
     nr::SIOCSIFADDR,
     nr::SIOCSIFNETMASK,
@@ -35,7 +35,7 @@ const CHANGES: [u32; 7] = [
     nr::SIOCSIFBRDADDR,
 ];
 
-fn v4(interface: &Interface) -> Result<(Ipv4Addr, u8)> {
+fn ipv4_address(interface: &Interface) -> Result<(Ipv4Addr, u8)> {
     let mut addresses = interface.addresses.iter();
     let found = addresses.find_map(|(ip, prefix)| match ip {
         IpAddr::V4(ip) => Some((*ip, *prefix)),
@@ -45,24 +45,24 @@ fn v4(interface: &Interface) -> Result<(Ipv4Addr, u8)> {
 }
 
 /// `struct sockaddr_in`.
-fn address(ip: impl Into<Ipv4Addr>) -> Vec<u8> {
+fn encode_sockaddr_in(ip: impl Into<Ipv4Addr>) -> Vec<u8> {
     Address::Inet(SocketAddr::new(IpAddr::V4(ip.into()), 0)).encode()
 }
 
-fn reply(name: &str, value: &[u8]) -> IfReq {
+fn encode_ifreq(name: &str, value: &[u8]) -> IfReq {
     let mut bytes = [0; size_of::<IfReq>()];
     bytes[..name.len()].copy_from_slice(name.as_bytes());
-    bytes[NAME..NAME + value.len()].copy_from_slice(value);
+    bytes[IFNAMSIZ..IFNAMSIZ + value.len()].copy_from_slice(value);
     bytes
 }
 
-fn list(request: &Request<'_>) -> Result<usize> {
+fn get_ifconf(request: &Request<'_>) -> Result<usize> {
     let [room, padding, low, high] = request.read::<IfConf>()?;
     let at = u64::from(low) | u64::from(high) << 32;
     let mut bytes = Vec::new();
     for interface in network::current().interfaces() {
-        if let Ok((ip, _)) = v4(&interface) {
-            bytes.extend_from_slice(&reply(interface.name, &address(ip)));
+        if let Ok((ip, _)) = ipv4_address(&interface) {
+            bytes.extend_from_slice(&encode_ifreq(interface.name, &encode_sockaddr_in(ip)));
         }
     }
     if at != 0 {
@@ -75,7 +75,7 @@ fn list(request: &Request<'_>) -> Result<usize> {
 }
 
 /// What is asked to be so already is done; anything else cannot be.
-fn unchanged(command: u32, interface: &Interface, value: &[u8]) -> Result<usize> {
+fn check_unchanged(command: u32, interface: &Interface, value: &[u8]) -> Result<usize> {
     let word = value.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
     let ip = || match Address::decode(value.get(..16)?) {
         Ok(Address::Inet(address)) => Some(address.ip()),
@@ -84,15 +84,15 @@ fn unchanged(command: u32, interface: &Interface, value: &[u8]) -> Result<usize>
     let same = match command {
         nr::SIOCSIFFLAGS => word & UP == interface.flags & UP,
         nr::SIOCSIFMTU => word == interface.mtu,
-        nr::SIOCSIFADDR => ip() == Some(v4(interface)?.0.into()),
-        nr::SIOCSIFNETMASK => ip() == Some(Ipv4Addr::from(mask(v4(interface)?.1)).into()),
+        nr::SIOCSIFADDR => ip() == Some(ipv4_address(interface)?.0.into()),
+        nr::SIOCSIFNETMASK => ip() == Some(Ipv4Addr::from(netmask(ipv4_address(interface)?.1)).into()),
         _ => false,
     };
     if same { Ok(0) } else { Err(Errno::EOPNOTSUPP) }
 }
 
 /// The mask of a network with a prefix of so many bits.
-fn mask(prefix: u8) -> u32 {
+fn netmask(prefix: u8) -> u32 {
     u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0)
 }
 
@@ -102,11 +102,11 @@ fn mask(prefix: u8) -> u32 {
 /// `ENOTTY` for one that is not about interfaces; `ENODEV`, `EADDRNOTAVAIL`, `EPERM`, `EFAULT`.
 pub(crate) fn ioctl(request: &Request<'_>) -> Result<usize> {
     if request.command == nr::SIOCGIFCONF {
-        return list(request);
+        return get_ifconf(request);
     }
     // Linux reads it before it looks for what is asked.
     let bytes: IfReq = if request.command >> 8 == 0x89 { request.read()? } else { [0; size_of::<IfReq>()] };
-    if CHANGES.contains(&request.command) && !request.caller.privileged() {
+    if SET_REQUESTS.contains(&request.command) && !request.caller.privileged() {
         return Err(Errno::EPERM);
     }
     match request.command {
@@ -130,30 +130,30 @@ pub(crate) fn ioctl(request: &Request<'_>) -> Result<usize> {
             | nr::SIOCGIFINDEX
             | nr::SIOCGIFTXQLEN
             | nr::SIOCGIFMAP
-    ) || CHANGES.contains(&request.command);
+    ) || SET_REQUESTS.contains(&request.command);
     if !asked {
         return Err(Errno::ENOTTY);
     }
-    let name = bytes[..NAME].split(|&b| b == 0).next().unwrap_or_default();
+    let name = bytes[..IFNAMSIZ].split(|&b| b == 0).next().unwrap_or_default();
     let mut index = [0; 4];
-    index.copy_from_slice(&bytes[NAME..NAME + 4]);
+    index.copy_from_slice(&bytes[IFNAMSIZ..IFNAMSIZ + 4]);
     let by_index = request.command == nr::SIOCGIFNAME;
     let is_it = |i: &Interface| if by_index { i.index == u32::from_ne_bytes(index) } else { i.name.as_bytes() == name };
     let interface = network::current().interfaces().into_iter().find(is_it).ok_or(Errno::ENODEV)?;
     let value = match request.command {
         nr::SIOCGIFFLAGS => (interface.flags as u16).to_ne_bytes().to_vec(),
-        nr::SIOCGIFADDR | nr::SIOCGIFDSTADDR => address(v4(&interface)?.0),
+        nr::SIOCGIFADDR | nr::SIOCGIFDSTADDR => encode_sockaddr_in(ipv4_address(&interface)?.0),
         // The loop has none.
-        nr::SIOCGIFBRDADDR => address(Ipv4Addr::UNSPECIFIED),
-        nr::SIOCGIFNETMASK => address(mask(v4(&interface)?.1)),
+        nr::SIOCGIFBRDADDR => encode_sockaddr_in(Ipv4Addr::UNSPECIFIED),
+        nr::SIOCGIFNETMASK => encode_sockaddr_in(netmask(ipv4_address(&interface)?.1)),
         nr::SIOCGIFMTU => interface.mtu.to_ne_bytes().to_vec(),
         nr::SIOCGIFHWADDR => [&interface.hardware_type.to_ne_bytes()[..], &interface.hardware_address].concat(),
         nr::SIOCGIFMETRIC => 0u32.to_ne_bytes().to_vec(),
         nr::SIOCGIFTXQLEN => 1000u32.to_ne_bytes().to_vec(),
         nr::SIOCGIFMAP => [0; 24].to_vec(),
-        change if CHANGES.contains(&change) => return unchanged(change, &interface, &bytes[NAME..]),
+        change if SET_REQUESTS.contains(&change) => return check_unchanged(change, &interface, &bytes[IFNAMSIZ..]),
         _ => interface.index.to_ne_bytes().to_vec(),
     };
-    request.write(&reply(interface.name, &value))?;
+    request.write(&encode_ifreq(interface.name, &value))?;
     Ok(0)
 }

@@ -5,7 +5,7 @@ use super::multicast::{self, Membership};
 use super::network;
 use super::option_table::{BOOLEAN_RANGE, LOOPBACK_MSS, TCP_INQ, UDP_LITE, find_option};
 use super::tcp::TcpSocket;
-use super::tcp_info::info;
+use super::tcp_info::tcp_info;
 use super::{Family, InetSocket};
 use abi::errno::Errno;
 use alloc::vec;
@@ -134,7 +134,7 @@ pub(super) fn check_level(common: &InetSocket, level: u32, tcp: bool, sets: bool
 pub(super) fn get(common: &InetSocket, tcp: Option<&TcpSocket>, level: u32, option: u32) -> Result<Vec<u8>> {
     check_level(common, level, tcp.is_some(), false)?;
     let value = match (level, option) {
-        (TCP, net::TCP_INFO) => return Ok(tcp.map_or_else(Vec::new, info)),
+        (TCP, net::TCP_INFO) => return Ok(tcp.map_or_else(Vec::new, tcp_info)),
         (TCP, net::TCP_CONGESTION) => {
             let mut name = common.options.values.lock().congestion.unwrap_or(CONGESTION_CONTROLS[0]).to_vec();
             name.resize(CONGESTION_NAME, 0);

@@ -19,7 +19,7 @@ const ESTABLISHED: u8 = 1;
 const UNCONNECTED: u8 = 7;
 
 /// An address as the kernel's files have it: words in the machine's order of bytes, a colon, the port.
-fn text(address: SocketAddr, v6: bool) -> String {
+fn format_address(address: SocketAddr, v6: bool) -> String {
     let mut text = String::new();
     let octets = match address.ip() {
         IpAddr::V4(ip) if v6 => ip.to_ipv6_mapped().octets().to_vec(),
@@ -43,7 +43,7 @@ struct Row<'a> {
     more: String,
 }
 
-fn row(to: &mut String, number: usize, row: &Row<'_>) {
+fn write_row(to: &mut String, number: usize, row: &Row<'_>) {
     let v6 = row.common.family == Family::V6;
     let (local, remote) = row.addresses;
     let remote = remote.unwrap_or(row.common.family.unspecified_address());
@@ -52,8 +52,8 @@ fn row(to: &mut String, number: usize, row: &Row<'_>) {
     let _ = writeln!(
         to,
         "{number:4}: {} {} {:02X} {sending:08X}:{receiving:08X} 00:00000000 00000000 {uid:5}        0 {ino} 1 {:016x}{}",
-        text(local, v6),
-        text(remote, v6),
+        format_address(local, v6),
+        format_address(remote, v6),
         row.state,
         row.common.id,
         row.more
@@ -85,7 +85,11 @@ pub fn tcp(v6: bool) -> String {
             None => (socket.queued_bytes(false), socket.queued_bytes(true)),
         };
         let (addresses, state) = (socket.addresses(), socket.tcp_state());
-        row(&mut text, number, &Row { common: &socket.common, addresses, state, queues, more: String::from(" 20 4 30 10 -1") });
+        write_row(
+            &mut text,
+            number,
+            &Row { common: &socket.common, addresses, state, queues, more: String::from(" 20 4 30 10 -1") },
+        );
     }
     text
 }
@@ -101,7 +105,7 @@ pub fn udp(v6: bool, lite: bool) -> String {
         let state = if addresses.1.is_some() { ESTABLISHED } else { UNCONNECTED };
         let mut more = String::new();
         let _ = write!(more, " {}", socket.receiver.drops());
-        row(
+        write_row(
             &mut text,
             number,
             &Row { common: &socket.common, addresses, state, queues: (0, socket.receiver.charged_bytes()), more },
@@ -112,7 +116,7 @@ pub fn udp(v6: bool, lite: bool) -> String {
 
 /// The text of `/proc/net/raw`, of `raw6`, or of `icmp` and `icmp6`: sockets that ask.
 #[must_use]
-pub fn packets(v6: bool, asks: bool) -> String {
+pub fn raw(v6: bool, asks: bool) -> String {
     let mut text = header(v6, " ref pointer drops");
     let sockets: Vec<Arc<raw::RawSocket>> = raw::SOCKETS.lock().values().filter_map(Weak::upgrade).collect();
     let meant = |socket: &&Arc<raw::RawSocket>| (socket.common.family == Family::V6) == v6 && socket.is_ping == asks;
@@ -122,7 +126,7 @@ pub fn packets(v6: bool, asks: bool) -> String {
         let mut more = String::new();
         let _ = write!(more, " {}", socket.receiver.drops());
         let number = addresses.0.port().into();
-        row(
+        write_row(
             &mut text,
             number,
             &Row { common: &socket.common, addresses, state, queues: (0, socket.receiver.charged_bytes()), more },
@@ -168,7 +172,7 @@ impl InetDiagEntry {
 }
 
 /// The sockets of a protocol that have an address; `None` for one nobody knows.
-pub(crate) fn shown(protocol: u8) -> Option<Vec<InetDiagEntry>> {
+pub(crate) fn diag_entries(protocol: u8) -> Option<Vec<InetDiagEntry>> {
     use crate::SocketOps;
     let connected = |peer: Option<SocketAddr>| if peer.is_some() { ESTABLISHED } else { UNCONNECTED };
     let mut shown: Vec<InetDiagEntry> = match i32::from(protocol) {
@@ -179,7 +183,7 @@ pub(crate) fn shown(protocol: u8) -> Option<Vec<InetDiagEntry>> {
                     Some((waiting, most)) => (most, waiting),
                     None => (socket.queued_bytes(false), socket.queued_bytes(true)),
                 };
-                let (info, shut) = (Some(super::tcp_info::info(socket)), socket.endpoint.shutdown_mask());
+                let (info, shut) = (Some(super::tcp_info::tcp_info(socket)), socket.endpoint.shutdown_mask());
                 InetDiagEntry { info, shut, ..InetDiagEntry::new(&socket.common, socket.addresses(), socket.tcp_state(), queues) }
             };
             sockets.iter().map(show).collect()
@@ -209,7 +213,7 @@ pub(crate) fn shown(protocol: u8) -> Option<Vec<InetDiagEntry>> {
 
 /// The text of `/proc/net/if_inet6`.
 #[must_use]
-pub fn addresses_v6() -> String {
+pub fn if_inet6() -> String {
     /// The scope of an address that is valid on this host only, and that it does not expire.
     const HOST: u8 = 0x10;
     const PERMANENT: u8 = 0x80;
@@ -232,7 +236,7 @@ pub fn addresses_v6() -> String {
 
 /// The text of `/proc/net/dev`. Nothing is counted: the loop carries no packets.
 #[must_use]
-pub fn devices() -> String {
+pub fn dev() -> String {
     let mut text = String::from(
         "Inter-|   Receive                                                |  Transmit\n face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n",
     );
@@ -248,7 +252,7 @@ pub fn devices() -> String {
 
 /// The text of `/proc/net/route`: the host's own addresses are not in it.
 #[must_use]
-pub fn routes() -> String {
+pub fn route() -> String {
     let mut text = String::from("Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT");
     while text.len() < 127 {
         text.push(' ');
@@ -259,7 +263,7 @@ pub fn routes() -> String {
 
 /// The text of `/proc/net/snmp`. But for connections that are open nothing is counted.
 #[must_use]
-pub fn counters() -> String {
+pub fn snmp() -> String {
     const NAMES: [(&str, &str); 5] = [
         (
             "Ip",
@@ -299,7 +303,7 @@ pub fn counters() -> String {
 
 /// The text of `/proc/net/sockstat`.
 #[must_use]
-pub fn statistics() -> String {
+pub fn sockstat() -> String {
     let (tcp, udp, raw) = (tcp::SOCKETS.lock().len(), udp::SOCKETS.lock().len(), raw::SOCKETS.lock().len());
     let mut text = String::new();
     let _ = write!(
@@ -318,8 +322,11 @@ mod tests {
     #[test]
     fn addresses_look_as_on_linux() {
         let v4 = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80);
-        assert_eq!(text(v4, false), "0100007F:0050");
-        assert_eq!(text(v4, true), "0000000000000000FFFF00000100007F:0050");
-        assert_eq!(text(SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 443), true), "00000000000000000000000001000000:01BB");
+        assert_eq!(format_address(v4, false), "0100007F:0050");
+        assert_eq!(format_address(v4, true), "0000000000000000FFFF00000100007F:0050");
+        assert_eq!(
+            format_address(SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 443), true),
+            "00000000000000000000000001000000:01BB"
+        );
     }
 }

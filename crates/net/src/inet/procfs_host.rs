@@ -8,15 +8,15 @@ use core::fmt::Write;
 use core::net::IpAddr;
 
 /// What is counted of TCP and IP beside `snmp`.
-const MORE_OF_TCP: &str = "SyncookiesSent SyncookiesRecv SyncookiesFailed EmbryonicRsts PruneCalled RcvPruned OfoPruned OutOfWindowIcmps LockDroppedIcmps ArpFilter TW TWRecycled TWKilled PAWSActive PAWSEstab DelayedACKs DelayedACKLocked DelayedACKLost ListenOverflows ListenDrops TCPHPHits TCPPureAcks TCPHPAcks TCPRenoRecovery TCPSackRecovery TCPSACKReneging TCPSACKReorder TCPRenoReorder TCPTSReorder TCPFullUndo TCPPartialUndo TCPDSACKUndo TCPLossUndo TCPLostRetransmit TCPRenoFailures TCPSackFailures TCPLossFailures TCPFastRetrans TCPSlowStartRetrans TCPTimeouts TCPLossProbes TCPLossProbeRecovery TCPRenoRecoveryFail TCPSackRecoveryFail TCPRcvCollapsed TCPBacklogCoalesce TCPDSACKOldSent TCPDSACKOfoSent TCPDSACKRecv TCPDSACKOfoRecv TCPAbortOnData TCPAbortOnClose TCPAbortOnMemory TCPAbortOnTimeout TCPAbortOnLinger TCPAbortFailed TCPMemoryPressures";
-const MORE_OF_IP: &str = "InNoRoutes InTruncatedPkts InMcastPkts OutMcastPkts InBcastPkts OutBcastPkts InOctets OutOctets InMcastOctets OutMcastOctets InBcastOctets OutBcastOctets InCsumErrors InNoECTPkts InECT1Pkts InECT0Pkts InCEPkts ReasmOverlaps";
-const OF_V6: &str = "Ip6InReceives Ip6InHdrErrors Ip6InTooBigErrors Ip6InNoRoutes Ip6InAddrErrors Ip6InUnknownProtos Ip6InTruncatedPkts Ip6InDiscards Ip6InDelivers Ip6OutForwDatagrams Ip6OutRequests Ip6OutDiscards Ip6OutNoRoutes Ip6ReasmTimeout Ip6ReasmReqds Ip6ReasmOKs Ip6ReasmFails Ip6FragOKs Ip6FragFails Ip6FragCreates Ip6InMcastPkts Ip6OutMcastPkts Ip6InOctets Ip6OutOctets Icmp6InMsgs Icmp6InErrors Icmp6OutMsgs Icmp6OutErrors Icmp6InCsumErrors Udp6InDatagrams Udp6NoPorts Udp6InErrors Udp6OutDatagrams Udp6RcvbufErrors Udp6SndbufErrors Udp6InCsumErrors UdpLite6InDatagrams UdpLite6NoPorts UdpLite6InErrors UdpLite6OutDatagrams";
+const TCP_EXT: &str = "SyncookiesSent SyncookiesRecv SyncookiesFailed EmbryonicRsts PruneCalled RcvPruned OfoPruned OutOfWindowIcmps LockDroppedIcmps ArpFilter TW TWRecycled TWKilled PAWSActive PAWSEstab DelayedACKs DelayedACKLocked DelayedACKLost ListenOverflows ListenDrops TCPHPHits TCPPureAcks TCPHPAcks TCPRenoRecovery TCPSackRecovery TCPSACKReneging TCPSACKReorder TCPRenoReorder TCPTSReorder TCPFullUndo TCPPartialUndo TCPDSACKUndo TCPLossUndo TCPLostRetransmit TCPRenoFailures TCPSackFailures TCPLossFailures TCPFastRetrans TCPSlowStartRetrans TCPTimeouts TCPLossProbes TCPLossProbeRecovery TCPRenoRecoveryFail TCPSackRecoveryFail TCPRcvCollapsed TCPBacklogCoalesce TCPDSACKOldSent TCPDSACKOfoSent TCPDSACKRecv TCPDSACKOfoRecv TCPAbortOnData TCPAbortOnClose TCPAbortOnMemory TCPAbortOnTimeout TCPAbortOnLinger TCPAbortFailed TCPMemoryPressures";
+const IP_EXT: &str = "InNoRoutes InTruncatedPkts InMcastPkts OutMcastPkts InBcastPkts OutBcastPkts InOctets OutOctets InMcastOctets OutMcastOctets InBcastOctets OutBcastOctets InCsumErrors InNoECTPkts InECT1Pkts InECT0Pkts InCEPkts ReasmOverlaps";
+const SNMP6_NAMES: &str = "Ip6InReceives Ip6InHdrErrors Ip6InTooBigErrors Ip6InNoRoutes Ip6InAddrErrors Ip6InUnknownProtos Ip6InTruncatedPkts Ip6InDiscards Ip6InDelivers Ip6OutForwDatagrams Ip6OutRequests Ip6OutDiscards Ip6OutNoRoutes Ip6ReasmTimeout Ip6ReasmReqds Ip6ReasmOKs Ip6ReasmFails Ip6FragOKs Ip6FragFails Ip6FragCreates Ip6InMcastPkts Ip6OutMcastPkts Ip6InOctets Ip6OutOctets Icmp6InMsgs Icmp6InErrors Icmp6OutMsgs Icmp6OutErrors Icmp6InCsumErrors Udp6InDatagrams Udp6NoPorts Udp6InErrors Udp6OutDatagrams Udp6RcvbufErrors Udp6SndbufErrors Udp6InCsumErrors UdpLite6InDatagrams UdpLite6NoPorts UdpLite6InErrors UdpLite6OutDatagrams";
 
 /// The text of `/proc/net/netstat`. Nothing of this is counted, as there are no packets.
 #[must_use]
-pub fn more_counters() -> String {
+pub fn netstat() -> String {
     let mut text = String::new();
-    for (group, names) in [("TcpExt", MORE_OF_TCP), ("IpExt", MORE_OF_IP)] {
+    for (group, names) in [("TcpExt", TCP_EXT), ("IpExt", IP_EXT)] {
         // Writing to a string does not fail, here and below.
         let _ = write!(text, "{group}: {names}\n{group}:");
         names.split(' ').for_each(|_| text.push_str(" 0"));
@@ -27,9 +27,9 @@ pub fn more_counters() -> String {
 
 /// The text of `/proc/net/snmp6`.
 #[must_use]
-pub fn counters_v6() -> String {
+pub fn snmp6() -> String {
     let mut text = String::new();
-    for name in OF_V6.split(' ') {
+    for name in SNMP6_NAMES.split(' ') {
         let _ = writeln!(text, "{name:<32}\t0");
     }
     text
@@ -37,7 +37,7 @@ pub fn counters_v6() -> String {
 
 /// The text of `/proc/net/sockstat6`.
 #[must_use]
-pub fn statistics_v6() -> String {
+pub fn sockstat6() -> String {
     let tcp = tcp::SOCKETS.lock().values().filter_map(Weak::upgrade).filter(|socket| socket.common.family == Family::V6).count();
     let udp = udp::SOCKETS.lock().values().filter_map(Weak::upgrade).filter(|socket| socket.common.family == Family::V6).count();
     let raw = raw::SOCKETS.lock().values().filter_map(Weak::upgrade).filter(|socket| socket.common.family == Family::V6).count();
@@ -48,13 +48,13 @@ pub fn statistics_v6() -> String {
 
 /// The text of `/proc/net/arp`: the loop has no neighbours.
 #[must_use]
-pub fn neighbours() -> String {
+pub fn arp() -> String {
     String::from("IP address       HW type     Flags       HW address            Mask     Device\n")
 }
 
 /// The text of `/proc/net/ipv6_route`.
 #[must_use]
-pub fn routes_v6() -> String {
+pub fn ipv6_route() -> String {
     /// A route to this host, that is up, without a next hop.
     const LOCAL: u32 = 0x8020_0001;
     let mut text = String::new();
@@ -76,7 +76,7 @@ pub fn routes_v6() -> String {
 
 /// The text of `/proc/net/igmp`: the group of all hosts, which every interface is in.
 #[must_use]
-pub fn groups() -> String {
+pub fn igmp() -> String {
     let mut text = String::from("Idx\tDevice    : Count Querier\tGroup    Users Timer\tReporter\n");
     for interface in network::current().interfaces() {
         let all_hosts = u32::from_ne_bytes([224, 0, 0, 1]);
@@ -88,7 +88,7 @@ pub fn groups() -> String {
 
 /// The text of `/proc/net/igmp6`.
 #[must_use]
-pub fn groups_v6() -> String {
+pub fn igmp6() -> String {
     /// All nodes, of the link and of the interface.
     const ALL_NODES: [u128; 2] = [0xff02 << 112 | 1, 0xff01 << 112 | 1];
     let mut text = String::new();

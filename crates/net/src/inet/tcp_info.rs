@@ -6,7 +6,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 /// `struct tcp_info` as far as it has a meaning without packets.
-pub(super) fn info(socket: &TcpSocket) -> Vec<u8> {
+pub(super) fn tcp_info(socket: &TcpSocket) -> Vec<u8> {
     const SIZE: usize = 232;
     const WORDS: usize = 8;
     let mut bytes = vec![0; SIZE];

@@ -50,7 +50,7 @@ pub(super) fn list(reply: &mut Reply, body: &[u8]) -> Result<bool> {
         [family, protocol, wanted, ..]
             if body.len() >= INET_REQUEST && matches!(u32::from(*family), net::AF_INET | net::AF_INET6) =>
         {
-            let sockets = procfs::shown(*protocol).ok_or(Errno::ENOENT)?;
+            let sockets = procfs::diag_entries(*protocol).ok_or(Errno::ENOENT)?;
             let states = word(body, 4);
             let of_family = |socket: &&InetDiagEntry| u32::from(*family) == socket.family && states >> socket.state & 1 != 0;
             sockets.iter().filter(of_family).for_each(|socket| inet(reply, socket, *wanted));
@@ -58,7 +58,7 @@ pub(super) fn list(reply: &mut Reply, body: &[u8]) -> Result<bool> {
         }
         [family, ..] if body.len() >= UNIX_REQUEST && u32::from(*family) == net::AF_UNIX => {
             let (states, show) = (word(body, 4), word(body, 12));
-            let sockets = unix::shown();
+            let sockets = unix::diag_entries();
             sockets.iter().filter(|s| states >> s.state & 1 != 0).for_each(|socket| local(reply, socket, show));
             Ok(true)
         }

@@ -12,8 +12,8 @@ mod send_recv;
 
 pub(crate) use endpoint::unreturned;
 pub(crate) use name_table::names_in_use;
-pub use procfs::listing;
-pub(crate) use procfs::{UnixDiagEntry, shown};
+pub use procfs::proc_net_unix;
+pub(crate) use procfs::{UnixDiagEntry, diag_entries};
 pub use scm_rights::ScmRights;
 pub(crate) use scm_rights::under_way;
 

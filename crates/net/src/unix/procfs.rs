@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering;
 
 /// The text of `/proc/net/unix`.
 #[must_use]
-pub fn listing() -> String {
+pub fn proc_net_unix() -> String {
     const ACCEPTING: u32 = 1 << 16;
     const UNCONNECTED: u32 = 1;
     const CONNECTED: u32 = 3;
@@ -51,7 +51,7 @@ pub(crate) struct UnixDiagEntry {
 }
 
 /// All sockets.
-pub(crate) fn shown() -> Vec<UnixDiagEntry> {
+pub(crate) fn diag_entries() -> Vec<UnixDiagEntry> {
     const ESTABLISHED: u8 = 1;
     const UNCONNECTED: u8 = 7;
     const LISTENING: u8 = 10;
