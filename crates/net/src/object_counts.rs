@@ -4,11 +4,11 @@ use crate::{inet, unix};
 
 /// Calls `each` with the name and the number of what each table holds.
 pub fn object_counts(each: &mut dyn FnMut(&'static str, u64)) {
-    let [sockets, references] = unix::under_way();
+    let [sockets, references] = unix::inflight_counts();
     each("sockets_under_way", sockets);
     each("references_under_way", references);
-    each("unix_names", unix::names_in_use());
-    each("unix_bytes_unreturned", unix::unreturned());
+    each("unix_names", unix::bound_name_count());
+    each("unix_bytes_unreturned", unix::leaked_charge());
     each("inet_ports", inet::bound_count());
     each("connections_begun", inet::connecting_count());
 }

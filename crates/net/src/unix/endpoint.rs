@@ -13,7 +13,7 @@ use task::Mutex;
 use task::sync::{AtomicUsize, Ordering};
 
 /// What a message costs its sender besides its bytes.
-pub(super) const MESSAGE_COST: usize = 256;
+pub(super) const MESSAGE_OVERHEAD: usize = 256;
 
 /// A message of a datagram or seqpacket socket.
 pub(super) struct UnixMessage {
@@ -23,12 +23,12 @@ pub(super) struct UnixMessage {
     pub(super) credentials: Option<Ucred>,
     pub(super) rights: Option<ScmRights>,
     /// When it was sent, if the receiver wants to know.
-    pub(super) arrival: u64,
+    pub(super) timestamp_ns: u64,
 }
 
 impl UnixMessage {
-    pub(super) fn cost(&self) -> usize {
-        self.data.len() + MESSAGE_COST
+    pub(super) fn charged_size(&self) -> usize {
+        self.data.len() + MESSAGE_OVERHEAD
     }
 }
 
@@ -40,7 +40,7 @@ pub(super) struct UnixQueue {
     /// The other kinds' messages.
     pub(super) packets: VecDeque<UnixMessage>,
     /// Senders of datagrams that found the queue full.
-    pub(super) blocked: Vec<Weak<UnixEndpoint>>,
+    pub(super) blocked_senders: Vec<Weak<UnixEndpoint>>,
 }
 
 impl UnixQueue {
@@ -72,28 +72,28 @@ impl DerefMut for UnixQueue {
 /// One socket's receiving side.
 pub(super) struct UnixEndpoint {
     _counted: census::UnixPort,
-    kind: SocketType,
-    port: endpoint::Endpoint<UnixQueue>,
+    socket_type: SocketType,
+    endpoint: endpoint::Endpoint<UnixQueue>,
     name: Mutex<UnixName>,
     credentials: Mutex<(Ucred, Option<SupplementaryGroups>)>,
     /// What this socket's datagrams take up in others' queues.
-    sent: AtomicUsize,
+    send_charged_bytes: AtomicUsize,
     /// Whom datagrams go to that name nobody.
-    target: Mutex<Option<Arc<UnixEndpoint>>>,
+    datagram_peer: Mutex<Option<Arc<UnixEndpoint>>>,
 }
 
 /// What was still counted against senders when they were gone, though nothing of theirs was in a queue any more.
-static UNRETURNED: AtomicU64 = AtomicU64::new(0);
+static LEAKED_CHARGE: AtomicU64 = AtomicU64::new(0);
 
-/// See [`UNRETURNED`]: anything but 0 is a mistake of ours.
-pub(crate) fn unreturned() -> u64 {
-    UNRETURNED.load(Ordering::Relaxed)
+/// See [`LEAKED_CHARGE`]: anything but 0 is a mistake of ours.
+pub(crate) fn leaked_charge() -> u64 {
+    LEAKED_CHARGE.load(Ordering::Relaxed)
 }
 
 impl Drop for UnixEndpoint {
     fn drop(&mut self) {
         // What is in a queue holds the sender's port.
-        UNRETURNED.fetch_add(self.sent() as u64, Ordering::Relaxed);
+        LEAKED_CHARGE.fetch_add(self.send_charged_bytes() as u64, Ordering::Relaxed);
     }
 }
 
@@ -101,7 +101,7 @@ impl Deref for UnixEndpoint {
     type Target = endpoint::Endpoint<UnixQueue>;
 
     fn deref(&self) -> &Self::Target {
-        &self.port
+        &self.endpoint
     }
 }
 
@@ -109,12 +109,12 @@ impl UnixEndpoint {
     pub(super) fn new(kind: SocketType, options: Arc<SocketOptions>) -> Arc<Self> {
         Arc::new(Self {
             _counted: census::UnixPort::default(),
-            kind,
-            port: endpoint::Endpoint::new(options),
+            socket_type: kind,
+            endpoint: endpoint::Endpoint::new(options),
             name: Mutex::new(UnixName::Unnamed),
             credentials: Mutex::new((Ucred::INVALID, None)),
-            sent: AtomicUsize::new(0),
-            target: Mutex::new(None),
+            send_charged_bytes: AtomicUsize::new(0),
+            datagram_peer: Mutex::new(None),
         })
     }
 
@@ -135,55 +135,55 @@ impl UnixEndpoint {
         *self.credentials.lock() = who;
     }
 
-    pub(super) fn target(&self) -> Option<Arc<Self>> {
-        self.target.lock().clone()
+    pub(super) fn datagram_peer(&self) -> Option<Arc<Self>> {
+        self.datagram_peer.lock().clone()
     }
 
     /// Sets whom datagrams go to.
-    pub(super) fn set_target(&self, target: Option<&Arc<Self>>) {
-        let old = core::mem::replace(&mut *self.target.lock(), target.cloned());
+    pub(super) fn set_datagram_peer(&self, target: Option<&Arc<Self>>) {
+        let old = core::mem::replace(&mut *self.datagram_peer.lock(), target.cloned());
         drop(old);
         self.writable.notify();
     }
 
     /// Whether this socket talks to nobody in particular, or to `sender`.
-    pub(super) fn accepts_from(&self, sender: &Self) -> bool {
-        self.target.lock().as_ref().is_none_or(|target| core::ptr::eq(&**target, sender))
+    pub(super) fn may_receive_from(&self, sender: &Self) -> bool {
+        self.datagram_peer.lock().as_ref().is_none_or(|target| core::ptr::eq(&**target, sender))
     }
 
     /// Whether this socket has named `sender` its peer.
-    pub(super) fn talks_to(&self, sender: &Self) -> bool {
-        self.target.lock().as_ref().is_some_and(|target| core::ptr::eq(&**target, sender))
+    pub(super) fn is_connected_to(&self, sender: &Self) -> bool {
+        self.datagram_peer.lock().as_ref().is_some_and(|target| core::ptr::eq(&**target, sender))
     }
 
     /// What datagrams of this socket take up elsewhere.
-    pub(super) fn sent(&self) -> usize {
-        self.sent.load(Ordering::Relaxed)
+    pub(super) fn send_charged_bytes(&self) -> usize {
+        self.send_charged_bytes.load(Ordering::Relaxed)
     }
 
     /// A datagram of this socket is under way.
-    pub(super) fn charge(&self, bytes: usize) {
-        self.sent.fetch_add(bytes, Ordering::Relaxed);
+    pub(super) fn charge_send(&self, bytes: usize) {
+        self.send_charged_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// One of this socket's datagrams was received, or thrown away.
-    pub(super) fn credit(&self, bytes: usize) {
-        census::released(self.sent.fetch_sub(bytes, Ordering::Relaxed), bytes);
+    pub(super) fn uncharge_send(&self, bytes: usize) {
+        census::released(self.send_charged_bytes.fetch_sub(bytes, Ordering::Relaxed), bytes);
         self.writable.notify_of(WRITE_SPACE);
     }
 
-    pub(super) fn charged(&self) -> usize {
+    pub(super) fn charged_bytes(&self) -> usize {
         self.queue.lock().charged_bytes
     }
 
     /// What one call could receive: all of a stream, the first message of the others.
     pub(super) fn readable_bytes(&self) -> usize {
         let queue = self.queue.lock();
-        if self.kind == SocketType::Stream { queue.bytes.len() } else { queue.packets.front().map_or(0, |p| p.data.len()) }
+        if self.socket_type == SocketType::Stream { queue.bytes.len() } else { queue.packets.front().map_or(0, |p| p.data.len()) }
     }
 
     /// Whether a call that receives would find something, and whether there is urgent data.
-    pub(super) fn has_news(&self) -> (bool, bool) {
+    pub(super) fn poll_state(&self) -> (bool, bool) {
         let queue = self.queue.lock();
         (!queue.is_empty(), queue.has_urgent())
     }
@@ -211,19 +211,19 @@ impl UnixEndpoint {
     pub(super) fn close(&self) -> bool {
         let (old, blocked) = {
             let mut queue = self.queue.lock();
-            let blocked = core::mem::take(&mut queue.blocked);
+            let blocked = core::mem::take(&mut queue.blocked_senders);
             let closed = UnixQueue { stream: ByteStream { closed: true, ..ByteStream::default() }, ..UnixQueue::default() };
             (core::mem::replace(&mut *queue, closed), blocked)
         };
         self.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
-        self.set_target(None);
+        self.set_datagram_peer(None);
         for sender in blocked.iter().filter_map(Weak::upgrade) {
             sender.writable.notify();
         }
         let unread = !old.is_empty();
         for packet in &old.packets {
             if let Some(from) = &packet.from {
-                from.credit(packet.cost());
+                from.uncharge_send(packet.charged_size());
             }
         }
         drop(old);

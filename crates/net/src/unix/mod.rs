@@ -10,12 +10,12 @@ mod procfs;
 mod scm_rights;
 mod send_recv;
 
-pub(crate) use endpoint::unreturned;
-pub(crate) use name_table::names_in_use;
+pub(crate) use endpoint::leaked_charge;
+pub(crate) use name_table::bound_name_count;
 pub use procfs::proc_net_unix;
 pub(crate) use procfs::{UnixDiagEntry, diag_entries};
 pub use scm_rights::ScmRights;
-pub(crate) use scm_rights::under_way;
+pub(crate) use scm_rights::inflight_counts;
 
 use crate::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::socket::{caller_groups, caller_ucred};
@@ -37,8 +37,8 @@ use task::{Mutex, Once};
 
 /// Connections nobody has accepted yet.
 struct Backlog {
-    waiting: VecDeque<Arc<UnixSocket>>,
-    most: usize,
+    accept_queue: VecDeque<Arc<UnixSocket>>,
+    limit: usize,
 }
 
 #[derive(Default)]
@@ -50,8 +50,8 @@ struct State {
 /// A socket.
 pub struct UnixSocket {
     id: u64,
-    kind: SocketType,
-    port: Arc<UnixEndpoint>,
+    socket_type: SocketType,
+    endpoint: Arc<UnixEndpoint>,
     /// The peer of a stream or seqpacket socket.
     peer: Once<Arc<UnixEndpoint>>,
     state: Mutex<State>,
@@ -60,10 +60,10 @@ pub struct UnixSocket {
 }
 
 /// Every socket, for `/proc/net/unix`.
-static ALL: Mutex<BTreeMap<u64, Weak<UnixSocket>>> = Mutex::new(BTreeMap::new());
+static SOCKETS: Mutex<BTreeMap<u64, Weak<UnixSocket>>> = Mutex::new(BTreeMap::new());
 
 /// Who a peer is told is here.
-fn caller() -> (Ucred, Option<SupplementaryGroups>) {
+fn caller_peer_credentials() -> (Ucred, Option<SupplementaryGroups>) {
     (caller_ucred(), Some(caller_groups()))
 }
 
@@ -91,13 +91,13 @@ pub fn socket(kind: SocketType, protocol: i32) -> Result<Socket> {
 pub fn pair(kind: SocketType, protocol: i32) -> Result<(Socket, Socket)> {
     check_protocol(protocol)?;
     let (a, b) = (UnixSocket::new(kind, Arc::default()), UnixSocket::new(kind, Arc::default()));
-    let who = caller();
+    let who = caller_peer_credentials();
     for (one, other) in [(&a, &b), (&b, &a)] {
-        one.port.set_credentials(who.clone());
+        one.endpoint.set_credentials(who.clone());
         if kind.is_connection_oriented() {
-            one.peer.call_once(|| other.port.clone());
+            one.peer.call_once(|| other.endpoint.clone());
         } else {
-            one.port.set_target(Some(&other.port));
+            one.endpoint.set_datagram_peer(Some(&other.endpoint));
         }
     }
     Ok((a.into_socket(), b.into_socket()))
@@ -109,19 +109,19 @@ impl UnixSocket {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let socket = Arc::new_cyclic(|this| Self {
             id,
-            kind,
-            port: UnixEndpoint::new(kind, options),
+            socket_type: kind,
+            endpoint: UnixEndpoint::new(kind, options),
             peer: Once::new(),
             state: Mutex::default(),
             ino: AtomicU64::new(0),
             this: this.clone(),
         });
-        ALL.lock().insert(id, Arc::downgrade(&socket));
+        SOCKETS.lock().insert(id, Arc::downgrade(&socket));
         socket
     }
 
     fn into_socket(self: Arc<Self>) -> Socket {
-        let options = self.port.options.clone();
+        let options = self.endpoint.options.clone();
         Socket::new(self, options)
     }
 
@@ -132,21 +132,21 @@ impl UnixSocket {
     }
 
     /// Runs `f` on the socket's port and on those of the connections nobody has accepted yet.
-    fn for_each_port(&self, mut f: impl FnMut(&UnixEndpoint)) {
-        f(&self.port);
+    fn for_each_endpoint(&self, mut f: impl FnMut(&UnixEndpoint)) {
+        f(&self.endpoint);
         if let Some(backlog) = &self.state.lock().backlog {
-            backlog.waiting.iter().for_each(|waiting| f(&waiting.port));
+            backlog.accept_queue.iter().for_each(|waiting| f(&waiting.endpoint));
         }
     }
 
     /// Puts a new socket, connected to `client`, into the backlog, unless that one `listens`. `None`: there is no room.
-    fn admit(&self, client: &Self, listens: bool) -> Option<Result<()>> {
+    fn enqueue_connection(&self, client: &Self, listens: bool) -> Option<Result<()>> {
         let mut state = self.state.lock();
         let Some(backlog) = &mut state.backlog else { return Some(Err(Errno::ECONNREFUSED)) };
-        if self.port.is_shut_down(RCV_SHUTDOWN) || self.port.is_closed() {
+        if self.endpoint.is_shut_down(RCV_SHUTDOWN) || self.endpoint.is_closed() {
             return Some(Err(Errno::ECONNREFUSED));
         }
-        if backlog.waiting.len() > backlog.most {
+        if backlog.accept_queue.len() > backlog.limit {
             return None;
         }
         if listens {
@@ -156,74 +156,74 @@ impl UnixSocket {
             return Some(Err(Errno::EISCONN));
         }
         let mut connected = false;
-        let server = Self::new(self.kind, Arc::default());
-        client.port.set_credentials(caller());
+        let server = Self::new(self.socket_type, Arc::default());
+        client.endpoint.set_credentials(caller_peer_credentials());
         client.peer.call_once(|| {
             connected = true;
-            server.port.clone()
+            server.endpoint.clone()
         });
         if !connected {
             return Some(Err(Errno::EISCONN));
         }
-        server.port.set_name(self.port.name());
-        server.port.set_credentials(self.port.credentials());
-        server.peer.call_once(|| client.port.clone());
-        backlog.waiting.push_back(server);
+        server.endpoint.set_name(self.endpoint.name());
+        server.endpoint.set_credentials(self.endpoint.credentials());
+        server.peer.call_once(|| client.endpoint.clone());
+        backlog.accept_queue.push_back(server);
         Some(Ok(()))
     }
 
     /// Ends the socket: nobody will use it again.
-    fn release(&self) {
-        ALL.lock().remove(&self.id);
+    fn close(&self) {
+        SOCKETS.lock().remove(&self.id);
         let (binding, backlog) = {
             let mut state = self.state.lock();
             (state.binding.take(), state.backlog.take())
         };
         drop(binding);
-        let unread = self.port.close();
+        let unread = self.endpoint.close();
         if let Some(peer) = self.peer.get() {
             if unread {
                 peer.set_error(Errno::ECONNRESET);
             }
             peer.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
         }
-        for waiting in backlog.into_iter().flat_map(|backlog| backlog.waiting) {
+        for waiting in backlog.into_iter().flat_map(|backlog| backlog.accept_queue) {
             if let Some(peer) = waiting.peer.get() {
                 peer.set_error(Errno::ECONNRESET);
             }
-            waiting.release();
+            waiting.close();
         }
         scm_rights::collect_after_close();
     }
 
     /// The peer's port.
-    fn peer_port(&self) -> Option<Arc<UnixEndpoint>> {
-        match self.kind {
-            SocketType::Datagram => self.port.target(),
+    fn peer_endpoint(&self) -> Option<Arc<UnixEndpoint>> {
+        match self.socket_type {
+            SocketType::Datagram => self.endpoint.datagram_peer(),
             _ => self.peer.get().cloned(),
         }
     }
 
     /// The socket at an address.
-    fn find(&self, caller: &Caller<'_>, address: &Address) -> Result<Arc<UnixSocket>> {
+    fn find_destination(&self, caller: &Caller<'_>, address: &Address) -> Result<Arc<UnixSocket>> {
         let Address::Unix(name) = address else { return Err(Errno::EINVAL) };
-        name_table::find(caller, self.kind, name)
+        name_table::find_socket(caller, self.socket_type, name)
     }
 
-    fn bind_to(&self, name: impl FnOnce() -> Result<(Binding, UnixName)>) -> Result<()> {
+    fn set_binding(&self, name: impl FnOnce() -> Result<(Binding, UnixName)>) -> Result<()> {
         let mut state = self.state.lock();
         if state.binding.is_some() {
             return Err(Errno::EINVAL);
         }
         let (binding, name) = name()?;
         state.binding = Some(binding);
-        self.port.set_name(name);
+        self.endpoint.set_name(name);
         Ok(())
     }
 
     /// Gives the socket an abstract name of the kernel's choice, unless it has one.
-    fn bind_anywhere(&self) -> Result<()> {
-        match self.bind_to(|| name_table::bind_anywhere(self.kind, &self.this)) {
+    fn autobind(&self) -> Result<()> {
+        match self.set_binding(|| name_table::autobind(self.socket_type, &self.this)) {
             Err(Errno::EINVAL) => Ok(()),
             result => result,
         }
@@ -232,36 +232,36 @@ impl UnixSocket {
 
 impl FileOps for UnixSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        let wait = WaitPolicy { nonblocking: file.nonblocking(), timeout_ns: self.port.options.receive_timeout() };
-        match self.receive_plain(buf, wait)? {
+        let wait = WaitPolicy { nonblocking: file.nonblocking(), timeout_ns: self.endpoint.options.receive_timeout() };
+        match self.receive_fast(buf, wait)? {
             Some(n) => Ok(n),
-            None => self.take_in(buf, MsgFlags::empty(), wait).map(|incoming| incoming.copied),
+            None => self.receive_message(buf, MsgFlags::empty(), wait).map(|incoming| incoming.copied),
         }
     }
 
     fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
-        match self.send_plain(buf) {
+        match self.send_fast(buf) {
             Some(n) => Ok(n),
             None => {
-                let wait = WaitPolicy { nonblocking: file.nonblocking(), timeout_ns: self.port.options.send_timeout() };
-                self.transmit(OutgoingMessage::plain(buf), MsgFlags::empty(), wait)
+                let wait = WaitPolicy { nonblocking: file.nonblocking(), timeout_ns: self.endpoint.options.send_timeout() };
+                self.send_message(OutgoingMessage::plain(buf), MsgFlags::empty(), wait)
             }
         }
     }
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch(&self.port.readable);
-            table.watch(&self.port.writable);
+            table.watch(&self.endpoint.readable);
+            table.watch(&self.endpoint.writable);
         }
         if let Some(backlog) = &self.state.lock().backlog {
-            return if backlog.waiting.is_empty() { Events::empty() } else { Events::READABLE };
+            return if backlog.accept_queue.is_empty() { Events::empty() } else { Events::READABLE };
         }
-        self.poll_transfers()
+        self.poll_events()
     }
 
     fn closed(&self, _: &File) {
-        self.release();
+        self.close();
     }
 }
 
@@ -271,7 +271,7 @@ impl SocketOps for UnixSocket {
     }
 
     fn socket_type(&self) -> SocketType {
-        self.kind
+        self.socket_type
     }
 
     fn is_listening(&self) -> bool {
@@ -280,51 +280,51 @@ impl SocketOps for UnixSocket {
 
     fn bind(&self, caller: &Caller<'_>, address: &Address) -> Result<()> {
         let Address::Unix(name) = address else { return Err(Errno::EINVAL) };
-        let bind = || name_table::bind(caller, self.kind, name, &self.this);
+        let bind = || name_table::bind(caller, self.socket_type, name, &self.this);
         match name {
-            UnixName::Unnamed => self.bind_anywhere(),
-            UnixName::Abstract(_) => self.bind_to(|| Ok((bind()?, name.clone()))),
+            UnixName::Unnamed => self.autobind(),
+            UnixName::Abstract(_) => self.set_binding(|| Ok((bind()?, name.clone()))),
             UnixName::Path(path) => {
                 // As on Linux the file is made before it is asked whether the socket has a name, and then taken away again.
                 let binding = bind()?;
-                let result = self.bind_to(|| Ok((binding, name.clone())));
+                let result = self.set_binding(|| Ok((binding, name.clone())));
                 result.or_else(|error| ops::remove(&caller.walk, path, false).and(Err(error)))
             }
         }
     }
 
     fn connect(&self, caller: &Caller<'_>, address: &Address, wait: WaitPolicy) -> Result<()> {
-        if self.kind == SocketType::Datagram {
+        if self.socket_type == SocketType::Datagram {
             if *address == Address::Unspec {
-                self.port.set_target(None);
+                self.endpoint.set_datagram_peer(None);
                 return Ok(());
             }
-            let target = self.find(caller, address)?;
-            if !target.port.accepts_from(&self.port) {
+            let target = self.find_destination(caller, address)?;
+            if !target.endpoint.may_receive_from(&self.endpoint) {
                 return Err(Errno::EPERM);
             }
-            if self.port.options.pass_credentials() {
-                self.bind_anywhere()?;
+            if self.endpoint.options.pass_credentials() {
+                self.autobind()?;
             }
-            self.port.set_target(Some(&target.port));
+            self.endpoint.set_datagram_peer(Some(&target.endpoint));
             return Ok(());
         }
         if !matches!(address, Address::Unix(name) if *name != UnixName::Unnamed) {
             return Err(Errno::EINVAL);
         }
-        if self.port.options.pass_credentials() {
-            self.bind_anywhere()?;
+        if self.endpoint.options.pass_credentials() {
+            self.autobind()?;
         }
-        let listener = self.find(caller, address)?;
+        let listener = self.find_destination(caller, address)?;
         let listens = self.is_listening();
-        wait.wait_on(&listener.port.writable, || listener.admit(self, listens))?;
-        listener.port.readable.notify();
-        self.port.writable.notify();
+        wait.wait_on(&listener.endpoint.writable, || listener.enqueue_connection(self, listens))?;
+        listener.endpoint.readable.notify();
+        self.endpoint.writable.notify();
         Ok(())
     }
 
     fn listen(&self, backlog: usize) -> Result<()> {
-        if self.kind == SocketType::Datagram {
+        if self.socket_type == SocketType::Datagram {
             return Err(Errno::EOPNOTSUPP);
         }
         {
@@ -334,43 +334,43 @@ impl SocketOps for UnixSocket {
             }
             let most = backlog.min(crate::sysctl::SOMAXCONN.as_usize());
             match &mut state.backlog {
-                Some(backlog) => backlog.most = most,
-                none => *none = Some(Backlog { waiting: VecDeque::new(), most }),
+                Some(backlog) => backlog.limit = most,
+                none => *none = Some(Backlog { accept_queue: VecDeque::new(), limit: most }),
             }
-            self.port.set_credentials(caller());
+            self.endpoint.set_credentials(caller_peer_credentials());
         }
-        self.port.writable.notify();
+        self.endpoint.writable.notify();
         Ok(())
     }
 
     fn accept(&self, wait: WaitPolicy) -> Result<Socket> {
-        if self.kind == SocketType::Datagram {
+        if self.socket_type == SocketType::Datagram {
             return Err(Errno::EOPNOTSUPP);
         }
         let attempt = || {
             let mut state = self.state.lock();
             let Some(backlog) = &mut state.backlog else { return Some(Err(Errno::EINVAL)) };
-            match backlog.waiting.pop_front() {
+            match backlog.accept_queue.pop_front() {
                 Some(waiting) => Some(Ok(waiting)),
-                None => self.port.is_shut_down(RCV_SHUTDOWN).then_some(Err(Errno::EINVAL)),
+                None => self.endpoint.is_shut_down(RCV_SHUTDOWN).then_some(Err(Errno::EINVAL)),
             }
         };
-        let accepted = wait.wait_on(&self.port.readable, attempt)?;
-        self.port.writable.notify();
+        let accepted = wait.wait_on(&self.endpoint.readable, attempt)?;
+        self.endpoint.writable.notify();
         Ok(accepted.into_socket())
     }
 
     fn local_address(&self) -> Address {
-        Address::Unix(self.port.name())
+        Address::Unix(self.endpoint.name())
     }
 
     fn peer_address(&self) -> Result<Address> {
-        self.peer_port().map(|peer| Address::Unix(peer.name())).ok_or(Errno::ENOTCONN)
+        self.peer_endpoint().map(|peer| Address::Unix(peer.name())).ok_or(Errno::ENOTCONN)
     }
 
     fn shutdown(&self, receiving: bool, sending: bool) -> Result<()> {
         let bits = |receiving: bool, sending: bool| (u8::from(receiving) * RCV_SHUTDOWN) | (u8::from(sending) * SEND_SHUTDOWN);
-        self.port.shutdown(bits(receiving, sending));
+        self.endpoint.shutdown(bits(receiving, sending));
         if let Some(peer) = self.peer.get() {
             peer.shutdown(bits(sending, receiving));
         }
@@ -378,48 +378,48 @@ impl SocketOps for UnixSocket {
     }
 
     fn check_message(&self, to: Option<&Address>, length: usize, flags: MsgFlags) -> Result<()> {
-        self.check_packet(to, length, flags)
+        self.check_datagram(to, length, flags)
     }
 
     fn wait_for_send_space(&self, wait: WaitPolicy) -> Result<()> {
         let Some(peer) = self.peer.get() else { return Ok(()) };
         self.check_open(peer)?;
-        self.pair(peer).wait_for_send_space(wait)
+        self.stream(peer).wait_for_send_space(wait)
     }
 
     fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags, wait: WaitPolicy) -> Result<usize> {
-        self.transmit(message, flags, wait)
+        self.send_message(message, flags, wait)
     }
 
     fn receive(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy) -> Result<ReceivedMessage> {
-        self.take_in(buf, flags, wait)
+        self.receive_message(buf, flags, wait)
     }
 
     fn receive_to_vec(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
-        self.take_message(limit, flags, wait)
+        self.receive_message_to_vec(limit, flags, wait)
     }
 
     fn peer_credentials(&self) -> Ucred {
-        self.peer_port().map_or(Ucred::INVALID, |peer| peer.credentials().0)
+        self.peer_endpoint().map_or(Ucred::INVALID, |peer| peer.credentials().0)
     }
 
     fn peer_groups(&self) -> Option<SupplementaryGroups> {
-        self.peer_port()?.credentials().1
+        self.peer_endpoint()?.credentials().1
     }
 
     fn take_error(&self) -> Option<Errno> {
-        self.port.take_error()
+        self.endpoint.take_error()
     }
 
     fn set_error(&self, error: Errno) {
-        self.port.set_error(error);
+        self.endpoint.set_error(error);
     }
 
     fn queued_bytes(&self, incoming: bool) -> usize {
         match (incoming, self.peer.get()) {
-            (true, _) => self.port.readable_bytes(),
-            (false, Some(peer)) => peer.charged(),
-            (false, None) => self.port.sent(),
+            (true, _) => self.endpoint.readable_bytes(),
+            (false, Some(peer)) => peer.charged_bytes(),
+            (false, None) => self.endpoint.send_charged_bytes(),
         }
     }
 
@@ -432,11 +432,11 @@ impl SocketOps for UnixSocket {
     }
 
     fn at_mark(&self) -> Result<bool> {
-        if self.kind == SocketType::Stream { Ok(self.port.queue.lock().at_mark()) } else { Err(Errno::EOPNOTSUPP) }
+        if self.socket_type == SocketType::Stream { Ok(self.endpoint.queue.lock().at_mark()) } else { Err(Errno::EOPNOTSUPP) }
     }
 
     fn attach_file(&self, file: &Arc<File>) {
         self.ino.store(file.path().metadata().ino, Ordering::Relaxed);
-        self.port.attach_file(file);
+        self.endpoint.attach_file(file);
     }
 }

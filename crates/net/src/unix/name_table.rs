@@ -17,8 +17,8 @@ type FileKey = (u64, u64);
 /// Every type has abstract names of its own.
 type AbstractKey = (i32, Arc<[u8]>);
 
-static PATHS: Mutex<BTreeMap<FileKey, Weak<UnixSocket>>> = Mutex::new(BTreeMap::new());
-static ABSTRACT: Mutex<BTreeMap<AbstractKey, Weak<UnixSocket>>> = Mutex::new(BTreeMap::new());
+static PATHNAME_SOCKETS: Mutex<BTreeMap<FileKey, Weak<UnixSocket>>> = Mutex::new(BTreeMap::new());
+static ABSTRACT_SOCKETS: Mutex<BTreeMap<AbstractKey, Weak<UnixSocket>>> = Mutex::new(BTreeMap::new());
 
 /// A socket's entry in a table; dropping it takes the entry away.
 pub(super) enum Binding {
@@ -31,8 +31,8 @@ pub(super) enum Binding {
 impl Drop for Binding {
     fn drop(&mut self) {
         match self {
-            Self::Path(path) => drop(PATHS.lock().remove(&file_key(&path.metadata()))),
-            Self::Abstract(key) => drop(ABSTRACT.lock().remove(key)),
+            Self::Path(path) => drop(PATHNAME_SOCKETS.lock().remove(&file_key(&path.metadata()))),
+            Self::Abstract(key) => drop(ABSTRACT_SOCKETS.lock().remove(key)),
         }
     }
 }
@@ -48,20 +48,20 @@ pub(super) fn bind(caller: &Caller<'_>, kind: SocketType, name: &UnixName, socke
         UnixName::Path(text) => {
             let made = ops::make(&caller.walk, text, NewInodeKind::Socket, 0o777 & !caller.umask);
             let path = made.map_err(|e| if e == Errno::EEXIST { Errno::EADDRINUSE } else { e })?;
-            PATHS.lock().insert(file_key(&path.metadata()), socket.clone());
+            PATHNAME_SOCKETS.lock().insert(file_key(&path.metadata()), socket.clone());
             Ok(Binding::Path(path))
         }
-        UnixName::Abstract(name) => enter_abstract((kind.as_raw(), name.clone()), socket).ok_or(Errno::EADDRINUSE),
+        UnixName::Abstract(name) => insert_abstract((kind.as_raw(), name.clone()), socket).ok_or(Errno::EADDRINUSE),
     }
 }
 
 /// How many names are bound.
-pub(crate) fn names_in_use() -> u64 {
-    (PATHS.lock().len() + ABSTRACT.lock().len()) as u64
+pub(crate) fn bound_name_count() -> u64 {
+    (PATHNAME_SOCKETS.lock().len() + ABSTRACT_SOCKETS.lock().len()) as u64
 }
 
-fn enter_abstract(key: AbstractKey, socket: &Weak<UnixSocket>) -> Option<Binding> {
-    let mut table = ABSTRACT.lock();
+fn insert_abstract(key: AbstractKey, socket: &Weak<UnixSocket>) -> Option<Binding> {
+    let mut table = ABSTRACT_SOCKETS.lock();
     if table.contains_key(&key) {
         return None;
     }
@@ -70,13 +70,13 @@ fn enter_abstract(key: AbstractKey, socket: &Weak<UnixSocket>) -> Option<Binding
 }
 
 /// Enters `socket` under a free abstract name of five hexadecimal digits.
-pub(super) fn bind_anywhere(kind: SocketType, socket: &Weak<UnixSocket>) -> Result<(Binding, UnixName)> {
+pub(super) fn autobind(kind: SocketType, socket: &Weak<UnixSocket>) -> Result<(Binding, UnixName)> {
     const NAMES: u32 = 1 << 20;
     static NEXT: AtomicU32 = AtomicU32::new(0);
     for _ in 0..NAMES {
         let number = NEXT.fetch_add(1, Ordering::Relaxed) % NAMES;
         let name: Arc<[u8]> = format!("{number:05x}").into_bytes().into();
-        if let Some(binding) = enter_abstract((kind.as_raw(), name.clone()), socket) {
+        if let Some(binding) = insert_abstract((kind.as_raw(), name.clone()), socket) {
             return Ok((binding, UnixName::Abstract(name)));
         }
     }
@@ -84,7 +84,7 @@ pub(super) fn bind_anywhere(kind: SocketType, socket: &Weak<UnixSocket>) -> Resu
 }
 
 /// The socket of this kind bound at `name`, which the caller must be allowed to write.
-pub(super) fn find(caller: &Caller<'_>, kind: SocketType, name: &UnixName) -> Result<Arc<UnixSocket>> {
+pub(super) fn find_socket(caller: &Caller<'_>, kind: SocketType, name: &UnixName) -> Result<Arc<UnixSocket>> {
     let found = match name {
         UnixName::Unnamed => return Err(Errno::EINVAL),
         UnixName::Path(text) => {
@@ -94,10 +94,10 @@ pub(super) fn find(caller: &Caller<'_>, kind: SocketType, name: &UnixName) -> Re
             if meta.kind != FileType::Socket {
                 return Err(Errno::ECONNREFUSED);
             }
-            PATHS.lock().get(&file_key(&meta)).and_then(Weak::upgrade)
+            PATHNAME_SOCKETS.lock().get(&file_key(&meta)).and_then(Weak::upgrade)
         }
-        UnixName::Abstract(name) => ABSTRACT.lock().get(&(kind.as_raw(), name.clone())).and_then(Weak::upgrade),
+        UnixName::Abstract(name) => ABSTRACT_SOCKETS.lock().get(&(kind.as_raw(), name.clone())).and_then(Weak::upgrade),
     };
     let found = found.ok_or(Errno::ECONNREFUSED)?;
-    if found.kind == kind { Ok(found) } else { Err(Errno::EPROTOTYPE) }
+    if found.socket_type == kind { Ok(found) } else { Err(Errno::EPROTOTYPE) }
 }

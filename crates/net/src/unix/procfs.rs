@@ -1,6 +1,6 @@
 //! Lists of the sockets of this family.
 
-use super::{ALL, UnixSocket};
+use super::{SOCKETS, UnixSocket};
 use crate::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::{SocketOps as _, SocketType, UnixName};
 use alloc::collections::BTreeMap;
@@ -17,16 +17,17 @@ pub fn proc_net_unix() -> String {
     const UNCONNECTED: u32 = 1;
     const CONNECTED: u32 = 3;
     let mut text = String::from("Num       RefCount Protocol Flags    Type St Inode Path\n");
-    let sockets: Vec<Arc<UnixSocket>> = ALL.lock().values().filter_map(Weak::upgrade).collect();
+    let sockets: Vec<Arc<UnixSocket>> = SOCKETS.lock().values().filter_map(Weak::upgrade).collect();
     for socket in sockets {
         let flags = if socket.is_listening() { ACCEPTING } else { 0 };
-        let state = if socket.peer.get().is_some() || socket.port.target().is_some() { CONNECTED } else { UNCONNECTED };
-        let name = match socket.port.name() {
+        let state =
+            if socket.peer.get().is_some() || socket.endpoint.datagram_peer().is_some() { CONNECTED } else { UNCONNECTED };
+        let name = match socket.endpoint.name() {
             UnixName::Unnamed => String::new(),
             UnixName::Path(path) => String::from(" ") + &String::from_utf8_lossy(&path),
             UnixName::Abstract(name) => String::from(" @") + &String::from_utf8_lossy(&name).replace('\0', "@"),
         };
-        let (id, kind, ino) = (socket.id, socket.kind.as_raw(), socket.ino.load(Ordering::Relaxed));
+        let (id, kind, ino) = (socket.id, socket.socket_type.as_raw(), socket.ino.load(Ordering::Relaxed));
         // Writing to a string does not fail.
         let _ = writeln!(text, "{id:016x}: 00000002 00000000 {flags:08x} {kind:04x} {state:02x} {ino:5}{name}");
     }
@@ -55,35 +56,36 @@ pub(crate) fn diag_entries() -> Vec<UnixDiagEntry> {
     const ESTABLISHED: u8 = 1;
     const UNCONNECTED: u8 = 7;
     const LISTENING: u8 = 10;
-    let sockets: Vec<Arc<UnixSocket>> = ALL.lock().values().filter_map(Weak::upgrade).collect();
+    let sockets: Vec<Arc<UnixSocket>> = SOCKETS.lock().values().filter_map(Weak::upgrade).collect();
     let inos: BTreeMap<usize, u64> =
-        sockets.iter().map(|socket| (Arc::as_ptr(&socket.port).addr(), socket.ino.load(Ordering::Relaxed))).collect();
+        sockets.iter().map(|socket| (Arc::as_ptr(&socket.endpoint).addr(), socket.ino.load(Ordering::Relaxed))).collect();
     let show = |socket: &Arc<UnixSocket>| {
-        let peer = socket.peer_port();
-        let backlog = socket.state.lock().backlog.as_ref().map(|backlog| (backlog.waiting.len(), backlog.most));
+        let peer = socket.peer_endpoint();
+        let backlog = socket.state.lock().backlog.as_ref().map(|backlog| (backlog.accept_queue.len(), backlog.limit));
         let state = match (&backlog, &peer) {
             (Some(_), _) => LISTENING,
             (None, Some(_)) => ESTABLISHED,
             (None, None) => UNCONNECTED,
         };
-        let name = match socket.port.name() {
+        let name = match socket.endpoint.name() {
             UnixName::Unnamed => Vec::new(),
             UnixName::Path(path) => path.to_vec(),
             UnixName::Abstract(name) => [&[0], &name[..]].concat(),
         };
-        let sent = match (socket.kind, &peer) {
-            (SocketType::Datagram, _) | (_, None) => socket.port.sent(),
-            (_, Some(peer)) => peer.charged(),
+        let sent = match (socket.socket_type, &peer) {
+            (SocketType::Datagram, _) | (_, None) => socket.endpoint.send_charged_bytes(),
+            (_, Some(peer)) => peer.charged_bytes(),
         };
         UnixDiagEntry {
-            kind: socket.kind.as_raw() as u8,
+            kind: socket.socket_type.as_raw() as u8,
             state,
             id: socket.id,
             ino: socket.ino.load(Ordering::Relaxed),
             peer: peer.and_then(|peer| inos.get(&Arc::as_ptr(&peer).addr()).copied()),
             name,
-            queues: backlog.unwrap_or((socket.port.readable_bytes(), sent)),
-            shut: u8::from(socket.port.is_shut_down(RCV_SHUTDOWN)) | u8::from(socket.port.is_shut_down(SEND_SHUTDOWN)) << 1,
+            queues: backlog.unwrap_or((socket.endpoint.readable_bytes(), sent)),
+            shut: u8::from(socket.endpoint.is_shut_down(RCV_SHUTDOWN))
+                | u8::from(socket.endpoint.is_shut_down(SEND_SHUTDOWN)) << 1,
         }
     };
     sockets.iter().map(show).collect()

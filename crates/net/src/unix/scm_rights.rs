@@ -6,7 +6,7 @@
 //! queues are emptied. A collection runs when a socket is closed while others are under way, and when many more are under way than
 //! after the last one.
 //!
-//! Order of locks: `FLIGHT` before any socket's. A `ScmRights` is made, opened and dropped with no lock of a socket held.
+//! Order of locks: `INFLIGHT` before any socket's. A `ScmRights` is made, opened and dropped with no lock of a socket held.
 
 use super::UnixSocket;
 use alloc::collections::BTreeMap;
@@ -17,7 +17,7 @@ use fs::File;
 use task::Mutex;
 
 /// A collection is due at the latest when so many sockets are under way.
-const FIRST_COLLECTION: usize = 64;
+const MIN_GC_THRESHOLD: usize = 64;
 
 /// Which socket: its file's address, kept from being reused by the references that are counted.
 type Key = usize;
@@ -28,17 +28,17 @@ struct InflightSocket {
 }
 
 /// The sockets under way, with how many references to each are.
-static FLIGHT: Mutex<BTreeMap<Key, InflightSocket>> = Mutex::new(BTreeMap::new());
+static INFLIGHT: Mutex<BTreeMap<Key, InflightSocket>> = Mutex::new(BTreeMap::new());
 /// At this many a send starts a collection.
-static DUE_AT: AtomicUsize = AtomicUsize::new(FIRST_COLLECTION);
+static GC_THRESHOLD: AtomicUsize = AtomicUsize::new(MIN_GC_THRESHOLD);
 
 /// How many sockets are under way, and how many references to them.
-pub(crate) fn under_way() -> [u64; 2] {
-    let flight = FLIGHT.lock();
+pub(crate) fn inflight_counts() -> [u64; 2] {
+    let flight = INFLIGHT.lock();
     [flight.len() as u64, flight.values().map(|flying| flying.references as u64).sum()]
 }
 
-fn key(file: &Arc<File>) -> Key {
+fn file_address(file: &Arc<File>) -> Key {
     Arc::as_ptr(file).addr()
 }
 
@@ -54,16 +54,16 @@ impl ScmRights {
     #[must_use]
     pub fn new(files: Vec<Arc<File>>) -> Self {
         let due = files.iter().any(is_socket) && {
-            let mut flight = FLIGHT.lock();
+            let mut flight = INFLIGHT.lock();
             for file in files.iter().filter(|file| is_socket(file)) {
                 let new = || InflightSocket { file: Arc::downgrade(file), references: 0 };
-                flight.entry(key(file)).or_insert_with(new).references += 1;
+                flight.entry(file_address(file)).or_insert_with(new).references += 1;
             }
-            flight.len() >= DUE_AT.load(Ordering::Relaxed)
+            flight.len() >= GC_THRESHOLD.load(Ordering::Relaxed)
         };
         let rights = Self(files);
         if due {
-            collect();
+            collect_garbage();
         }
         rights
     }
@@ -77,18 +77,18 @@ impl ScmRights {
     /// The files have arrived.
     #[must_use]
     pub fn into_files(mut self) -> Vec<Arc<File>> {
-        self.land()
+        self.leave_inflight()
     }
 
-    fn land(&mut self) -> Vec<Arc<File>> {
+    fn leave_inflight(&mut self) -> Vec<Arc<File>> {
         let files = core::mem::take(&mut self.0);
         if files.iter().any(is_socket) {
-            let mut flight = FLIGHT.lock();
+            let mut flight = INFLIGHT.lock();
             for file in files.iter().filter(|file| is_socket(file)) {
-                if let Some(flying) = flight.get_mut(&key(file)) {
+                if let Some(flying) = flight.get_mut(&file_address(file)) {
                     flying.references -= 1;
                     if flying.references == 0 {
-                        flight.remove(&key(file));
+                        flight.remove(&file_address(file));
                     }
                 }
             }
@@ -99,8 +99,8 @@ impl ScmRights {
 
 impl Drop for ScmRights {
     fn drop(&mut self) {
-        let files = self.land();
-        discard(files);
+        let files = self.leave_inflight();
+        drop_iteratively(files);
     }
 }
 
@@ -112,7 +112,7 @@ struct Discarded {
 
 /// Drops files. One of them may be a socket in whose queue there are others, and so on without end: that is done in a loop, by
 /// whoever comes first, because recursion would need stack for every level.
-fn discard(mut files: Vec<Arc<File>>) {
+fn drop_iteratively(mut files: Vec<Arc<File>>) {
     static DISCARDED: Mutex<Discarded> = Mutex::new(Discarded { files: Vec::new(), under_way: false });
     if files.is_empty() {
         return;
@@ -139,21 +139,21 @@ fn discard(mut files: Vec<Arc<File>>) {
 
 /// A socket was closed: it may have been the last way to others.
 pub(super) fn collect_after_close() {
-    let any = !FLIGHT.lock().is_empty();
+    let any = !INFLIGHT.lock().is_empty();
     if any {
-        collect();
+        collect_garbage();
     }
 }
 
 /// Finds the sockets under way that nobody can reach any more, and empties their queues.
-fn collect() {
+fn collect_garbage() {
     static RUNNING: AtomicBool = AtomicBool::new(false);
     static AGAIN: AtomicBool = AtomicBool::new(false);
     AGAIN.store(true, Ordering::SeqCst);
     // Whoever finds another at it leaves the work to that one, which looks again.
     while AGAIN.load(Ordering::SeqCst) && !RUNNING.swap(true, Ordering::SeqCst) {
         while AGAIN.swap(false, Ordering::SeqCst) {
-            empty_unreachable();
+            purge_unreachable();
         }
         RUNNING.store(false, Ordering::SeqCst);
     }
@@ -162,36 +162,36 @@ fn collect() {
 struct Candidate {
     file: Arc<File>,
     /// References that were not found in the queue of a candidate.
-    elsewhere: usize,
+    external_references: usize,
     alive: bool,
 }
 
-fn empty_unreachable() {
+fn purge_unreachable() {
     // Declared before the lock, so that what they hold is dropped after it.
     let mut unreachable: Vec<ScmRights> = Vec::new();
     let mut candidates: BTreeMap<Key, Candidate> = BTreeMap::new();
-    let flight = FLIGHT.lock();
+    let flight = INFLIGHT.lock();
     for (&key, flying) in &*flight {
         let Some(file) = flying.file.upgrade() else { continue };
         // This reference here is one more.
         let alive = Arc::strong_count(&file) - 1 != flying.references;
-        candidates.insert(key, Candidate { file, elsewhere: flying.references, alive });
+        candidates.insert(key, Candidate { file, external_references: flying.references, alive });
     }
     let mut live: Vec<Key> = candidates.iter().filter(|(_, c)| c.alive).map(|(&key, _)| key).collect();
-    let inside: Vec<Key> = candidates.values().filter(|c| !c.alive).flat_map(|c| waiting_in(&c.file)).collect();
+    let inside: Vec<Key> = candidates.values().filter(|c| !c.alive).flat_map(|c| queued_sockets(&c.file)).collect();
     for key in inside {
         if let Some(candidate) = candidates.get_mut(&key) {
-            candidate.elsewhere -= 1;
+            candidate.external_references -= 1;
         }
     }
     for (&key, candidate) in &mut candidates {
-        if !candidate.alive && candidate.elsewhere != 0 {
+        if !candidate.alive && candidate.external_references != 0 {
             candidate.alive = true;
             live.push(key);
         }
     }
     while let Some(key) = live.pop() {
-        for reached in waiting_in(&candidates[&key].file) {
+        for reached in queued_sockets(&candidates[&key].file) {
             if let Some(candidate) = candidates.get_mut(&reached)
                 && !core::mem::replace(&mut candidate.alive, true)
             {
@@ -201,18 +201,18 @@ fn empty_unreachable() {
     }
     let dead = candidates.values().filter(|c| !c.alive);
     for socket in dead.filter_map(|c| UnixSocket::of_file(&c.file)) {
-        socket.for_each_port(|port| unreachable.append(&mut port.take_rights()));
+        socket.for_each_endpoint(|port| unreachable.append(&mut port.take_rights()));
     }
-    DUE_AT.store((flight.len() * 2).max(FIRST_COLLECTION), Ordering::Relaxed);
+    GC_THRESHOLD.store((flight.len() * 2).max(MIN_GC_THRESHOLD), Ordering::Relaxed);
     drop(flight);
 }
 
 /// The sockets that wait in the queue of one.
-fn waiting_in(file: &File) -> Vec<Key> {
+fn queued_sockets(file: &File) -> Vec<Key> {
     let mut keys = Vec::new();
     if let Some(socket) = UnixSocket::of_file(file) {
-        let mut note = |rights: &ScmRights| keys.extend(rights.files().iter().filter(|file| is_socket(file)).map(key));
-        socket.for_each_port(|port| port.for_each_right(&mut note));
+        let mut note = |rights: &ScmRights| keys.extend(rights.files().iter().filter(|file| is_socket(file)).map(file_address));
+        socket.for_each_endpoint(|port| port.for_each_right(&mut note));
     }
     keys
 }
