@@ -60,7 +60,7 @@ pub fn init(hooks: Hooks) {
     fs::set_keeps_set_ids(crate::cred::setuid::keeps_set_ids);
     fs::sigio::set_sender(Arc::new(crate::files::sigio::Signals));
     net::set_credentials_provider(crate::socket::identity, crate::socket::groups);
-    net::netlink::set_accounts(crate::entry::taskstats::taskstats);
+    net::netlink::set_taskstats_provider(crate::entry::taskstats::taskstats);
     net::set_timer_scheduler(crate::state::timer_queue::set_for_sockets);
     timer_queue::start();
 }

@@ -1,6 +1,6 @@
 //! `NETLINK_SOCK_DIAG`: lists of sockets, which `ss` asks for (`sock_diag(7)`).
 
-use super::{DUMP, MULTI, Reply};
+use super::{NLM_F_DUMP, NLM_F_MULTI, Reply};
 use crate::inet::procfs::{self, InetDiagEntry};
 use crate::unix;
 use abi::errno::Errno;
@@ -10,7 +10,7 @@ use fs::Result;
 use linux_raw_sys::net;
 
 /// The only request.
-const BY_FAMILY: u16 = 20;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// Bytes of a request about sockets of `AF_INET`, and of one about those of `AF_UNIX`.
 const INET_REQUEST: usize = 56;
 const UNIX_REQUEST: usize = 24;
@@ -39,11 +39,11 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 ///
 /// # Errors
 /// `EINVAL` for a request that is too short, `ENOENT` for a family or protocol there is nothing of, `EOPNOTSUPP` for others than lists.
-pub(super) fn list(reply: &mut Reply, body: &[u8]) -> Result<bool> {
-    if reply.request.kind != BY_FAMILY {
+pub(super) fn handle_message(reply: &mut Reply, body: &[u8]) -> Result<bool> {
+    if reply.request.kind != SOCK_DIAG_BY_FAMILY {
         return Err(Errno::EINVAL);
     }
-    if reply.request.flags & DUMP == 0 {
+    if reply.request.flags & NLM_F_DUMP == 0 {
         return Err(Errno::EOPNOTSUPP);
     }
     match body {
@@ -53,13 +53,13 @@ pub(super) fn list(reply: &mut Reply, body: &[u8]) -> Result<bool> {
             let sockets = procfs::diag_entries(*protocol).ok_or(Errno::ENOENT)?;
             let states = word(body, 4);
             let of_family = |socket: &&InetDiagEntry| u32::from(*family) == socket.family && states >> socket.state & 1 != 0;
-            sockets.iter().filter(of_family).for_each(|socket| inet(reply, socket, *wanted));
+            sockets.iter().filter(of_family).for_each(|socket| push_inet_entry(reply, socket, *wanted));
             Ok(true)
         }
         [family, ..] if body.len() >= UNIX_REQUEST && u32::from(*family) == net::AF_UNIX => {
             let (states, show) = (word(body, 4), word(body, 12));
             let sockets = unix::diag_entries();
-            sockets.iter().filter(|s| states >> s.state & 1 != 0).for_each(|socket| local(reply, socket, show));
+            sockets.iter().filter(|s| states >> s.state & 1 != 0).for_each(|socket| push_unix_entry(reply, socket, show));
             Ok(true)
         }
         [family, ..] if matches!(u32::from(*family), net::AF_INET | net::AF_INET6 | net::AF_UNIX) => Err(Errno::EINVAL),
@@ -78,7 +78,7 @@ fn octets(address: SocketAddr, family: u32) -> [u8; 16] {
     octets
 }
 
-fn inet(reply: &mut Reply, socket: &InetDiagEntry, wanted: u8) {
+fn push_inet_entry(reply: &mut Reply, socket: &InetDiagEntry, wanted: u8) {
     let (local, remote) = (socket.local, socket.remote);
     let fixed = [
         &[socket.family as u8, socket.state, 0, 0][..],
@@ -110,10 +110,10 @@ fn inet(reply: &mut Reply, socket: &InetDiagEntry, wanted: u8) {
     if socket.info.is_some() && asked(of_inet::CONGESTION) {
         attributes.push((of_inet::CONGESTION, b"cubic\0"));
     }
-    reply.add(BY_FAMILY, MULTI, &fixed, &attributes);
+    reply.push_message(SOCK_DIAG_BY_FAMILY, NLM_F_MULTI, &fixed, &attributes);
 }
 
-fn local(reply: &mut Reply, socket: &unix::UnixDiagEntry, show: u32) {
+fn push_unix_entry(reply: &mut Reply, socket: &unix::UnixDiagEntry, show: u32) {
     let fixed =
         [&[net::AF_UNIX as u8, socket.kind, socket.state, 0][..], &(socket.ino as u32).to_ne_bytes(), &socket.id.to_ne_bytes()]
             .concat();
@@ -131,5 +131,5 @@ fn local(reply: &mut Reply, socket: &unix::UnixDiagEntry, show: u32) {
         attributes.push((of_unix::QUEUES.0, &queues));
     }
     attributes.push((of_unix::SHUTDOWN, core::slice::from_ref(&socket.shut)));
-    reply.add(BY_FAMILY, MULTI, &fixed, &attributes);
+    reply.push_message(SOCK_DIAG_BY_FAMILY, NLM_F_MULTI, &fixed, &attributes);
 }

@@ -6,7 +6,7 @@ mod diag;
 mod generic;
 mod route;
 
-pub use generic::set_accounts;
+pub use generic::set_taskstats_provider;
 
 use crate::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::socket::caller_ucred;
@@ -23,23 +23,23 @@ use fs::{File, FileOps, Result};
 use linux_raw_sys::net;
 
 /// The protocol of routes (`NETLINK_ROUTE`).
-const ROUTE: i32 = 0;
+const NETLINK_ROUTE: i32 = 0;
 /// The protocol of lists of sockets (`NETLINK_SOCK_DIAG`), and that of devices that come and go.
-const SOCKETS: i32 = 4;
-const DEVICES: i32 = 15;
+const NETLINK_SOCK_DIAG: i32 = 4;
+const NETLINK_KOBJECT_UEVENT: i32 = 15;
 /// The protocol of families found by name (`NETLINK_GENERIC`).
-const GENERIC: i32 = 16;
+const NETLINK_GENERIC: i32 = 16;
 /// The level of the options of netlink sockets.
 const SOL_NETLINK: u32 = 270;
 
-const HEADER: usize = 16;
-const ERROR: u16 = 2;
-const DONE: u16 = 3;
+const NLMSG_HDRLEN: usize = 16;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
 
-const REQUEST: u16 = 1;
-const MULTI: u16 = 2;
-const ACK: u16 = 4;
-const DUMP: u16 = 0x300;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_MULTI: u16 = 2;
+const NLM_F_ACK: u16 = 4;
+const NLM_F_DUMP: u16 = 0x300;
 
 /// The header of a request.
 #[derive(Clone, Copy)]
@@ -53,18 +53,18 @@ struct NlmsgHeader {
 struct Reply {
     bytes: Vec<u8>,
     request: NlmsgHeader,
-    port: u32,
+    port_id: u32,
 }
 
 impl Reply {
     const fn new(request: NlmsgHeader, port: u32) -> Self {
-        Self { bytes: Vec::new(), request, port }
+        Self { bytes: Vec::new(), request, port_id: port }
     }
 
     /// Adds a message: a fixed part, and attributes, each at a multiple of four.
-    fn add(&mut self, kind: u16, flags: u16, fixed: &[u8], attributes: &[(u16, &[u8])]) {
+    fn push_message(&mut self, kind: u16, flags: u16, fixed: &[u8], attributes: &[(u16, &[u8])]) {
         let start = self.bytes.len();
-        self.bytes.extend_from_slice(&[0; HEADER]);
+        self.bytes.extend_from_slice(&[0; NLMSG_HDRLEN]);
         self.bytes.extend_from_slice(fixed);
         for (kind, value) in attributes {
             self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
@@ -75,43 +75,43 @@ impl Reply {
         // The last one's padding belongs to the message: Go's parser relies on it.
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
         let len = (self.bytes.len() - start) as u32;
-        let header = &mut self.bytes[start..start + HEADER];
+        let header = &mut self.bytes[start..start + NLMSG_HDRLEN];
         header[..4].copy_from_slice(&len.to_ne_bytes());
         header[4..6].copy_from_slice(&kind.to_ne_bytes());
         header[6..8].copy_from_slice(&flags.to_ne_bytes());
         header[8..12].copy_from_slice(&self.request.sequence.to_ne_bytes());
-        header[12..].copy_from_slice(&self.port.to_ne_bytes());
+        header[12..].copy_from_slice(&self.port_id.to_ne_bytes());
     }
 
-    fn done(&mut self) {
-        self.add(DONE, MULTI, &0u32.to_ne_bytes(), &[]);
+    fn push_done(&mut self) {
+        self.push_message(NLMSG_DONE, NLM_F_MULTI, &0u32.to_ne_bytes(), &[]);
     }
 
     /// An acknowledgement, or that there is an error, with the request's header.
-    fn error(&mut self, error: i32, header: &[u8]) {
+    fn push_ack(&mut self, error: i32, header: &[u8]) {
         let fixed = [&(-error).to_ne_bytes()[..], header].concat();
-        self.add(ERROR, 0, &fixed, &[]);
+        self.push_message(NLMSG_ERROR, 0, &fixed, &[]);
     }
 }
 
 /// Answers one request; what is returned are datagrams.
-fn answer(protocol: i32, request: NlmsgHeader, header: &[u8], body: &[u8], port: u32) -> Vec<Vec<u8>> {
+fn handle_request(protocol: i32, request: NlmsgHeader, header: &[u8], body: &[u8], port: u32) -> Vec<Vec<u8>> {
     let mut reply = Reply::new(request, port);
     let listed = match protocol {
-        ROUTE => route::list(&mut reply, body),
-        SOCKETS => diag::list(&mut reply, body),
-        GENERIC => generic::list(&mut reply, body),
+        NETLINK_ROUTE => route::handle_message(&mut reply, body),
+        NETLINK_SOCK_DIAG => diag::handle_message(&mut reply, body),
+        NETLINK_GENERIC => generic::handle_message(&mut reply, body),
         _ => Ok(false),
     };
     match listed {
         Ok(true) => {
             let mut done = Reply::new(request, port);
-            done.done();
+            done.push_done();
             return [reply.bytes, done.bytes].into_iter().filter(|bytes| !bytes.is_empty()).collect();
         }
-        Ok(false) if request.flags & ACK == 0 => {}
-        Ok(false) => reply.error(0, header),
-        Err(error) => reply.error(error.raw(), header),
+        Ok(false) if request.flags & NLM_F_ACK == 0 => {}
+        Ok(false) => reply.push_ack(0, header),
+        Err(error) => reply.push_ack(error.raw(), header),
     }
     if reply.bytes.is_empty() { Vec::new() } else { alloc::vec![reply.bytes] }
 }
@@ -125,9 +125,9 @@ struct ReplyQueue {
 struct NetlinkSocket {
     _counted: census::Netlink,
     protocol: i32,
-    port: Endpoint<ReplyQueue>,
+    endpoint: Endpoint<ReplyQueue>,
     /// The number it is addressed by; 0: none yet.
-    id: AtomicU32,
+    port_id: AtomicU32,
 }
 
 /// A new socket.
@@ -138,44 +138,44 @@ pub fn socket(kind: SocketType, protocol: i32) -> Result<Socket> {
     if kind != SocketType::Datagram {
         return Err(Errno::ESOCKTNOSUPPORT);
     }
-    if !matches!(protocol, ROUTE | SOCKETS | DEVICES | GENERIC) {
+    if !matches!(protocol, NETLINK_ROUTE | NETLINK_SOCK_DIAG | NETLINK_KOBJECT_UEVENT | NETLINK_GENERIC) {
         return Err(Errno::EPROTONOSUPPORT);
     }
     let options: Arc<SocketOptions> = Arc::default();
     let socket = NetlinkSocket {
         _counted: census::Netlink::default(),
         protocol,
-        port: Endpoint::new(options.clone()),
-        id: AtomicU32::new(0),
+        endpoint: Endpoint::new(options.clone()),
+        port_id: AtomicU32::new(0),
     };
     Ok(Socket::new(Arc::new(socket), options))
 }
 
 impl NetlinkSocket {
     /// Its number, after giving it one if it has none: the process' if `asked` is 0. As nothing is sent but answers, two may be the same.
-    fn identify(&self, asked: u32) -> u32 {
+    fn autobind(&self, asked: u32) -> u32 {
         static OTHERS: AtomicU32 = AtomicU32::new(u32::MAX);
         let id = match (asked, caller_ucred().pid) {
             (0, pid) if pid > 0 => pid.cast_unsigned(),
             (0, _) => OTHERS.fetch_sub(1, Ordering::Relaxed),
             (asked, _) => asked,
         };
-        self.id.compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|known| known, |_| id)
+        self.port_id.compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|known| known, |_| id)
     }
 
-    fn take(&self, flags: MsgFlags, wait: WaitPolicy) -> Result<Vec<u8>> {
+    fn dequeue_reply(&self, flags: MsgFlags, wait: WaitPolicy) -> Result<Vec<u8>> {
         let attempt = || {
-            let mut queue = self.port.queue.lock();
+            let mut queue = self.endpoint.queue.lock();
             let found = if flags.contains(MsgFlags::PEEK) { queue.replies.front().cloned() } else { queue.replies.pop_front() };
             found.map(Ok)
         };
-        wait.wait_on(&self.port.readable, attempt)
+        wait.wait_on(&self.endpoint.readable, attempt)
     }
 }
 
 impl FileOps for NetlinkSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        let wait = WaitPolicy { nonblocking: file.nonblocking(), timeout_ns: self.port.options.receive_timeout() };
+        let wait = WaitPolicy { nonblocking: file.nonblocking(), timeout_ns: self.endpoint.options.receive_timeout() };
         self.receive(buf, MsgFlags::empty(), wait).map(|got| got.copied)
     }
 
@@ -185,16 +185,16 @@ impl FileOps for NetlinkSocket {
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch(&self.port.readable);
+            table.watch(&self.endpoint.readable);
         }
         let mut events = Events::WRITABLE;
-        events.set(Events::READABLE, !self.port.queue.lock().replies.is_empty());
-        events.set(Events::ERR, self.port.has_error());
+        events.set(Events::READABLE, !self.endpoint.queue.lock().replies.is_empty());
+        events.set(Events::ERR, self.endpoint.has_error());
         events
     }
 
     fn closed(&self, _: &File) {
-        self.port.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
+        self.endpoint.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
     }
 }
 
@@ -217,7 +217,7 @@ impl SocketOps for NetlinkSocket {
 
     fn bind(&self, _: &Caller<'_>, address: &Address) -> Result<()> {
         let Address::Netlink(port, _) = address else { return Err(Errno::EINVAL) };
-        let id = self.identify(*port);
+        let id = self.autobind(*port);
         if *port == 0 || *port == id { Ok(()) } else { Err(Errno::EINVAL) }
     }
 
@@ -238,7 +238,7 @@ impl SocketOps for NetlinkSocket {
     }
 
     fn local_address(&self) -> Address {
-        Address::Netlink(self.id.load(Ordering::Relaxed), 0)
+        Address::Netlink(self.port_id.load(Ordering::Relaxed), 0)
     }
 
     fn peer_address(&self) -> Result<Address> {
@@ -258,24 +258,24 @@ impl SocketOps for NetlinkSocket {
             Some((_, Address::Netlink(..))) => return Err(Errno::ECONNREFUSED),
             Some(_) => return Err(Errno::EINVAL),
         }
-        let port = self.identify(0);
+        let port = self.autobind(0);
         let mut rest = message.data;
-        while let Some((header, _)) = rest.split_first_chunk::<HEADER>() {
+        while let Some((header, _)) = rest.split_first_chunk::<NLMSG_HDRLEN>() {
             let [l0, l1, l2, l3, k0, k1, f0, f1, s0, s1, s2, s3, ..] = *header;
             let len = u32::from_ne_bytes([l0, l1, l2, l3]) as usize;
-            let Some(body) = rest.get(HEADER..len) else { break };
+            let Some(body) = rest.get(NLMSG_HDRLEN..len) else { break };
             let request = NlmsgHeader {
                 kind: u16::from_ne_bytes([k0, k1]),
                 flags: u16::from_ne_bytes([f0, f1]),
                 sequence: u32::from_ne_bytes([s0, s1, s2, s3]),
             };
-            if request.flags & REQUEST != 0 {
-                let answers = answer(self.protocol, request, header, body, port);
-                self.port.queue.lock().replies.extend(answers);
+            if request.flags & NLM_F_REQUEST != 0 {
+                let answers = handle_request(self.protocol, request, header, body, port);
+                self.endpoint.queue.lock().replies.extend(answers);
             }
             rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
         }
-        self.port.readable.notify_of(Events::READABLE);
+        self.endpoint.readable.notify_of(Events::READABLE);
         Ok(message.data.len())
     }
 
@@ -286,7 +286,7 @@ impl SocketOps for NetlinkSocket {
     }
 
     fn receive_to_vec(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
-        let mut data = self.take(flags, wait)?;
+        let mut data = self.dequeue_reply(flags, wait)?;
         let full = data.len();
         data.truncate(limit);
         Ok((
@@ -301,15 +301,15 @@ impl SocketOps for NetlinkSocket {
     }
 
     fn take_error(&self) -> Option<Errno> {
-        self.port.take_error()
+        self.endpoint.take_error()
     }
 
     fn set_error(&self, error: Errno) {
-        self.port.set_error(error);
+        self.endpoint.set_error(error);
     }
 
     fn queued_bytes(&self, incoming: bool) -> usize {
-        if incoming { self.port.queue.lock().replies.front().map_or(0, Vec::len) } else { 0 }
+        if incoming { self.endpoint.queue.lock().replies.front().map_or(0, Vec::len) } else { 0 }
     }
 
     fn attach_file(&self, _: &Arc<File>) {}
