@@ -8,7 +8,7 @@ use net::inet::{procfs, procfs_host};
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     let texts: [(&str, Text); 24] = [
         ("unix", net::unix::proc_net_unix),
-        ("packet", net::packet::listing),
+        ("packet", net::packet::proc_net_packet),
         ("tcp", || procfs::tcp(false)),
         ("tcp6", || procfs::tcp(true)),
         ("udp", || procfs::udp(false, false)),

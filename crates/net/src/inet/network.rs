@@ -126,8 +126,8 @@ impl Network for Loopback {
     }
 
     fn transmit(&self, datagram: Datagram) -> Result<()> {
-        if packet::listens() {
-            packet::hear(&frame::frame(&datagram), Self::INDEX, None);
+        if packet::has_taps() {
+            packet::deliver_to_taps(&frame::frame(&datagram), Self::INDEX, None);
         }
         ip::deliver_packet(datagram)
     }

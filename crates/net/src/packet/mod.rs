@@ -39,32 +39,32 @@ const RESERVE: u32 = 12;
 const TIMESTAMP: u32 = 17;
 const IGNORE_OUTGOING: u32 = 23;
 /// Every protocol.
-const ALL_PROTOCOLS: u16 = 3;
+const ETH_P_ALL: u16 = 3;
 /// Which way a packet goes: to this host, or away from it.
-const TO_HOST: u8 = 0;
-const OUTGOING: u8 = 4;
+const PACKET_HOST: u8 = 0;
+const PACKET_OUTGOING: u8 = 4;
 /// What a packet takes up of the receiver's buffer besides its bytes.
-const COST: usize = 256;
+const PACKET_OVERHEAD: usize = 256;
 
 /// Every socket.
-static ALL: Mutex<Vec<Weak<PacketSocket>>> = Mutex::new(Vec::new());
+static SOCKETS: Mutex<Vec<Weak<PacketSocket>>> = Mutex::new(Vec::new());
 /// How many there are.
-static LISTENERS: AtomicUsize = AtomicUsize::new(0);
+static TAP_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether anybody listens.
-pub(crate) fn listens() -> bool {
-    LISTENERS.load(Ordering::Acquire) != 0
+pub(crate) fn has_taps() -> bool {
+    TAP_COUNT.load(Ordering::Acquire) != 0
 }
 
 /// A packet goes over the interface with a number, out and in again: who listens hears it twice. `sender` hears it only coming in.
-pub(crate) fn hear(frame: &[u8], interface: u32, sender: Option<&Weak<PacketSocket>>) {
-    let listeners: Vec<Arc<PacketSocket>> = ALL.lock().iter().filter_map(Weak::upgrade).collect();
+pub(crate) fn deliver_to_taps(frame: &[u8], interface: u32, sender: Option<&Weak<PacketSocket>>) {
+    let listeners: Vec<Arc<PacketSocket>> = SOCKETS.lock().iter().filter_map(Weak::upgrade).collect();
     let interfaces = network::current().interfaces();
     let Some(interface) = interfaces.iter().find(|known| known.index == interface) else { return };
-    for way in [OUTGOING, TO_HOST] {
+    for way in [PACKET_OUTGOING, PACKET_HOST] {
         for listener in &listeners {
-            if way == TO_HOST || !sender.is_some_and(|sender| sender.ptr_eq(&listener.this)) {
-                listener.take(frame, interface, way);
+            if way == PACKET_HOST || !sender.is_some_and(|sender| sender.ptr_eq(&listener.this)) {
+                listener.receive_frame(frame, interface, way);
             }
         }
     }
@@ -74,18 +74,18 @@ pub(crate) fn hear(frame: &[u8], interface: u32, sender: Option<&Weak<PacketSock
 struct QueuedPacket {
     data: Vec<u8>,
     /// How many bytes it had before the filter.
-    full: usize,
+    original_len: usize,
     from: LinkAddress,
-    arrival: u64,
+    timestamp_ns: u64,
 }
 
 #[derive(Default)]
 struct PacketQueue {
     packets: VecDeque<QueuedPacket>,
-    charge: usize,
+    charged_bytes: usize,
     ring: Option<Ring>,
     /// Received and lost since somebody asked.
-    counts: (u32, u32),
+    statistics: (u32, u32),
 }
 
 /// What a socket listens to.
@@ -99,16 +99,16 @@ struct PacketBinding {
 /// A socket.
 pub(crate) struct PacketSocket {
     _counted: census::Packets,
-    kind: SocketType,
-    port: Endpoint<PacketQueue>,
-    bound: Mutex<PacketBinding>,
-    auxiliary: AtomicBool,
-    deaf_to_outgoing: AtomicBool,
+    socket_type: SocketType,
+    endpoint: Endpoint<PacketQueue>,
+    binding: Mutex<PacketBinding>,
+    auxdata: AtomicBool,
+    ignore_outgoing: AtomicBool,
     version: AtomicU32,
     reserve: AtomicU32,
     /// `PACKET_ORIGDEV` and `PACKET_TIMESTAMP`, which change nothing here.
-    origin: AtomicU32,
-    clock: AtomicU32,
+    origdev: AtomicU32,
+    timestamp_source: AtomicU32,
     uid: u32,
     this: Weak<Self>,
 }
@@ -117,7 +117,7 @@ pub(crate) struct PacketSocket {
 struct FilterInput<'a> {
     data: &'a [u8],
     protocol: u16,
-    way: u8,
+    packet_type: u8,
     interface: u32,
 }
 
@@ -136,7 +136,7 @@ impl bpf::Data for FilterInput<'_> {
         const INTERFACE: u32 = 8;
         match number {
             PROTOCOL => self.protocol.into(),
-            WAY => self.way.into(),
+            WAY => self.packet_type.into(),
             INTERFACE => self.interface,
             _ => 0,
         }
@@ -154,33 +154,33 @@ pub fn socket(kind: SocketType, protocol: i32) -> Result<Socket> {
     let options: Arc<SocketOptions> = Arc::default();
     let socket = Arc::new_cyclic(|this: &Weak<PacketSocket>| PacketSocket {
         _counted: census::Packets::default(),
-        kind,
-        port: Endpoint::new(options.clone()),
-        bound: Mutex::new(PacketBinding { protocol: u16::from_be(protocol as u16), interface: 0 }),
-        auxiliary: AtomicBool::new(false),
-        deaf_to_outgoing: AtomicBool::new(false),
+        socket_type: kind,
+        endpoint: Endpoint::new(options.clone()),
+        binding: Mutex::new(PacketBinding { protocol: u16::from_be(protocol as u16), interface: 0 }),
+        auxdata: AtomicBool::new(false),
+        ignore_outgoing: AtomicBool::new(false),
         version: AtomicU32::new(0),
         reserve: AtomicU32::new(0),
-        origin: AtomicU32::new(0),
-        clock: AtomicU32::new(0),
+        origdev: AtomicU32::new(0),
+        timestamp_source: AtomicU32::new(0),
         uid: crate::socket::caller_ucred().uid,
         this: this.clone(),
     });
-    ALL.lock().push(Arc::downgrade(&socket));
-    LISTENERS.fetch_add(1, Ordering::AcqRel);
+    SOCKETS.lock().push(Arc::downgrade(&socket));
+    TAP_COUNT.fetch_add(1, Ordering::AcqRel);
     Ok(Socket::new(socket, options))
 }
 
 /// The lines of `/proc/net/packet`, one for each socket.
 #[must_use]
-pub fn listing() -> alloc::string::String {
+pub fn proc_net_packet() -> alloc::string::String {
     use core::fmt::Write;
     let mut text = alloc::string::String::from("sk       RefCnt Type Proto  Iface R Rmem   User   Inode\n");
-    for socket in ALL.lock().iter().filter_map(Weak::upgrade) {
-        let (bound, charge) = (*socket.bound.lock(), socket.port.queue.lock().charge);
-        let (uid, ino) = (socket.uid, socket.port.ino());
+    for socket in SOCKETS.lock().iter().filter_map(Weak::upgrade) {
+        let (bound, charge) = (*socket.binding.lock(), socket.endpoint.queue.lock().charged_bytes);
+        let (uid, ino) = (socket.uid, socket.endpoint.ino());
         let running = u8::from(bound.protocol != 0);
-        let kind = socket.kind.as_raw();
+        let kind = socket.socket_type.as_raw();
         let PacketBinding { protocol, interface } = bound;
         // Writing to a string does not fail.
         let _ = writeln!(
@@ -201,32 +201,32 @@ struct BlockRetireTimer {
 impl timer::TimerCallback for BlockRetireTimer {
     fn on_expiry(&self) {
         let Some(socket) = self.socket.upgrade() else { return };
-        let given = socket.port.queue.lock().ring.as_mut().is_some_and(|ring| ring.time_out(self.sequence));
+        let given = socket.endpoint.queue.lock().ring.as_mut().is_some_and(|ring| ring.retire_expired_block(self.sequence));
         if given {
-            socket.port.readable.notify_of(Events::READABLE);
+            socket.endpoint.readable.notify_of(Events::READABLE);
         }
     }
 }
 
 impl PacketSocket {
-    fn take(&self, frame: &[u8], interface: &Interface, way: u8) {
-        let bound = *self.bound.lock();
+    fn receive_frame(&self, frame: &[u8], interface: &Interface, way: u8) {
+        let bound = *self.binding.lock();
         let protocol =
             frame.get(frame::ETHERNET_HEADER_LEN - 2..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u16::from_be_bytes(*b));
         let meant = match bound.protocol {
             0 => false,
             // What goes out is for those only who want everything.
-            ALL_PROTOCOLS => way == TO_HOST || !self.deaf_to_outgoing.load(Ordering::Relaxed),
-            wanted => way == TO_HOST && wanted == protocol,
+            ETH_P_ALL => way == PACKET_HOST || !self.ignore_outgoing.load(Ordering::Relaxed),
+            wanted => way == PACKET_HOST && wanted == protocol,
         };
-        if !meant || !(bound.interface == 0 || bound.interface == interface.index) || self.port.is_shut_down(RCV_SHUTDOWN) {
+        if !meant || !(bound.interface == 0 || bound.interface == interface.index) || self.endpoint.is_shut_down(RCV_SHUTDOWN) {
             return;
         }
-        let link = if self.kind == SocketType::Raw { frame::ETHERNET_HEADER_LEN } else { 0 };
+        let link = if self.socket_type == SocketType::Raw { frame::ETHERNET_HEADER_LEN } else { 0 };
         let mut data = if link == 0 { &frame[frame::ETHERNET_HEADER_LEN.min(frame.len())..] } else { frame };
         let full = data.len();
-        if let Some(filter) = self.port.options.filter() {
-            match filter.run(&FilterInput { data, protocol, way, interface: interface.index }) as usize {
+        if let Some(filter) = self.endpoint.options.filter() {
+            match filter.run(&FilterInput { data, protocol, packet_type: way, interface: interface.index }) as usize {
                 0 => return,
                 length => data = &data[..length.min(data.len())],
             }
@@ -240,30 +240,38 @@ impl PacketSocket {
             hardware_address: interface.padded_hardware_address(),
         };
         let told = {
-            let mut queue = self.port.queue.lock();
+            let mut queue = self.endpoint.queue.lock();
             let queue = &mut *queue;
             let (taken, told, alarm) = match &mut queue.ring {
                 Some(ring) => {
-                    let was = ring.waits();
+                    let was = ring.pending_block();
                     let address = Address::Packet(from).encode();
-                    let (taken, told) = ring.put(&RingPacket { data, full, link, time: realtime_ns(), address: &address });
-                    (taken, told, ring.waits().filter(|waits| Some(*waits) != was))
+                    let (taken, told) = ring.write_packet(&RingPacket {
+                        data,
+                        original_len: full,
+                        link_header_len: link,
+                        timestamp_ns: realtime_ns(),
+                        address: &address,
+                    });
+                    (taken, told, ring.pending_block().filter(|waits| Some(*waits) != was))
                 }
-                None if queue.charge > 0 && queue.charge + data.len() + COST > self.port.options.receive_buffer() => {
+                None if queue.charged_bytes > 0
+                    && queue.charged_bytes + data.len() + PACKET_OVERHEAD > self.endpoint.options.receive_buffer() =>
+                {
                     (false, false, None)
                 }
                 None => {
-                    queue.charge += data.len() + COST;
+                    queue.charged_bytes += data.len() + PACKET_OVERHEAD;
                     queue.packets.push_back(QueuedPacket {
                         data: data.to_vec(),
-                        full,
+                        original_len: full,
                         from,
-                        arrival: self.port.options.receive_timestamp(),
+                        timestamp_ns: self.endpoint.options.receive_timestamp(),
                     });
                     (true, true, None)
                 }
             };
-            let (received, lost) = &mut queue.counts;
+            let (received, lost) = &mut queue.statistics;
             *(if taken { received } else { lost }) += 1;
             if let Some((sequence, patience)) = alarm {
                 let time = BlockRetireTimer { socket: self.this.clone(), sequence };
@@ -272,31 +280,31 @@ impl PacketSocket {
             told
         };
         if told {
-            self.port.readable.notify_of(Events::READABLE);
+            self.endpoint.readable.notify_of(Events::READABLE);
         }
     }
 
-    fn next(&self, flags: MsgFlags, wait: WaitPolicy) -> Result<QueuedPacket> {
+    fn next_packet(&self, flags: MsgFlags, wait: WaitPolicy) -> Result<QueuedPacket> {
         let attempt = || {
-            if let Some(error) = self.port.take_error() {
+            if let Some(error) = self.endpoint.take_error() {
                 return Some(Err(error));
             }
-            let mut queue = self.port.queue.lock();
+            let mut queue = self.endpoint.queue.lock();
             if flags.contains(MsgFlags::PEEK) {
-                let QueuedPacket { data, full, from, arrival } = queue.packets.front()?;
-                return Some(Ok(QueuedPacket { data: data.clone(), full: *full, from: *from, arrival: *arrival }));
+                let QueuedPacket { data, original_len: full, from, timestamp_ns: arrival } = queue.packets.front()?;
+                return Some(Ok(QueuedPacket { data: data.clone(), original_len: *full, from: *from, timestamp_ns: *arrival }));
             }
             let packet = queue.packets.pop_front()?;
-            queue.charge -= packet.data.len() + COST;
+            queue.charged_bytes -= packet.data.len() + PACKET_OVERHEAD;
             Some(Ok(packet))
         };
-        wait.wait_on(&self.port.readable, attempt)
+        wait.wait_on(&self.endpoint.readable, attempt)
     }
 
     /// `struct tpacket_auxdata`.
     fn auxdata(&self, packet: &QueuedPacket) -> Vec<u8> {
-        let network = if self.kind == SocketType::Raw { frame::ETHERNET_HEADER_LEN as u16 } else { 0 };
-        let words = [ring::USER, packet.full as u32, packet.data.len() as u32].map(u32::to_ne_bytes).concat();
+        let network = if self.socket_type == SocketType::Raw { frame::ETHERNET_HEADER_LEN as u16 } else { 0 };
+        let words = [ring::TP_STATUS_USER, packet.original_len as u32, packet.data.len() as u32].map(u32::to_ne_bytes).concat();
         [words, [0, network, 0, 0].map(u16::to_ne_bytes).concat()].concat()
     }
 
@@ -314,23 +322,23 @@ impl PacketSocket {
             let bytes = value.get(at * 4..).and_then(|rest| rest.first_chunk()).ok_or(Errno::EINVAL)?;
             Ok::<_, Errno>(u32::from_ne_bytes(*bytes))
         };
-        let (patience, private) = if version == ring::V3 { (word(4)?, word(5)? as usize) } else { (0, 0) };
+        let (patience, private) = if version == ring::TPACKET_V3 { (word(4)?, word(5)? as usize) } else { (0, 0) };
         let shape = RingRequest {
             block_size: word(0)? as usize,
-            blocks: word(1)? as usize,
+            block_count: word(1)? as usize,
             frame_size: word(2)? as usize,
-            frames: word(3)? as usize,
-            patience,
-            private,
+            frame_count: word(3)? as usize,
+            retire_timeout_ms: patience,
+            private_size: private,
         };
         let reserve = self.reserve.load(Ordering::Relaxed) as usize;
-        let ring = if shape.blocks == 0 { None } else { Some(Ring::new(shape, version, reserve)?) };
+        let ring = if shape.block_count == 0 { None } else { Some(Ring::new(shape, version, reserve)?) };
         let old = {
-            let mut queue = self.port.queue.lock();
+            let mut queue = self.endpoint.queue.lock();
             if queue.ring.is_some() && ring.is_some() {
                 return Err(Errno::EBUSY);
             }
-            queue.charge = 0;
+            queue.charged_bytes = 0;
             (core::mem::replace(&mut queue.ring, ring), core::mem::take(&mut queue.packets))
         };
         drop(old);
@@ -347,13 +355,13 @@ impl vm::Backing for RingPages {
     }
 
     fn cached(&self, index: u64) -> Option<vm::Page> {
-        self.0.upgrade()?.port.queue.lock().ring.as_ref()?.page(index)
+        self.0.upgrade()?.endpoint.queue.lock().ring.as_ref()?.page(index)
     }
 }
 
 impl FileOps for PacketSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        let wait = WaitPolicy { nonblocking: file.nonblocking(), timeout_ns: self.port.options.receive_timeout() };
+        let wait = WaitPolicy { nonblocking: file.nonblocking(), timeout_ns: self.endpoint.options.receive_timeout() };
         self.receive(buf, MsgFlags::empty(), wait).map(|got| got.copied)
     }
 
@@ -363,30 +371,30 @@ impl FileOps for PacketSocket {
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch(&self.port.readable);
+            table.watch(&self.endpoint.readable);
         }
         let news = {
-            let queue = self.port.queue.lock();
-            !queue.packets.is_empty() || queue.ring.as_ref().is_some_and(Ring::has_news)
+            let queue = self.endpoint.queue.lock();
+            !queue.packets.is_empty() || queue.ring.as_ref().is_some_and(Ring::is_readable)
         };
         let mut events = Events::WRITABLE | Events::WRBAND;
-        events.set(Events::ERR, self.port.has_error());
+        events.set(Events::ERR, self.endpoint.has_error());
         events.set(Events::READABLE, news);
         events
     }
 
     fn backing(&self, _: &File) -> Result<Arc<dyn vm::Backing>> {
-        if self.port.queue.lock().ring.is_none() {
+        if self.endpoint.queue.lock().ring.is_none() {
             return Err(Errno::EINVAL);
         }
         Ok(Arc::new(RingPages(self.this.clone())))
     }
 
     fn closed(&self, _: &File) {
-        ALL.lock().retain(|known| !known.ptr_eq(&self.this));
-        census::released(LISTENERS.fetch_sub(1, Ordering::AcqRel), 1);
-        self.port.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
-        let old = core::mem::take(&mut *self.port.queue.lock());
+        SOCKETS.lock().retain(|known| !known.ptr_eq(&self.this));
+        census::released(TAP_COUNT.fetch_sub(1, Ordering::AcqRel), 1);
+        self.endpoint.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
+        let old = core::mem::take(&mut *self.endpoint.queue.lock());
         drop(old);
     }
 }
@@ -397,11 +405,11 @@ impl SocketOps for PacketSocket {
     }
 
     fn socket_type(&self) -> SocketType {
-        self.kind
+        self.socket_type
     }
 
     fn protocol_number(&self) -> i32 {
-        self.bound.lock().protocol.to_be().into()
+        self.binding.lock().protocol.to_be().into()
     }
 
     fn is_listening(&self) -> bool {
@@ -411,7 +419,7 @@ impl SocketOps for PacketSocket {
     fn bind(&self, _: &Caller<'_>, address: &Address) -> Result<()> {
         let Address::Packet(address) = address else { return Err(Errno::EINVAL) };
         let interface = Self::interface(address.interface_index.cast_unsigned())?.map_or(0, |interface| interface.index);
-        let mut bound = self.bound.lock();
+        let mut bound = self.binding.lock();
         let protocol = if address.protocol == 0 { bound.protocol } else { address.protocol };
         *bound = PacketBinding { protocol, interface };
         Ok(())
@@ -430,7 +438,7 @@ impl SocketOps for PacketSocket {
     }
 
     fn local_address(&self) -> Address {
-        let PacketBinding { protocol, interface } = *self.bound.lock();
+        let PacketBinding { protocol, interface } = *self.binding.lock();
         let found = Self::interface(interface).ok().flatten();
         let (kind, length) = found.as_ref().map_or((0, 0), |known| (known.hardware_type, known.hardware_address.len() as u8));
         let hardware = found.map_or([0; 8], |known| known.padded_hardware_address());
@@ -438,7 +446,7 @@ impl SocketOps for PacketSocket {
             protocol,
             interface_index: interface.cast_signed(),
             hardware_type: kind,
-            packet_type: TO_HOST,
+            packet_type: PACKET_HOST,
             hardware_len: length,
             hardware_address: hardware,
         })
@@ -456,14 +464,14 @@ impl SocketOps for PacketSocket {
         if flags.contains(MsgFlags::OOB) {
             return Err(Errno::EOPNOTSUPP);
         }
-        let bound = *self.bound.lock();
+        let bound = *self.binding.lock();
         let (index, protocol) = match message.to {
             None => (bound.interface, bound.protocol),
             Some((_, Address::Packet(to))) => (to.interface_index.cast_unsigned(), to.protocol),
             Some(_) => return Err(Errno::EINVAL),
         };
         let interface = Self::interface(index)?.ok_or(Errno::ENXIO)?;
-        let link = if self.kind == SocketType::Raw { 0 } else { frame::ETHERNET_HEADER_LEN };
+        let link = if self.socket_type == SocketType::Raw { 0 } else { frame::ETHERNET_HEADER_LEN };
         let frame = if link == 0 {
             message.data.to_vec()
         } else {
@@ -475,7 +483,7 @@ impl SocketOps for PacketSocket {
         if frame.len() > interface.mtu as usize + frame::ETHERNET_HEADER_LEN {
             return Err(Errno::EMSGSIZE);
         }
-        hear(&frame, interface.index, Some(&self.this));
+        deliver_to_taps(&frame, interface.index, Some(&self.this));
         // As on Linux: of IPv4 the loop's addresses are not believed to come in from a program.
         if let Some(packet) = ip::parse_frame(&frame, interface.index).filter(|packet| packet.to.is_ipv6()) {
             // What is for nobody is lost.
@@ -491,10 +499,10 @@ impl SocketOps for PacketSocket {
     }
 
     fn receive_to_vec(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
-        let packet = self.next(flags, wait)?;
-        self.port.options.record_timestamp(packet.arrival);
-        let mut beside = self.port.options.timestamp_messages(packet.arrival);
-        if self.auxiliary.load(Ordering::Relaxed) {
+        let packet = self.next_packet(flags, wait)?;
+        self.endpoint.options.record_timestamp(packet.timestamp_ns);
+        let mut beside = self.endpoint.options.timestamp_messages(packet.timestamp_ns);
+        if self.auxdata.load(Ordering::Relaxed) {
             beside.push((SOL_PACKET, AUXDATA, self.auxdata(&packet)));
         }
         let mut data = packet.data;
@@ -514,20 +522,20 @@ impl SocketOps for PacketSocket {
     }
 
     fn take_error(&self) -> Option<Errno> {
-        self.port.take_error()
+        self.endpoint.take_error()
     }
 
     fn set_error(&self, error: Errno) {
-        self.port.set_error(error);
+        self.endpoint.set_error(error);
     }
 
     fn queued_bytes(&self, incoming: bool) -> usize {
-        if incoming { self.port.queue.lock().packets.front().map_or(0, |packet| packet.data.len()) } else { 0 }
+        if incoming { self.endpoint.queue.lock().packets.front().map_or(0, |packet| packet.data.len()) } else { 0 }
     }
 
     fn memory_info(&self) -> SocketMemory {
-        let queue = self.port.queue.lock();
-        SocketMemory { receive_bytes: queue.charge, send_bytes: 0, drops: queue.counts.1.into() }
+        let queue = self.endpoint.queue.lock();
+        SocketMemory { receive_bytes: queue.charged_bytes, send_bytes: 0, drops: queue.statistics.1.into() }
     }
 
     fn option_with_argument(&self, level: u32, option: u32, given: u32) -> Result<Vec<u8>> {
@@ -543,21 +551,21 @@ impl SocketOps for PacketSocket {
         }
         let number = match option {
             STATISTICS => {
-                let mut queue = self.port.queue.lock();
-                let (received, lost) = core::mem::take(&mut queue.counts);
+                let mut queue = self.endpoint.queue.lock();
+                let (received, lost) = core::mem::take(&mut queue.statistics);
                 let mut words = [received + lost, lost].map(u32::to_ne_bytes).concat();
-                if self.version.load(Ordering::Relaxed) == ring::V3 {
+                if self.version.load(Ordering::Relaxed) == ring::TPACKET_V3 {
                     let freezes = queue.ring.as_mut().map_or(0, |ring| core::mem::take(&mut ring.freezes));
                     words.extend_from_slice(&freezes.to_ne_bytes());
                 }
                 return Ok(words);
             }
-            AUXDATA => self.auxiliary.load(Ordering::Relaxed).into(),
-            ORIGIN => self.origin.load(Ordering::Relaxed),
+            AUXDATA => self.auxdata.load(Ordering::Relaxed).into(),
+            ORIGIN => self.origdev.load(Ordering::Relaxed),
             VERSION => self.version.load(Ordering::Relaxed),
             RESERVE => self.reserve.load(Ordering::Relaxed),
-            TIMESTAMP => self.clock.load(Ordering::Relaxed),
-            IGNORE_OUTGOING => self.deaf_to_outgoing.load(Ordering::Relaxed).into(),
+            TIMESTAMP => self.timestamp_source.load(Ordering::Relaxed),
+            IGNORE_OUTGOING => self.ignore_outgoing.load(Ordering::Relaxed).into(),
             _ => return Err(Errno::ENOPROTOOPT),
         };
         Ok(number.to_ne_bytes().to_vec())
@@ -572,13 +580,13 @@ impl SocketOps for PacketSocket {
             return self.set_ring(value);
         }
         let number = value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes)).ok_or(Errno::EINVAL)?;
-        let ring = self.port.queue.lock().ring.is_some();
+        let ring = self.endpoint.queue.lock().ring.is_some();
         match option {
             // Every packet of the loop is heard without asking for more.
             ADD_MEMBERSHIP | DROP_MEMBERSHIP if value.len() < MEMBERSHIP => return Err(Errno::EINVAL),
             ADD_MEMBERSHIP | DROP_MEMBERSHIP => drop(Self::interface(number)?),
-            AUXDATA => self.auxiliary.store(number != 0, Ordering::Relaxed),
-            ORIGIN => self.origin.store(u32::from(number != 0), Ordering::Relaxed),
+            AUXDATA => self.auxdata.store(number != 0, Ordering::Relaxed),
+            ORIGIN => self.origdev.store(u32::from(number != 0), Ordering::Relaxed),
             VERSION | RESERVE if ring => return Err(Errno::EBUSY),
             VERSION => {
                 ring::header_length(number)?;
@@ -586,15 +594,15 @@ impl SocketOps for PacketSocket {
             }
             RESERVE if number > 65_536 => return Err(Errno::EINVAL),
             RESERVE => self.reserve.store(number, Ordering::Relaxed),
-            TIMESTAMP => self.clock.store(number, Ordering::Relaxed),
+            TIMESTAMP => self.timestamp_source.store(number, Ordering::Relaxed),
             IGNORE_OUTGOING if number > 1 => return Err(Errno::EINVAL),
-            IGNORE_OUTGOING => self.deaf_to_outgoing.store(number != 0, Ordering::Relaxed),
+            IGNORE_OUTGOING => self.ignore_outgoing.store(number != 0, Ordering::Relaxed),
             _ => return Err(Errno::ENOPROTOOPT),
         }
         Ok(())
     }
 
     fn attach_file(&self, file: &Arc<File>) {
-        self.port.attach_file(file);
+        self.endpoint.attach_file(file);
     }
 }

@@ -28,7 +28,7 @@ impl FileOps for TcpSocket {
     fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
         if let Some(connection) = self.connection.get()
             && self.endpoint.options.tx_timestamp_flags(&[]) == 0
-            && !packet::listens()
+            && !packet::has_taps()
             && let Some(n) = self.stream(connection).send_fast(buf)
         {
             self.check_user_timeout(connection);

@@ -236,7 +236,7 @@ impl TcpSocket {
         let stages = options.tx_timestamp_flags(&message.control);
         let mut last = None;
         let mut told = |start: u64, data: &[u8]| {
-            if packet::listens() {
+            if packet::has_taps() {
                 self.tap_data(connection, start, data);
             }
             if stages != 0 {

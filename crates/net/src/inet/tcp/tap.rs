@@ -14,7 +14,7 @@ const WINDOW: u16 = 512;
 
 fn tap_segment(segment: &Segment<'_>) {
     if let Ok(route) = network::current().route(segment.to.ip()) {
-        packet::hear(&segment.frame(), route.interface_index, None);
+        packet::deliver_to_taps(&segment.frame(), route.interface_index, None);
     }
 }
 
@@ -24,7 +24,7 @@ fn control_segment(from: SocketAddr, to: SocketAddr, sequence: u32, acknowledges
 
 /// A connection has been made, or refused.
 pub(super) fn tap_handshake(from: SocketAddr, to: SocketAddr, accepted: bool) {
-    if !packet::listens() {
+    if !packet::has_taps() {
         return;
     }
     tap_segment(&control_segment(from, to, 0, 0, SYN));
@@ -67,7 +67,7 @@ impl TcpSocket {
 
     /// It sends nothing more (which is only said once), or ends the connection with a reset.
     pub(super) fn tap_close(&self, connection: &Connection, resets: bool) {
-        if !packet::listens() || (!resets && self.endpoint.is_shut_down(SEND_SHUTDOWN)) {
+        if !packet::has_taps() || (!resets && self.endpoint.is_shut_down(SEND_SHUTDOWN)) {
             return;
         }
         let sequence = (self.bytes_sent(connection) as u32).wrapping_add(1);
