@@ -49,7 +49,7 @@ pub struct LinkAddress {
     pub interface_index: i32,
     /// The kind of interface (`ARPHRD_*`).
     pub hardware_type: u16,
-    /// Which way it goes (`PACKET_*`).
+    /// The direction of the packet: to this host, away from it (`PACKET_*`).
     pub packet_type: u8,
     /// How long its hardware's addresses are.
     pub hardware_len: u8,

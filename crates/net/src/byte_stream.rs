@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use fs::poll::Events;
 use fs::{File, Result};
 
-/// What a call that waits for all of it is given at once.
+/// The buffer that a `MSG_WAITALL` read is given at once.
 const WAITALL_CHUNK: usize = 1 << 20;
 
 /// A stretch of a stream that was sent with more than bytes.
@@ -26,7 +26,7 @@ pub(crate) struct ScmSegment {
 /// The last byte of what was sent with `MSG_OOB`. It is in the stream, too, where receiving stops before it and then goes on behind it.
 #[derive(Clone, Copy)]
 pub(crate) struct UrgentByte {
-    /// Where it is, in bytes since the connection was made.
+    /// The byte's position, counted since the connection was made.
     position: u64,
     /// It has been received by itself.
     read: bool,
@@ -36,12 +36,12 @@ pub(crate) struct UrgentByte {
 #[derive(Default)]
 pub struct ByteStream {
     pub(crate) bytes: VecDeque<u8>,
-    /// How many have been received in all.
+    /// The count of bytes received in all.
     pub(crate) read_offset: u64,
     pub(crate) scm_segments: VecDeque<ScmSegment>,
     /// The byte that was sent as urgent last, unless what follows it has been received.
     pub(crate) urgent: Option<UrgentByte>,
-    /// What counts against the sender's buffer.
+    /// The bytes that count against the sender's buffer.
     pub(crate) charged_bytes: usize,
     /// The socket is gone.
     pub(crate) closed: bool,
@@ -133,14 +133,14 @@ impl ByteStream {
     }
 }
 
-/// What receiving a piece of a stream found.
+/// The result of one read from a stream.
 #[derive(Default)]
 struct StreamRead {
     bytes: usize,
     /// Who sent it, from the first byte on.
     credentials: Option<Ucred>,
     rights: Option<ScmRights>,
-    /// What was only looked at.
+    /// The files of a `MSG_PEEK`, which stay in the stream.
     peeked_files: Vec<Arc<File>>,
     /// The receiver must not go on: what follows came from somebody else, or after open files.
     stop: bool,
@@ -219,7 +219,7 @@ pub(crate) struct ConnectedStream<'a, Q> {
     pub(crate) own: &'a Endpoint<Q>,
     /// The other one.
     pub(crate) peer: &'a Endpoint<Q>,
-    /// How many bytes may wait at the other end.
+    /// The most bytes that may wait at the other end.
     pub(crate) send_limit: usize,
 }
 
@@ -415,7 +415,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
         Ok(ReceivedMessage { copied, message_len: copied, urgent: true, ..ReceivedMessage::default() })
     }
 
-    /// As [`ConnectedStream::receive`], into memory of its own: at most `limit` bytes, and no more than there are.
+    /// Receives as [`ConnectedStream::receive`] into memory of its own: at most `limit` bytes, and no more than there are.
     ///
     /// # Errors
     /// Those of [`ConnectedStream::receive`].

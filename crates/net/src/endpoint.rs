@@ -9,17 +9,17 @@ use linux_raw_sys::net;
 use task::sync::{AtomicBool, AtomicI32, AtomicU8, Ordering};
 use task::{Mutex, MutexGuard, Once};
 
-/// Nothing more will be received.
+/// Receiving has ended (`SHUT_RD`).
 pub(crate) const RCV_SHUTDOWN: u8 = 1;
-/// Nothing more may be sent.
+/// Sending has ended (`SHUT_WR`).
 pub(crate) const SEND_SHUTDOWN: u8 = 2;
 /// The peer has said that it sends nothing more.
 pub(crate) const FIN_RECEIVED: u8 = 4;
 
-/// What comes true for a sender when there is room again.
+/// The poll events that come true for a sender when there is room again.
 pub(crate) const WRITE_SPACE: Events = Events::WRITABLE.union(Events::WRBAND);
 
-/// One socket's receiving side, with a queue of kind `Q`.
+/// The receiving side of one socket, with a queue of kind `Q`.
 pub struct Endpoint<Q> {
     pub(crate) options: Arc<SocketOptions>,
     pub(crate) queue: Mutex<Q>,
@@ -67,7 +67,7 @@ impl<Q> Endpoint<Q> {
         self.writable.notify();
     }
 
-    /// What a receiver gets that found nothing in the queue, which it still holds: an error, `end` if nothing comes any more, or nothing yet.
+    /// The result for a receiver that found nothing in the queue, which it still holds: an error, `end` if nothing comes any more, or nothing yet.
     pub(crate) fn empty_queue_result<R>(&self, queue: MutexGuard<'_, Q>, end: R) -> Option<Result<R, Errno>> {
         // Looked at while the queue is held: what was sent before the end is in it by then. Looked at later, an end overtook the last bytes.
         let ended = self.is_shut_down(RCV_SHUTDOWN);

@@ -10,14 +10,14 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use linux_raw_sys::net;
 use task::Mutex;
 
-/// Where a notice comes from (`SO_EE_ORIGIN_*`).
+/// The origin of an entry (`SO_EE_ORIGIN_*`).
 const ORIGIN_ICMP: u8 = 2;
 const ORIGIN_ICMP6: u8 = 3;
 const ORIGIN_TIMESTAMPING: u8 = 4;
 const ORIGIN_ZEROCOPY: u8 = 5;
 /// The bytes were copied after all (`SO_EE_CODE_ZEROCOPY_COPIED`).
 const ZEROCOPY_COPIED: u8 = 1;
-/// What a notice takes up of the receiver's buffer besides its bytes.
+/// The bytes of the receiver's buffer that an entry takes up besides its own.
 const ENTRY_OVERHEAD: usize = 256;
 
 /// `struct sock_extended_err`.
@@ -32,13 +32,13 @@ pub(crate) struct ExtendedError {
 }
 
 impl ExtendedError {
-    /// There is no such port.
+    /// An ICMP error: no socket has the port.
     pub(crate) fn port_unreachable(v4: bool) -> Self {
         let (origin, kind, code) = if v4 { (ORIGIN_ICMP, 3, 3) } else { (ORIGIN_ICMP6, 1, 4) };
         Self { errno: Errno::ECONNREFUSED.raw().cast_unsigned(), origin, kind, code, info: 0, data: 0 }
     }
 
-    /// What was sent as number `key` has come so far: to the network's queue (1), out (0), to its end (2).
+    /// A timestamp of what was sent as number `key`, which has come so far: to the network's queue (1), out (0), to its end (2).
     pub(crate) fn tx_timestamp(stage: u32, key: u32) -> Self {
         Self { errno: Errno::ENOMSG.raw().cast_unsigned(), origin: ORIGIN_TIMESTAMPING, kind: 0, code: 0, info: stage, data: key }
     }
@@ -54,7 +54,7 @@ impl ExtendedError {
     }
 }
 
-/// One thing that a socket is told.
+/// One entry of a socket's error queue.
 #[derive(Clone, Debug)]
 pub(crate) struct ErrorQueueEntry {
     pub(crate) error: ExtendedError,
@@ -68,17 +68,17 @@ pub(crate) struct ErrorQueueEntry {
     pub(crate) data: Vec<u8>,
 }
 
-/// What one socket has still to be told.
+/// The error queue of one socket (`MSG_ERRQUEUE`).
 #[derive(Default)]
 pub(crate) struct ErrorQueue {
     nonempty: AtomicBool,
     queue: Mutex<VecDeque<ErrorQueueEntry>>,
-    /// How many sends there were that were not to be copied, all of which were.
+    /// The count of `MSG_ZEROCOPY` sends, all of which were copied.
     zerocopy_sends: AtomicU32,
 }
 
 impl ErrorQueue {
-    /// Whether there is any.
+    /// Whether there is any entry.
     pub(crate) fn has_entries(&self) -> bool {
         self.nonempty.load(Ordering::Acquire)
     }

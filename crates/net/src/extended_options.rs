@@ -14,7 +14,7 @@ use linux_raw_sys::net;
 /// A control message: level, kind, bytes.
 pub(crate) type ControlMessage = (u32, u32, Vec<u8>);
 
-/// What few sockets have.
+/// The options that few sockets have, allocated on demand.
 #[derive(Clone, Default)]
 pub(crate) struct ExtendedOptions {
     filter: Option<Arc<Program>>,
@@ -50,11 +50,11 @@ const RX_SOFTWARE: u32 = 1 << 3;
 const SOFTWARE: u32 = 1 << 4;
 const TX_SCHED: u32 = 1 << 8;
 const TX_ACK: u32 = 1 << 9;
-/// What is sent is told of with a number; without its bytes; with counters, which takes that it is without.
+/// Flags of stamps of what is sent: with a number; without its bytes; with counters, which takes that it is without.
 const OPT_ID: u32 = 1 << 7;
 const OPT_TSONLY: u32 = 1 << 11;
 const OPT_STATS: u32 = 1 << 12;
-/// Those that one message may have of its own.
+/// The flags that one message may have of its own.
 const TX_RECORD_MASK: u32 = 1 | TX_SOFTWARE | TX_SCHED | TX_ACK;
 const TIMESTAMPING_MASK: u32 = (1 << 16) - 1;
 /// The option was set by its newer number; somebody asks for the time of the last message (`SIOCGSTAMP`).
@@ -131,7 +131,7 @@ impl SocketOptions {
         })
     }
 
-    /// What a socket made by accepting from this one has of it.
+    /// The part that a socket made by accepting from this one inherits.
     pub(crate) fn inherited_extended(&self) -> Option<Box<ExtendedOptions>> {
         self.extended.lock().clone().map(|rare| Box::new(ExtendedOptions { cookie: 0, ..*rare }))
     }
@@ -211,7 +211,7 @@ impl SocketOptions {
         }
     }
 
-    /// What was sent was told of at stages that only streams have.
+    /// Masks out the stages that only streams have.
     pub(crate) const fn datagram_tx_flags(stages: u32) -> u32 {
         stages & !TX_ACK
     }

@@ -27,7 +27,7 @@ pub type Linger = (bool, i32);
 pub struct SocketOptions {
     send_buffer: AtomicUsize,
     receive_buffer: AtomicUsize,
-    /// Which of the two were set by the program (`SO_BUF_LOCK`): a bit each.
+    /// The buffer sizes that were set by the program (`SO_BUF_LOCK`): a bit each.
     buffer_lock: AtomicI32,
     /// Nanoseconds; 0 is for ever.
     send_timeout: AtomicU64,
@@ -40,14 +40,14 @@ pub struct SocketOptions {
     linger: AtomicU64,
     /// How arrivals are stamped with the time: the number of the option that says so, or 0.
     pub(crate) timestamp_option: AtomicU32,
-    /// What `SO_TIMESTAMPING` is set to.
+    /// The flags of `SO_TIMESTAMPING`.
     pub(crate) timestamping: AtomicU32,
     /// The number of the message that is stamped next, or of a stream the byte from which they are counted.
     pub(crate) timestamp_key: AtomicU32,
     /// Where looking at what waits begins, bytes (`SO_PEEK_OFF`); -1: always at the front.
     peek_offset: AtomicI32,
     pub(crate) error_queue: ErrorQueue,
-    /// When the message that was received last arrived; 0: there was none, 1: nobody looked.
+    /// The arrival time of the message that was received last; 0: there was none, 1: nobody looked.
     pub(crate) last_timestamp: AtomicU64,
     /// Whether there is a filter.
     pub(crate) filtered: AtomicBool,
@@ -247,7 +247,7 @@ impl SocketOptions {
         })
     }
 
-    /// Whether a switch is on.
+    /// Whether a boolean option is on.
     #[must_use]
     pub fn is_enabled(&self, option: u32) -> bool {
         is_boolean(option) && self.boolean_options.load(Ordering::Relaxed) >> option & 1 != 0

@@ -12,7 +12,7 @@ use fs::{File, FileOps, FileType, OpenFlags, Path, Result};
 use linux_raw_sys::{ioctl, net};
 use task::Once;
 
-/// What travels: `socket(2)`'s type.
+/// The type of a socket (`SOCK_*`): what travels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SocketType {
     /// Bytes, in order, between two (`SOCK_STREAM`).
@@ -37,7 +37,7 @@ impl SocketType {
         }
     }
 
-    /// Whether two sockets of the kind are connected before anything is sent.
+    /// Whether two sockets of the type are connected before anything is sent.
     #[must_use]
     pub const fn is_connection_oriented(self) -> bool {
         !matches!(self, Self::Datagram | Self::Raw)
@@ -56,16 +56,16 @@ pub struct Ucred {
 }
 
 impl Ucred {
-    /// What is shown where nobody is known.
+    /// The credentials shown where nobody is known.
     pub const INVALID: Self = Self { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    /// What a message without a known sender carries.
+    /// The credentials a message without a known sender carries.
     pub const OVERFLOW: Self = Self { pid: 0, uid: 65_534, gid: 65_534 };
 }
 
-/// Somebody's supplementary groups.
+/// A process' supplementary groups.
 pub type SupplementaryGroups = Arc<[u32]>;
 
-/// What is known of who runs the calling thread: the personality says it.
+/// The functions that give the calling thread's credentials: the personality sets them.
 type CredentialsProvider = (fn() -> Ucred, fn() -> SupplementaryGroups);
 
 static CREDENTIALS_PROVIDER: Once<CredentialsProvider> = Once::new();
@@ -104,7 +104,7 @@ bitflags::bitflags! {
     }
 }
 
-/// How long to wait.
+/// The terms on which a call waits.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitPolicy {
     /// Not at all.
@@ -138,7 +138,7 @@ impl WaitPolicy {
     }
 }
 
-/// What is sent in one call.
+/// A message that is sent in one call.
 pub struct OutgoingMessage<'a> {
     /// The bytes.
     pub data: &'a [u8],
@@ -148,7 +148,7 @@ pub struct OutgoingMessage<'a> {
     pub rights: Option<ScmRights>,
     /// Who the sender says it is (`SCM_CREDENTIALS`), checked.
     pub credentials: Option<Ucred>,
-    /// What else it says of the message: level, kind and bytes of control messages of levels below that of all sockets.
+    /// Control messages of levels below that of all sockets: level, kind and bytes.
     pub control: Vec<(u32, u32, Vec<u8>)>,
 }
 
@@ -160,12 +160,12 @@ impl<'a> OutgoingMessage<'a> {
     }
 }
 
-/// What one call received.
+/// The result of one call that receives.
 #[derive(Default)]
 pub struct ReceivedMessage {
     /// How many bytes are in the buffer.
     pub copied: usize,
-    /// How many the message had.
+    /// The number of bytes the message had.
     pub message_len: usize,
     /// Where it came from, of sockets that are not connected.
     pub from: Option<Address>,
@@ -175,22 +175,22 @@ pub struct ReceivedMessage {
     pub credentials: Option<Ucred>,
     /// It is urgent data (`MSG_OOB`).
     pub urgent: bool,
-    /// What else it asked to be told: level, kind and bytes of control messages.
+    /// Control messages that were asked for: level, kind and bytes.
     pub control: Vec<(u32, u32, Vec<u8>)>,
 }
 
-/// What a socket's queues hold, bytes (`SO_MEMINFO`).
+/// The contents of a socket's queues, bytes (`SO_MEMINFO`).
 #[derive(Clone, Copy, Default, Debug)]
 pub struct SocketMemory {
-    /// What waits to be received.
+    /// Bytes that wait to be received.
     pub receive_bytes: usize,
-    /// What was sent and waits to be received by the peer.
+    /// Bytes that were sent and wait to be received by the peer.
     pub send_bytes: usize,
-    /// How many messages were lost for want of room.
+    /// The number of messages lost for want of room.
     pub drops: u64,
 }
 
-/// One family's sockets.
+/// The operations of one family's sockets.
 pub trait SocketOps: FileOps {
     /// The family's number.
     fn family(&self) -> u32;
@@ -203,7 +203,7 @@ pub trait SocketOps: FileOps {
         0
     }
 
-    /// Whether it waits for connections.
+    /// Whether the socket waits for connections.
     fn is_listening(&self) -> bool;
 
     /// Gives it an address.
@@ -230,7 +230,7 @@ pub trait SocketOps: FileOps {
     /// Those of `accept(2)`.
     fn accept(&self, wait: WaitPolicy) -> Result<Socket>;
 
-    /// Its own address.
+    /// The socket's own address.
     fn local_address(&self) -> Address;
 
     /// The peer's address.
@@ -298,7 +298,7 @@ pub trait SocketOps: FileOps {
     /// Bytes that wait to be received, or else those sent that the peer has not received.
     fn queued_bytes(&self, incoming: bool) -> usize;
 
-    /// What its queues hold.
+    /// The contents of the queues.
     fn memory_info(&self) -> SocketMemory {
         SocketMemory { receive_bytes: self.queued_bytes(true), send_bytes: self.queued_bytes(false), drops: 0 }
     }
@@ -311,7 +311,7 @@ pub trait SocketOps: FileOps {
         Err(Errno::EAGAIN)
     }
 
-    /// What was just sent was not to be copied (`MSG_ZEROCOPY`), and was.
+    /// Completes a `MSG_ZEROCOPY` send, which was copied.
     fn complete_zerocopy(&self) {}
 
     /// Whether `SO_ZEROCOPY` can be set.
@@ -348,7 +348,7 @@ pub trait SocketOps: FileOps {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// As [`SocketOps::option`], of an option whose value depends on a number that the program gives.
+    /// Gives an option whose value depends on a number that the program gives, else as [`SocketOps::option`].
     ///
     /// # Errors
     /// Those of `getsockopt(2)`.
@@ -372,7 +372,7 @@ pub trait SocketOps: FileOps {
         Err(Errno::ENOTTY)
     }
 
-    /// It has an open file now, which is its only one.
+    /// Tells the socket its open file, which is its only one.
     fn attach_file(&self, file: &Arc<File>);
 }
 
@@ -390,7 +390,7 @@ impl Socket {
         Self { _counted: census::Socket::default(), ops: protocol, options }
     }
 
-    /// What its family does.
+    /// The operations of the socket's family.
     #[must_use]
     pub fn ops(&self) -> &dyn SocketOps {
         &*self.ops

@@ -11,7 +11,7 @@ use task::Mutex;
 const MAX_VALUES: usize = 3;
 const INT_MAX: i64 = i32::MAX as i64;
 
-/// One setting: as many numbers as it has, each within the same bounds.
+/// One sysctl: as many numbers as it has, each within the same bounds.
 pub struct Sysctl {
     /// Where it is below `/proc/sys/net`.
     pub path: &'static str,
@@ -40,17 +40,17 @@ impl Sysctl {
         Self::integer(path, value, 0, 1)
     }
 
-    /// Its number with a place.
+    /// The value with an index.
     fn value(&self, place: usize) -> i64 {
         self.values[place].load(Ordering::Relaxed)
     }
 
-    /// Its first number, of one that is never negative.
+    /// The first value, of a sysctl that is never negative.
     pub(crate) fn as_usize(&self) -> usize {
         usize::try_from(self.value(0)).unwrap_or(0)
     }
 
-    /// Its first two.
+    /// The first two values, as bounds.
     pub(crate) fn range(&self) -> [i64; 2] {
         [self.value(0), self.value(1)]
     }
@@ -60,7 +60,7 @@ impl Sysctl {
         usize::try_from(self.value(1)).unwrap_or(0)
     }
 
-    /// Whether a number is between its two.
+    /// Whether a number is between the two values.
     pub(crate) fn range_contains(&self, number: i64) -> bool {
         (self.value(0)..=self.value(1)).contains(&number)
     }
@@ -103,12 +103,12 @@ impl Sysctl {
 
 /// The most connections that may wait to be accepted.
 pub(crate) static SOMAXCONN: Sysctl = Sysctl::integer("core/somaxconn", 4096, 0, INT_MAX);
-/// What buffers hold at first, and the most an ordinary user may ask for.
+/// Sizes of buffers: at first, and the most an ordinary user may ask for.
 pub(crate) static RMEM_DEFAULT: Sysctl = Sysctl::integer("core/rmem_default", 212_992, 2304, INT_MAX);
 pub(crate) static RMEM_MAX: Sysctl = Sysctl::integer("core/rmem_max", 212_992, 2304, INT_MAX);
 pub(crate) static WMEM_DEFAULT: Sysctl = Sysctl::integer("core/wmem_default", 212_992, 4608, INT_MAX);
 pub(crate) static WMEM_MAX: Sysctl = Sysctl::integer("core/wmem_max", 212_992, 4608, INT_MAX);
-/// The same of TCP: least, at first, most.
+/// Sizes of TCP's buffers: least, at first, most.
 pub(crate) static TCP_RMEM: Sysctl = Sysctl::vector("ipv4/tcp_rmem", [4096, 131_072, 6_291_456], 3, 1, INT_MAX, false);
 pub(crate) static TCP_WMEM: Sysctl = Sysctl::vector("ipv4/tcp_wmem", [4096, 16_384, 4_194_304], 3, 1, INT_MAX, false);
 /// The ports that are given to who asks for none.
@@ -120,7 +120,7 @@ pub(crate) static IP_UNPRIVILEGED_PORT_START: Sysctl = Sysctl::integer("ipv4/ip_
 pub(crate) static PING_GROUP_RANGE: Sysctl = Sysctl::vector("ipv4/ping_group_range", [0, INT_MAX, 0], 2, 0, INT_MAX, false);
 /// Addresses that are not this host's can be bound.
 pub(crate) static IP_NONLOCAL_BIND: Sysctl = Sysctl::boolean("ipv4/ip_nonlocal_bind", 0);
-/// How far packets go.
+/// The hop limit of packets.
 pub(crate) static IP_DEFAULT_TTL: Sysctl = Sysctl::integer("ipv4/ip_default_ttl", 64, 1, 255);
 /// `::` does not take IPv4.
 pub(crate) static BINDV6ONLY: Sysctl = Sysctl::boolean("ipv6/bindv6only", 0);
@@ -132,7 +132,7 @@ pub(crate) static TCP_FIN_TIMEOUT: Sysctl = Sysctl::integer("ipv4/tcp_fin_timeou
 /// How many datagrams wait at most for a receiver of `AF_UNIX` that has not named their sender its peer.
 pub(crate) static UNIX_MAX_DGRAM_QLEN: Sysctl = Sysctl::integer("unix/max_dgram_qlen", 10, 0, INT_MAX);
 
-/// Those that something depends on.
+/// Sysctls that something depends on.
 static EFFECTIVE_SYSCTLS: [&Sysctl; 19] = [
     &SOMAXCONN,
     &RMEM_DEFAULT,

@@ -30,7 +30,7 @@ impl BindAddress {
         Self { ip, dual_stack: ip.is_ipv6() && ip.is_unspecified() && !only_v6 }
     }
 
-    /// How well the scope fits an address: not at all, as one of many, or as the very one.
+    /// How well the address matches another: not at all, as one of many, or as the very one.
     pub(super) fn match_score(self, ip: IpAddr) -> Option<u8> {
         if self.ip == ip {
             Some(2)
@@ -46,19 +46,19 @@ impl BindAddress {
     }
 }
 
-/// What a socket allows others to do with its port.
+/// The terms on which a socket shares its port with others (`SO_REUSEADDR`, `SO_REUSEPORT`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ReusePolicy {
     /// `SO_REUSEADDR`.
     pub(super) reuse_address: bool,
-    /// Whether it waits for connections, beside which that does not count.
+    /// Whether it waits for connections, beside which `SO_REUSEADDR` does not count.
     pub(super) is_listening: bool,
     /// `SO_REUSEPORT`, with the user who may share.
     pub(super) reuse_port: Option<u32>,
 }
 
 impl ReusePolicy {
-    /// Whether one that shares like this may come, or stay, beside the other.
+    /// Whether a socket with this policy may come, or stay, beside one with the other.
     fn allows_sharing_with(self, other: Self) -> bool {
         (self.reuse_address && other.reuse_address && !other.is_listening)
             || (self.reuse_port.is_some() && self.reuse_port == other.reuse_port)
@@ -67,7 +67,7 @@ impl ReusePolicy {
 
 /// A socket that can be bound.
 pub(super) trait Bindable: Send + Sync {
-    /// What it allows others now.
+    /// The socket's policy now.
     fn reuse_policy(&self) -> ReusePolicy;
 }
 
@@ -76,7 +76,7 @@ struct BindEntry<S> {
     socket: Weak<S>,
 }
 
-/// One transport's ports.
+/// The ports of one transport, and the sockets bound to them.
 pub(super) struct BindTable<S: 'static> {
     ports: Mutex<BTreeMap<u16, Vec<BindEntry<S>>>>,
     next: AtomicU32,
@@ -126,7 +126,7 @@ impl<S: Bindable> BindTable<S> {
         Ok(PortBinding { table: self, socket, address: SocketAddr::new(scope.ip, port) })
     }
 
-    /// Whether a bound socket gets on with the others at its port, now that what it allows has changed.
+    /// Whether a bound socket conflicts with none of the others at its port, now that its policy has changed.
     pub(super) fn can_listen(&self, place: &PortBinding<S>, only_v6: bool) -> bool {
         let Some(socket) = place.socket.upgrade() else { return false };
         let (scope, sharing) = (BindAddress::new(place.address.ip(), only_v6), socket.reuse_policy());

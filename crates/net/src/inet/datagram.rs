@@ -18,7 +18,7 @@ use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, Result};
 use linux_raw_sys::net;
 
-/// What a datagram takes up of the receiver's buffer besides its bytes.
+/// The bytes of the receiver's buffer that a datagram takes up besides its own.
 const DATAGRAM_OVERHEAD: usize = 256;
 
 /// A datagram under way.
@@ -36,24 +36,24 @@ pub struct Datagram {
     pub ttl: u8,
     /// The type of service, or traffic class.
     pub tos: u8,
-    /// When it arrived, nanoseconds since 1970, if the receiver wants to know.
+    /// The time of arrival, nanoseconds since 1970, if the receiver wants to know.
     pub timestamp_ns: u64,
-    /// How many the receiver had lost when it arrived.
+    /// The count of datagrams the receiver had lost when it arrived.
     pub drops: u32,
     /// What it says: of UDP and UDP-Lite what is behind their header, of others all that is behind IP's.
     pub data: Vec<u8>,
 }
 
-/// What waits to be received.
+/// The datagrams that wait to be received.
 #[derive(Default)]
 pub(super) struct DatagramQueue {
     datagrams: VecDeque<Datagram>,
-    /// What they take up.
+    /// The bytes of the receiver's buffer they take up.
     charged_bytes: usize,
     closed: bool,
 }
 
-/// Where a socket receives datagrams.
+/// The receiving side of a datagram socket.
 pub(super) struct DatagramReceiver {
     pub(super) endpoint: endpoint::Endpoint<DatagramQueue>,
     pub(super) options: Arc<SocketOptions>,
@@ -81,7 +81,7 @@ impl DatagramReceiver {
         }
     }
 
-    /// What waits to be received takes up so many bytes.
+    /// The bytes of the receiver's buffer that waiting datagrams take up.
     pub(super) fn charged_bytes(&self) -> usize {
         self.endpoint.queue.lock().charged_bytes
     }
@@ -146,7 +146,7 @@ impl DatagramReceiver {
         wait.wait_on(&self.endpoint.readable, attempt)
     }
 
-    /// What a datagram's receiver is told of it.
+    /// The message that `recvmsg(2)` is given of a datagram, with its control messages.
     fn received_message(&self, common: &InetSocket, datagram: &Datagram) -> ReceivedMessage {
         self.options.record_timestamp(datagram.timestamp_ns);
         let mut beside = self.options.timestamp_messages(datagram.timestamp_ns);
@@ -185,7 +185,7 @@ impl DatagramReceiver {
         Ok((datagram.data, got))
     }
 
-    /// How many bytes the next datagram has.
+    /// The number of bytes of the next datagram.
     pub(super) fn next_datagram_len(&self) -> usize {
         self.endpoint.queue.lock().datagrams.front().map_or(0, |d| d.data.len())
     }
@@ -205,7 +205,7 @@ impl DatagramReceiver {
         events
     }
 
-    /// What is in it is thrown away, and nothing comes any more.
+    /// Throws away the queue; nothing comes any more.
     pub(super) fn close(&self) {
         let old =
             core::mem::replace(&mut *self.endpoint.queue.lock(), DatagramQueue { closed: true, ..DatagramQueue::default() });
@@ -224,7 +224,7 @@ pub(super) trait DatagramProtocol: Send + Sync + 'static {
     /// What all internet sockets have.
     fn common(&self) -> &InetSocket;
 
-    /// Where it receives.
+    /// The receiving side.
     fn receiver(&self) -> &DatagramReceiver;
 
     /// What `SocketOps::socket_type` promises.
@@ -422,7 +422,7 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
     }
 }
 
-/// What goes into a datagram's header.
+/// The values that go into a datagram's header.
 pub(super) struct SendParameters {
     pub(super) hop_limit: i32,
     pub(super) traffic_class: i32,

@@ -24,7 +24,7 @@ type IfConf = [u32; 4];
 const SIOCETHTOOL: u32 = 0x8946;
 const SIOCGMIIPHY: u32 = 0x8947;
 const SIOCGMIIREG: u32 = 0x8948;
-/// What is said of any request that would change something: there is nothing to change of the loop.
+/// Requests that would change something: there is nothing to change of the loop.
 const SET_REQUESTS: [u32; 7] = [
     nr::SIOCSIFFLAGS,
     nr::SIOCSIFADDR,
@@ -74,7 +74,7 @@ fn get_ifconf(request: &Request<'_>) -> Result<usize> {
     Ok(0)
 }
 
-/// What is asked to be so already is done; anything else cannot be.
+/// Accepts a request that changes nothing, refuses any other.
 fn check_unchanged(command: u32, interface: &Interface, value: &[u8]) -> Result<usize> {
     let word = value.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
     let ip = || match Address::decode(value.get(..16)?) {

@@ -49,7 +49,7 @@ impl Family {
         }
     }
 
-    /// No address of this family, port 0.
+    /// The unspecified address of this family, port 0.
     const fn unspecified_address(self) -> SocketAddr {
         match self {
             Self::V4 => SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
@@ -81,12 +81,12 @@ pub fn socket(family: u32, kind: SocketType, protocol: i32) -> Result<Socket> {
     }
 }
 
-/// How many ports sockets have.
+/// The number of bound sockets.
 pub(crate) fn bound_count() -> u64 {
     (tcp::bound_count() + udp::bound_count()) as u64
 }
 
-/// What sockets of both transports have.
+/// The state that sockets of all transports have.
 struct InetSocket {
     family: Family,
     id: u64,
@@ -114,7 +114,7 @@ impl InetSocket {
         self.ino.store(file.path().metadata().ino, Ordering::Relaxed);
     }
 
-    /// What `SocketOps::receive_error_queue` promises.
+    /// Implements `SocketOps::receive_error_queue`.
     fn receive_error_queue(&self, options: &SocketOptions, limit: usize) -> Result<(Vec<u8>, ReceivedMessage)> {
         let notice = options.error_queue.pop().ok_or(Errno::EAGAIN)?;
         let beside = notice.time.and_then(|time| options.timestamping_message(time)).into_iter().collect();
@@ -163,7 +163,7 @@ impl InetSocket {
         Ok(SocketAddr::new(ip, meant.port()))
     }
 
-    /// Whether an address may be bound that is not this host's.
+    /// Whether an address that is not this host's may be bound.
     fn can_nonlocal_bind(&self) -> bool {
         self.options.is_freebind() || sysctl::IP_NONLOCAL_BIND.as_usize() != 0
     }

@@ -17,26 +17,26 @@ const MAX_SOURCES: usize = 10;
 pub(super) struct Membership {
     group: IpAddr,
     interface: u32,
-    /// What the sources send is received; else all but that.
+    /// The sources are those received from (`INCLUDE`); else those not received from (`EXCLUDE`).
     include_mode: bool,
     sources: Vec<IpAddr>,
 }
 
 impl Membership {
-    /// Whether what `from` sends to a group is received because of this.
+    /// Whether the membership lets in what `from` sends to a group.
     pub(super) fn allows_source(&self, group: IpAddr, from: IpAddr) -> bool {
         self.group == group && self.sources.contains(&from) == self.include_mode
     }
 }
 
-/// What is asked of a membership.
+/// The arguments of a request about a membership.
 struct MembershipRequest {
     group: IpAddr,
     interface: u32,
     source: Option<IpAddr>,
 }
 
-/// Whether an option is about groups.
+/// Whether an option is about multicast groups.
 pub(super) const fn is_multicast_option(level: u32, option: u32) -> bool {
     let any = matches!(option, net::MCAST_JOIN_GROUP..=net::MCAST_LEAVE_SOURCE_GROUP);
     match level {

@@ -53,7 +53,7 @@ pub trait Network: Send + Sync {
     /// The interfaces, in the order of their numbers.
     fn interfaces(&self) -> Vec<Interface>;
 
-    /// How `to` is reached.
+    /// The route to `to`.
     ///
     /// # Errors
     /// `ENETUNREACH`, `EHOSTUNREACH`.
@@ -81,7 +81,7 @@ pub fn current() -> &'static dyn Network {
     NETWORK.get().copied().unwrap_or(&Loopback)
 }
 
-/// Whether an address is this host's.
+/// Whether an address is one of this host's.
 pub(super) fn is_local_address(ip: IpAddr) -> bool {
     current().route(ip).is_ok_and(|route| route.local)
 }

@@ -8,7 +8,7 @@ use linux_raw_sys::net;
 
 pub(super) const UDP_LITE: u32 = net::IPPROTO_UDPLITE as u32;
 const UDP_CORK: u32 = 1;
-/// How much of a datagram a checksum covers, sent and received.
+/// Options of UDP-Lite: the bytes a checksum covers, sent and received.
 const UDPLITE_CSCOV: [u32; 2] = [10, 11];
 const UDP_NO_CHECK6_TX: u32 = 101;
 const IP_RECVFRAGSIZE: u32 = 25;
@@ -120,7 +120,7 @@ const OPTION_TABLE: [OptionEntry; 84] = [
     boolean(UDP, UDP_NO_CHECK6_TX, 0),
 ];
 
-/// What the administrator says an option is at first.
+/// The sysctl that is an option's default.
 fn sysctl_default(level: u32, option: u32) -> Option<&'static sysctl::Sysctl> {
     Some(match (level, option) {
         (IP, net::IP_TTL) => &sysctl::IP_DEFAULT_TTL,
@@ -133,7 +133,7 @@ fn sysctl_default(level: u32, option: u32) -> Option<&'static sysctl::Sysctl> {
     })
 }
 
-/// What is known of an option.
+/// Looks an option up.
 ///
 /// # Errors
 /// `ENOPROTOOPT`.

@@ -25,7 +25,7 @@ pub(super) const UDP: u32 = net::IPPROTO_UDP as u32;
 struct InetOptionValues {
     numbers: Vec<(u32, u32, i32)>,
     memberships: Vec<Membership>,
-    /// Where multicasts go out (`IP_MULTICAST_IF`).
+    /// The address whose interface multicasts go out of (`IP_MULTICAST_IF`).
     multicast_source: Option<Ipv4Addr>,
     /// The way of keeping networks from being crowded (`TCP_CONGESTION`); `None`: the host's.
     congestion: Option<&'static [u8]>,
@@ -45,7 +45,7 @@ const TCP_ULP: u32 = 31;
 #[derive(Default)]
 pub(super) struct InetOptions {
     values: Mutex<InetOptionValues>,
-    /// Whether receiving has to look for anything.
+    /// Whether any control message is asked for.
     pub(super) wants_control: AtomicBool,
 }
 
@@ -64,7 +64,7 @@ impl InetOptions {
         self.is_enabled(IP, net::IP_FREEBIND) || self.is_enabled(IPV6, net::IPV6_FREEBIND)
     }
 
-    /// Whether what `from` sends to a group is received.
+    /// Whether the memberships let in what `from` sends to a group.
     pub(super) fn accepts_multicast(&self, group: IpAddr, from: IpAddr) -> bool {
         self.values.lock().memberships.iter().any(|membership| membership.allows_source(group, from))
     }

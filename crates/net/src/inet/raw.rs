@@ -22,17 +22,17 @@ const IPPROTO_RAW: u8 = 255;
 /// The level of the options of these sockets, and of ICMPv6.
 const SOL_RAW: u32 = 255;
 const SOL_ICMPV6: u32 = 58;
-/// Which kinds of messages are not received (`ICMP_FILTER`, `ICMPV6_FILTER`).
+/// The option of the kinds of messages that are not received (`ICMP_FILTER`, `ICMPV6_FILTER`).
 const ICMP_FILTER: u32 = 1;
 const IPV6_CHECKSUM: u32 = 7;
 /// Where an ICMPv6 message has its checksum.
 const ICMP6_SUM: i32 = 2;
 
-/// How many sockets listen to packets: with none, nobody looks for them.
+/// The number of sockets that listen to packets: with none, nobody looks for them.
 static RAW_SOCKET_COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Every socket.
+/// All raw and ping sockets.
 pub(super) static SOCKETS: Mutex<BTreeMap<u64, Weak<RawSocket>>> = Mutex::new(BTreeMap::new());
-/// Who asks with which number, over IPv4 or not.
+/// The ping sockets by family (whether IPv4) and identifier.
 static PING_SOCKETS: Mutex<BTreeMap<(bool, u16), Weak<RawSocket>>> = Mutex::new(BTreeMap::new());
 
 /// Where a socket is bound, and whom it talks to.
@@ -51,18 +51,18 @@ pub struct RawSocket {
     _counted: census::Raw,
     pub(super) common: InetSocket,
     pub(super) protocol: u8,
-    /// It sends nothing but echo requests, and receives nothing but replies to them.
+    /// A ping socket: sends nothing but echo requests, and receives nothing but replies to them.
     pub(super) is_ping: bool,
     pub(super) receiver: DatagramReceiver,
     state: Mutex<State>,
     /// Bit `n`: messages of ICMP of kind `n` are not received.
     icmp_filter: Mutex<[u32; 8]>,
-    /// Where the checksum is put, over IPv6; -1: nowhere.
+    /// The offset of the checksum, over IPv6; -1: none.
     checksum_offset: AtomicI32,
     this: Weak<Self>,
 }
 
-/// Whether the caller is in one of the groups whose members may ask (`net.ipv4.ping_group_range`).
+/// Whether the caller is in a group whose members may make ping sockets (`net.ipv4.ping_group_range`).
 fn in_ping_group() -> bool {
     let may = |group: u32| sysctl::PING_GROUP_RANGE.range_contains(group.into());
     may(caller_ucred().gid) || caller_groups().iter().copied().any(may)
@@ -194,7 +194,7 @@ impl RawSocket {
         Ok(message)
     }
 
-    /// Whether programs make the headers (`IP_HDRINCL`).
+    /// Whether programs make the IP headers (`IP_HDRINCL`).
     fn is_header_included(&self) -> bool {
         self.is_v4()
             && !self.is_ping

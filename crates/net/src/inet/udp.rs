@@ -28,7 +28,7 @@ fn bind_table(protocol: u8) -> &'static BindTable<UdpSocket> {
     if u32::from(protocol) == net::IPPROTO_UDPLITE as u32 { &UDPLITE_TABLE } else { &UDP_TABLE }
 }
 
-/// Every socket, for listings.
+/// All UDP sockets, for listings.
 pub(super) static SOCKETS: Mutex<BTreeMap<u64, Weak<UdpSocket>>> = Mutex::new(BTreeMap::new());
 
 pub(super) fn bound_count() -> usize {
@@ -161,7 +161,7 @@ impl UdpSocket {
         }
     }
 
-    /// Whether it is told why what it sent was refused.
+    /// Whether the socket is told why what it sent was refused.
     fn wants_errors(&self) -> bool {
         let options = &self.common.options;
         options.is_enabled(IP, net::IP_RECVERR)

@@ -105,7 +105,7 @@ pub(super) fn handle_message(reply: &mut Reply, body: &[u8]) -> Result<bool> {
     }
 }
 
-/// What a thread (attribute 1) or a process (2) uses.
+/// Adds the resource usage of a thread (attribute 1) or a process (2).
 fn push_taskstats(reply: &mut Reply, attributes: &[u8]) -> Result<()> {
     const OF_THREAD: u16 = 1;
     const OF_PROCESS: u16 = 2;

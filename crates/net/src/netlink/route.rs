@@ -85,7 +85,7 @@ impl Reply {
         self.push_message(RTM_NEWROUTE, flags, &fixed, &[(15, &table), (1, &octets), (7, &octets), (4, &index)]);
     }
 
-    /// How one address is reached.
+    /// Adds the route to one address.
     ///
     /// # Errors
     /// `ENETUNREACH`.
@@ -149,7 +149,7 @@ fn family_and_octets(ip: IpAddr) -> (u8, Vec<u8>) {
     }
 }
 
-/// Which interface a request about one of them means: by number, or by name in an attribute.
+/// The interface that a request about one of them means: by number, or by name in an attribute.
 fn requested_interface(body: &[u8]) -> Result<Interface> {
     const FIXED: usize = 16;
     const NAMES: [u16; 2] = [3, 53];

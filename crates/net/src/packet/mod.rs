@@ -38,20 +38,20 @@ const HEADER_LENGTH: u32 = 11;
 const RESERVE: u32 = 12;
 const TIMESTAMP: u32 = 17;
 const IGNORE_OUTGOING: u32 = 23;
-/// Every protocol.
+/// The protocol number of every protocol.
 const ETH_P_ALL: u16 = 3;
-/// Which way a packet goes: to this host, or away from it.
+/// The direction of a packet: to this host, or away from it.
 const PACKET_HOST: u8 = 0;
 const PACKET_OUTGOING: u8 = 4;
-/// What a packet takes up of the receiver's buffer besides its bytes.
+/// The bytes of the receiver's buffer that a packet takes up besides its own.
 const PACKET_OVERHEAD: usize = 256;
 
-/// Every socket.
+/// All packet sockets.
 static SOCKETS: Mutex<Vec<Weak<PacketSocket>>> = Mutex::new(Vec::new());
-/// How many there are.
+/// The number of packet sockets.
 static TAP_COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether anybody listens.
+/// Whether there is any packet socket.
 pub(crate) fn has_taps() -> bool {
     TAP_COUNT.load(Ordering::Acquire) != 0
 }
@@ -73,7 +73,7 @@ pub(crate) fn deliver_to_taps(frame: &[u8], interface: u32, sender: Option<&Weak
 /// A packet that waits.
 struct QueuedPacket {
     data: Vec<u8>,
-    /// How many bytes it had before the filter.
+    /// The number of bytes before the filter.
     original_len: usize,
     from: LinkAddress,
     timestamp_ns: u64,
@@ -88,7 +88,7 @@ struct PacketQueue {
     statistics: (u32, u32),
 }
 
-/// What a socket listens to.
+/// The protocol and interface a socket listens to.
 #[derive(Clone, Copy, Default)]
 struct PacketBinding {
     protocol: u16,
@@ -113,7 +113,7 @@ pub(crate) struct PacketSocket {
     this: Weak<Self>,
 }
 
-/// What a filter sees.
+/// The packet as a filter sees it.
 struct FilterInput<'a> {
     data: &'a [u8],
     protocol: u16,

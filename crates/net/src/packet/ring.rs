@@ -20,7 +20,7 @@ const ALIGNMENT: usize = 16;
 /// Bytes of a block's header, and to what packets in it are aligned.
 const BLOCK_HEADER: usize = 48;
 const BLOCK_ALIGNMENT: usize = 8;
-/// Who owns a frame or a block, and what else is said of it.
+/// Status of a frame or a block: its owner, and what else is said of it.
 const TP_STATUS_KERNEL: u32 = 0;
 pub(super) const TP_STATUS_USER: u32 = 1;
 const TP_STATUS_LOSING: u32 = 1 << 2;
@@ -38,7 +38,7 @@ pub(super) fn header_length(version: u32) -> Result<usize> {
     }
 }
 
-/// What a program asks for.
+/// The sizes a program asks for (`struct tpacket_req3`).
 #[derive(Clone, Copy)]
 pub(super) struct RingRequest {
     pub(super) block_size: usize,
@@ -54,7 +54,7 @@ pub(super) struct RingRequest {
 /// A packet to be written.
 pub(super) struct RingPacket<'a> {
     pub(super) data: &'a [u8],
-    /// How many bytes it had before the filter.
+    /// The number of bytes before the filter.
     pub(super) original_len: usize,
     /// Bytes of the link's header in it.
     pub(super) link_header_len: usize,
@@ -173,7 +173,7 @@ impl Ring {
         (network - link, network)
     }
 
-    /// Whether the program has something to look at.
+    /// Whether the program has a frame or block to look at.
     pub(super) fn is_readable(&self) -> bool {
         if self.version == TPACKET_V3 {
             let before = self.head.checked_sub(1).unwrap_or(self.request.block_count - 1);

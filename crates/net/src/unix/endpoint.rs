@@ -12,7 +12,7 @@ use core::sync::atomic::AtomicU64;
 use task::Mutex;
 use task::sync::{AtomicUsize, Ordering};
 
-/// What a message costs its sender besides its bytes.
+/// The bytes that a message costs its sender besides its own.
 pub(super) const MESSAGE_OVERHEAD: usize = 256;
 
 /// A message of a datagram or seqpacket socket.
@@ -22,7 +22,7 @@ pub(super) struct UnixMessage {
     pub(super) from: Option<Arc<UnixEndpoint>>,
     pub(super) credentials: Option<Ucred>,
     pub(super) rights: Option<ScmRights>,
-    /// When it was sent, if the receiver wants to know.
+    /// The time of sending, if the receiver wants to know.
     pub(super) timestamp_ns: u64,
 }
 
@@ -32,7 +32,7 @@ impl UnixMessage {
     }
 }
 
-/// What was sent to a port and not received yet.
+/// The bytes and messages that were sent to an endpoint and not received yet.
 #[derive(Default)]
 pub(super) struct UnixQueue {
     /// Of streams; its charge, and whether it is closed, are those of the other kinds, too.
@@ -69,23 +69,23 @@ impl DerefMut for UnixQueue {
     }
 }
 
-/// One socket's receiving side.
+/// The receiving side of one socket.
 pub(super) struct UnixEndpoint {
     _counted: census::UnixPort,
     socket_type: SocketType,
     endpoint: endpoint::Endpoint<UnixQueue>,
     name: Mutex<UnixName>,
     credentials: Mutex<(Ucred, Option<SupplementaryGroups>)>,
-    /// What this socket's datagrams take up in others' queues.
+    /// The bytes this socket's datagrams take up in others' queues.
     send_charged_bytes: AtomicUsize,
-    /// Whom datagrams go to that name nobody.
+    /// The endpoint that datagrams without an address go to.
     datagram_peer: Mutex<Option<Arc<UnixEndpoint>>>,
 }
 
-/// What was still counted against senders when they were gone, though nothing of theirs was in a queue any more.
+/// The bytes still counted against senders when they were gone, though nothing of theirs was in a queue any more.
 static LEAKED_CHARGE: AtomicU64 = AtomicU64::new(0);
 
-/// See [`LEAKED_CHARGE`]: anything but 0 is a mistake of ours.
+/// The charge that was never returned: anything but 0 is a mistake of ours.
 pub(crate) fn leaked_charge() -> u64 {
     LEAKED_CHARGE.load(Ordering::Relaxed)
 }
@@ -156,7 +156,7 @@ impl UnixEndpoint {
         self.datagram_peer.lock().as_ref().is_some_and(|target| core::ptr::eq(&**target, sender))
     }
 
-    /// What datagrams of this socket take up elsewhere.
+    /// The bytes this socket's datagrams take up elsewhere.
     pub(super) fn send_charged_bytes(&self) -> usize {
         self.send_charged_bytes.load(Ordering::Relaxed)
     }
@@ -166,7 +166,7 @@ impl UnixEndpoint {
         self.send_charged_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// One of this socket's datagrams was received, or thrown away.
+    /// Returns the charge of a datagram that was received, or thrown away.
     pub(super) fn uncharge_send(&self, bytes: usize) {
         census::released(self.send_charged_bytes.fetch_sub(bytes, Ordering::Relaxed), bytes);
         self.writable.notify_of(WRITE_SPACE);

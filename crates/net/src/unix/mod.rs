@@ -59,10 +59,10 @@ pub struct UnixSocket {
     this: Weak<UnixSocket>,
 }
 
-/// Every socket, for `/proc/net/unix`.
+/// All sockets, for `/proc/net/unix`.
 static SOCKETS: Mutex<BTreeMap<u64, Weak<UnixSocket>>> = Mutex::new(BTreeMap::new());
 
-/// Who a peer is told is here.
+/// The credentials a peer is told.
 fn caller_peer_credentials() -> (Ucred, Option<SupplementaryGroups>) {
     (caller_ucred(), Some(caller_groups()))
 }

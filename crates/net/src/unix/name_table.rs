@@ -14,7 +14,7 @@ use task::Mutex;
 /// Device and number of the file.
 type FileKey = (u64, u64);
 
-/// Every type has abstract names of its own.
+/// The key of an abstract name: every type has names of its own.
 type AbstractKey = (i32, Arc<[u8]>);
 
 static PATHNAME_SOCKETS: Mutex<BTreeMap<FileKey, Weak<UnixSocket>>> = Mutex::new(BTreeMap::new());
@@ -55,7 +55,7 @@ pub(super) fn bind(caller: &Caller<'_>, kind: SocketType, name: &UnixName, socke
     }
 }
 
-/// How many names are bound.
+/// The number of bound names.
 pub(crate) fn bound_name_count() -> u64 {
     (PATHNAME_SOCKETS.lock().len() + ABSTRACT_SOCKETS.lock().len()) as u64
 }

@@ -32,7 +32,7 @@ static INFLIGHT: Mutex<BTreeMap<Key, InflightSocket>> = Mutex::new(BTreeMap::new
 /// At this many a send starts a collection.
 static GC_THRESHOLD: AtomicUsize = AtomicUsize::new(MIN_GC_THRESHOLD);
 
-/// How many sockets are under way, and how many references to them.
+/// The number of sockets in flight, and of references to them.
 pub(crate) fn inflight_counts() -> [u64; 2] {
     let flight = INFLIGHT.lock();
     [flight.len() as u64, flight.values().map(|flying| flying.references as u64).sum()]

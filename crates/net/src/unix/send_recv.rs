@@ -17,7 +17,7 @@ use fs::poll::Events;
 /// How much less than the whole buffer a message may take.
 const OVERHEAD: usize = 32;
 
-/// What the receiver does to a message before it is put into its queue; false: it is not.
+/// Runs the receiver's filter on a message before it is put into the queue; false: it is not.
 fn filter_received(receiver: &UnixEndpoint, packet: &mut Option<UnixMessage>) -> bool {
     let Some(packet) = packet else { return true };
     packet.timestamp_ns = receiver.options.receive_timestamp();
@@ -27,7 +27,7 @@ fn filter_received(receiver: &UnixEndpoint, packet: &mut Option<UnixMessage>) ->
 }
 
 impl UnixSocket {
-    /// What a call would find now.
+    /// The poll events of a call that would send or receive now.
     pub(super) fn poll_events(&self) -> Events {
         let mut events = Events::empty();
         let connected = self.peer.get();

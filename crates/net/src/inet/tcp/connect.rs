@@ -11,10 +11,10 @@ use fs::Result;
 
 /// Who began a connection, and hears what becomes of it.
 pub trait Initiator: Send + Sync {
-    /// There is a connection; what it sends goes to `peer`.
+    /// Tells that the connection is established; what it sends goes to `peer`.
     fn connect_established(&self, peer: Arc<TcpEndpoint>);
 
-    /// There is none.
+    /// Tells that the connection failed.
     fn connect_failed(&self, error: Errno);
 }
 
@@ -103,7 +103,7 @@ impl TcpSocket {
         Ok(())
     }
 
-    /// What became of the connection that was begun; `None`: not known yet.
+    /// The result of the connection that was begun; `None`: not known yet.
     pub(super) fn connect_result(&self) -> Option<Result<()>> {
         let mut state = self.state.lock();
         if state.connecting.is_some() {

@@ -23,7 +23,7 @@ impl PollObserver for DeferredConnection {
     }
 }
 
-/// It has waited long enough.
+/// The timer of a deferred connection, which ends the deferral.
 struct DeferTimer(Weak<DeferredConnection>);
 
 impl TimerCallback for DeferTimer {
@@ -35,7 +35,7 @@ impl TimerCallback for DeferTimer {
 }
 
 impl DeferredConnection {
-    /// It waits no longer: it can be accepted, or nobody will hear of it.
+    /// Ends the deferral: the connection can be accepted, or nobody will hear of it.
     fn finish_deferral(&self, accepted: bool) {
         let Some(listener) = self.listener.upgrade() else { return };
         let ended = {

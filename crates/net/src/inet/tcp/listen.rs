@@ -41,7 +41,7 @@ pub(super) struct Backlog {
     pub(super) accept_queue: VecDeque<Arc<TcpSocket>>,
     /// Those that are not accepted before data has come.
     pub(super) deferred: Vec<Arc<DeferredConnection>>,
-    /// Those for whom there was no room yet.
+    /// Requests for which there was no room yet.
     pending_requests: VecDeque<ConnectRequest>,
     pub(super) limit: usize,
 }
@@ -131,7 +131,7 @@ impl TcpSocket {
         Ok(())
     }
 
-    /// What `accept(2)` does.
+    /// Takes a connection as `accept(2)` does.
     pub(super) fn accept_connection(&self, wait: WaitPolicy) -> Result<Socket> {
         let attempt = || {
             let mut state = self.state.lock();

@@ -29,10 +29,10 @@ use linux_raw_sys::net;
 use listen::Backlog;
 use task::{Mutex, Once};
 
-/// How many bytes a connection may have under way: Linux lets them become more with the traffic, beginning with less.
+/// The bytes a connection may have under way: Linux lets them become more with the traffic, beginning with less.
 const INITIAL_SEND_BUFFER: usize = 87_040;
 
-/// One side of a connection: where it receives.
+/// The receiving side of one end of a connection.
 pub(super) type TcpEndpoint = endpoint::Endpoint<ByteStream>;
 
 pub(super) static BIND_TABLE: BindTable<TcpSocket> = BindTable::new();
@@ -40,14 +40,14 @@ pub(super) static BIND_TABLE: BindTable<TcpSocket> = BindTable::new();
 /// Own and other address of every connection that was begun here: no two are the same.
 static ACTIVE_CONNECTIONS: Mutex<BTreeSet<(SocketAddr, SocketAddr)>> = Mutex::new(BTreeSet::new());
 
-/// Every socket, for listings.
+/// All TCP sockets, for listings.
 pub(super) static SOCKETS: Mutex<BTreeMap<u64, Weak<TcpSocket>>> = Mutex::new(BTreeMap::new());
 
 pub(super) fn bound_count() -> usize {
     BIND_TABLE.len()
 }
 
-/// How many connections are being made.
+/// The number of connections that were begun here.
 pub(crate) fn connecting_count() -> u64 {
     ACTIVE_CONNECTIONS.lock().len() as u64
 }
@@ -79,11 +79,11 @@ pub struct TcpSocket {
     pub(super) endpoint: Arc<TcpEndpoint>,
     connection: Once<Connection>,
     state: Mutex<State>,
-    /// As `state.backlog.is_some()`, for those who must not lock.
+    /// Equal to `state.backlog.is_some()`, for those who must not lock.
     listening: AtomicBool,
     /// How long what is sent may wait for the peer (`TCP_USER_TIMEOUT`), milliseconds; 0: for ever.
     user_timeout_ms: AtomicU32,
-    /// Somebody is watching how long it waits.
+    /// Whether a [`user_timeout::UserTimeoutTimer`] is set.
     user_timer_armed: AtomicBool,
     /// A listener's connections are not accepted before data has come, or so many seconds have passed (`TCP_DEFER_ACCEPT`); 0: at once.
     defer_accept_s: AtomicU32,
@@ -139,7 +139,7 @@ impl TcpSocket {
         self.state.lock().backlog.as_ref().map(|backlog| (backlog.accept_queue.len(), backlog.limit))
     }
 
-    /// There is a connection from now on, unless there is one already.
+    /// Sets the connection, unless there is one already.
     fn set_connection(&self, connection: impl FnOnce() -> Connection) {
         self.endpoint.options.grow_send_buffer(INITIAL_SEND_BUFFER);
         self.connection.call_once(connection);
@@ -218,7 +218,7 @@ impl TcpSocket {
         WaitPolicy { nonblocking: file.nonblocking(), timeout_ns: timeout }
     }
 
-    /// How many bytes it has sent.
+    /// The number of bytes sent.
     fn bytes_sent(&self, connection: &Connection) -> u64 {
         let queue = connection.peer.queue.lock();
         queue.read_offset + queue.bytes.len() as u64

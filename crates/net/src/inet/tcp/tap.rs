@@ -37,7 +37,7 @@ pub(super) fn tap_handshake(from: SocketAddr, to: SocketAddr, accepted: bool) {
 }
 
 impl TcpSocket {
-    /// How many bytes it has received and could receive.
+    /// The number of bytes received, and waiting to be received.
     fn bytes_received(&self) -> u64 {
         let queue = self.endpoint.queue.lock();
         queue.read_offset + queue.bytes.len() as u64
@@ -65,7 +65,7 @@ impl TcpSocket {
         ));
     }
 
-    /// It sends nothing more (which is only said once), or ends the connection with a reset.
+    /// Shows taps the end of what is sent (only once), or a reset.
     pub(super) fn tap_close(&self, connection: &Connection, resets: bool) {
         if !packet::has_taps() || (!resets && self.endpoint.is_shut_down(SEND_SHUTDOWN)) {
             return;

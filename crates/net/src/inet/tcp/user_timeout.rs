@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering;
 /// Looks at a socket when its patience may be at an end.
 struct UserTimeoutTimer {
     socket: Weak<TcpSocket>,
-    /// How many bytes the peer had received when it looked last.
+    /// The count of bytes the peer had received at the last look.
     last_read_offset: u64,
 }
 
@@ -47,7 +47,7 @@ impl TcpSocket {
         }
     }
 
-    /// How many bytes the peer has received, if there are others that it has no room for.
+    /// The count of bytes the peer has received, if there are others that it has no room for.
     fn stalled_read_offset(&self, connection: &Connection) -> Option<u64> {
         let queue = connection.peer.queue.lock();
         let full = !queue.closed && queue.charged_bytes > connection.peer.options.receive_buffer();
