@@ -80,7 +80,7 @@ impl Address {
         }
     }
 
-    /// What the bytes of a `struct sockaddr` mean to a socket of a family. Many calls fail for other reasons first, or need no address: what
+    /// Decodes a `struct sockaddr` for a socket of a family. Many calls fail for other reasons first, or need no address: what
     /// is none of the family is [`Address::Invalid`].
     #[must_use]
     pub fn decode_for_family(family: u32, bytes: &[u8]) -> Self {
@@ -264,17 +264,22 @@ mod tests {
         let v6 =
             [&of_family(net::AF_INET6, &[0, 80, 0, 0, 0, 7])[..], &Ipv6Addr::LOCALHOST.octets(), &3u32.to_ne_bytes()].concat();
         let netlink = [&of_family(net::AF_NETLINK, &[0, 0])[..], &55u32.to_ne_bytes(), &6u32.to_ne_bytes()].concat();
-        let hardware = [1, 2, 3, 4, 5, 6, 0, 0];
-        let packet =
-            [&of_family(net::AF_PACKET, &[0x08, 0x06])[..], &1i32.to_ne_bytes(), &772u16.to_ne_bytes(), &[4, 6], &hardware]
-                .concat();
+        let hardware_address = [1, 2, 3, 4, 5, 6, 0, 0];
+        let packet = [
+            &of_family(net::AF_PACKET, &[0x08, 0x06])[..],
+            &1i32.to_ne_bytes(),
+            &772u16.to_ne_bytes(),
+            &[4, 6],
+            &hardware_address,
+        ]
+        .concat();
         let link = LinkAddress {
             protocol: 0x0806,
             interface_index: 1,
             hardware_type: 772,
             packet_type: 4,
             hardware_len: 6,
-            hardware_address: hardware,
+            hardware_address,
         };
         let cases = [
             (v4, 16, Address::Inet("127.0.0.1:8080".parse().unwrap())),

@@ -1,4 +1,4 @@
-//! Streams of bytes between two ports: what sockets of all families that are connected pairs of streams have in common.
+//! Streams of bytes between two endpoints: what sockets of all families that are connected pairs of streams have in common.
 
 use crate::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN, WRITE_SPACE};
 use crate::unix::ScmRights;
@@ -228,7 +228,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
     /// each stretch that was put into the queue, and how many bytes there were before it.
     ///
     /// # Errors
-    /// As [`WaitPolicy::wait_on`]; the port's own error; `EPIPE` if nothing can be sent any more.
+    /// As [`WaitPolicy::wait_on`]; the endpoint's own error; `EPIPE` if nothing can be sent any more.
     pub(crate) fn send(
         &self,
         mut message: OutgoingMessage<'_>,
@@ -284,7 +284,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
     /// How many bytes the peer's queue has room for; `None` if it is full.
     ///
     /// # Errors
-    /// The port's own error; `EPIPE` if nothing can be sent any more.
+    /// The endpoint's own error; `EPIPE` if nothing can be sent any more.
     fn send_space(&self, queue: &ByteStream) -> Option<Result<usize>> {
         if let Some(error) = self.own.take_error() {
             return Some(Err(error));
@@ -349,7 +349,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
     /// Receives bytes, and what came with them; with `who`, of one sender.
     ///
     /// # Errors
-    /// As [`WaitPolicy::wait_on`]; the port's own error.
+    /// As [`WaitPolicy::wait_on`]; the endpoint's own error.
     pub(crate) fn receive(&self, buf: &mut [u8], flags: MsgFlags, who: bool, wait: WaitPolicy) -> Result<ReceivedMessage> {
         if flags.contains(MsgFlags::OOB) {
             return self.receive_urgent(buf, flags);

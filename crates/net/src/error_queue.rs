@@ -1,4 +1,4 @@
-//! What a socket is told beside its data (`MSG_ERRQUEUE`): why what it sent was refused, when it went out, that its bytes were copied.
+//! The error queue of a socket (`MSG_ERRQUEUE`): why what it sent was refused, when it went out, that its bytes were copied.
 
 use crate::extended_options::ControlMessage;
 use crate::{Address, ReceivedMessage};
@@ -84,30 +84,30 @@ impl ErrorQueue {
     }
 
     /// Adds one if there is `room` for it, bytes; else it is lost.
-    pub(crate) fn push(&self, notice: ErrorQueueEntry, room: usize) {
+    pub(crate) fn push(&self, entry: ErrorQueueEntry, room: usize) {
         let mut queue = self.queue.lock();
-        let used: usize = queue.iter().map(|notice| notice.data.len() + ENTRY_OVERHEAD).sum();
-        if used + notice.data.len() + ENTRY_OVERHEAD <= room {
-            queue.push_back(notice);
+        let used: usize = queue.iter().map(|entry| entry.data.len() + ENTRY_OVERHEAD).sum();
+        if used + entry.data.len() + ENTRY_OVERHEAD <= room {
+            queue.push_back(entry);
             self.nonempty.store(true, Ordering::Release);
         }
     }
 
-    /// The next send that was not to be copied has been. Sends that follow each other become one notice.
+    /// The next send that was not to be copied has been. Sends that follow each other become one entry.
     pub(crate) fn push_zerocopy(&self, room: usize) {
         let number = self.zerocopy_sends.fetch_add(1, Ordering::Relaxed);
         {
             let mut queue = self.queue.lock();
-            if let Some(ErrorQueueEntry { error: cause, .. }) = queue.back_mut()
-                && cause.origin == ORIGIN_ZEROCOPY
-                && cause.data.wrapping_add(1) == number
+            if let Some(ErrorQueueEntry { error, .. }) = queue.back_mut()
+                && error.origin == ORIGIN_ZEROCOPY
+                && error.data.wrapping_add(1) == number
             {
-                cause.data = number;
+                error.data = number;
                 return;
             }
         }
-        let cause = ExtendedError::zerocopy(number, number);
-        self.push(ErrorQueueEntry { error: cause, offender: None, to: None, time: None, data: Vec::new() }, room);
+        let error = ExtendedError::zerocopy(number, number);
+        self.push(ErrorQueueEntry { error, offender: None, to: None, time: None, data: Vec::new() }, room);
     }
 
     /// The oldest.
@@ -116,20 +116,20 @@ impl ErrorQueue {
             return None;
         }
         let mut queue = self.queue.lock();
-        let notice = queue.pop_front();
+        let entry = queue.pop_front();
         self.nonempty.store(!queue.is_empty(), Ordering::Release);
-        notice
+        entry
     }
 }
 
 impl ErrorQueueEntry {
-    /// What its receiver is given, through a socket of IPv6 or of IPv4: bytes, and what is beside them. `shown` is an address as that
+    /// Makes of the entry what `recvmsg(2)` is given through a socket of IPv6 or of IPv4: bytes and control messages. `shown` is an address as that
     /// socket shows it.
     pub(crate) fn into_received(
         self,
         v6: bool,
         limit: usize,
-        mut beside: Vec<ControlMessage>,
+        mut control: Vec<ControlMessage>,
         shown: impl Fn(SocketAddr) -> Address,
     ) -> (Vec<u8>, ReceivedMessage) {
         const V4_ADDRESS: usize = 16;
@@ -141,21 +141,12 @@ impl ErrorQueueEntry {
         };
         let mut offender = self.offender.map_or_else(Vec::new, |ip| shown(ip).encode());
         offender.resize(room, 0);
-        beside.push((level, kind, [self.error.encode(), offender].concat()));
+        control.push((level, kind, [self.error.encode(), offender].concat()));
         let mut data = self.data;
-        let full = data.len();
+        let message_len = data.len();
         data.truncate(limit);
         let copied = data.len();
-        (
-            data,
-            ReceivedMessage {
-                copied,
-                message_len: full,
-                from: self.to.map(shown),
-                control: beside,
-                ..ReceivedMessage::default()
-            },
-        )
+        (data, ReceivedMessage { copied, message_len, from: self.to.map(shown), control, ..ReceivedMessage::default() })
     }
 }
 
@@ -165,9 +156,9 @@ mod tests {
 
     #[test]
     fn sends_that_follow_each_other_are_told_of_together() {
-        let notices = ErrorQueue::default();
+        let errors = ErrorQueue::default();
         for _ in 0..3 {
-            notices.push_zerocopy(4096);
+            errors.push_zerocopy(4096);
         }
         let time = ErrorQueueEntry {
             error: ExtendedError::tx_timestamp(0, 7),
@@ -176,28 +167,28 @@ mod tests {
             time: Some(1),
             data: vec![1; 9],
         };
-        notices.push(time, 4096);
-        notices.push_zerocopy(4096);
-        let causes: Vec<ExtendedError> = std::iter::from_fn(|| notices.pop()).map(|notice| notice.error).collect();
+        errors.push(time, 4096);
+        errors.push_zerocopy(4096);
+        let causes: Vec<ExtendedError> = std::iter::from_fn(|| errors.pop()).map(|entry| entry.error).collect();
         assert_eq!(causes, [ExtendedError::zerocopy(0, 2), ExtendedError::tx_timestamp(0, 7), ExtendedError::zerocopy(3, 3)]);
-        assert!(!notices.has_entries());
+        assert!(!errors.has_entries());
     }
 
     #[test]
     fn what_has_no_room_is_lost() {
-        let notices = ErrorQueue::default();
-        let notice = ErrorQueueEntry {
+        let errors = ErrorQueue::default();
+        let entry = ErrorQueueEntry {
             error: ExtendedError::port_unreachable(true),
             offender: None,
             to: None,
             time: None,
             data: vec![0; 100],
         };
-        notices.push(notice.clone(), 100);
-        assert!(notices.pop().is_none());
+        errors.push(entry.clone(), 100);
+        assert!(errors.pop().is_none());
         for _ in 0..5 {
-            notices.push(notice.clone(), 1000);
+            errors.push(entry.clone(), 1000);
         }
-        assert_eq!(std::iter::from_fn(|| notices.pop()).count(), 2);
+        assert_eq!(std::iter::from_fn(|| errors.pop()).count(), 2);
     }
 }

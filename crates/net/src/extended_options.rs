@@ -168,13 +168,13 @@ impl SocketOptions {
         self.timestamping.load(Ordering::Relaxed) & TIMESTAMPING_MASK
     }
 
-    /// At which stages what is sent now is stamped, if at any; `beside` is what was said of the message.
-    pub(crate) fn tx_timestamp_flags(&self, beside: &[ControlMessage]) -> u32 {
+    /// At which stages what is sent now is stamped, if at any; `control` is what was said of the message.
+    pub(crate) fn tx_timestamp_flags(&self, control: &[ControlMessage]) -> u32 {
         let stamping = self.timestamping.load(Ordering::Relaxed);
         if stamping == 0 {
             return 0;
         }
-        let own = beside.iter().find(|(level, kind, _)| {
+        let own = control.iter().find(|(level, kind, _)| {
             *level == net::SOL_SOCKET && matches!(*kind, net::SO_TIMESTAMPING_OLD | net::SO_TIMESTAMPING_NEW)
         });
         let asked = own.and_then(|(.., bytes)| bytes.first_chunk()).map_or(stamping, |bytes| u32::from_ne_bytes(*bytes));
@@ -471,7 +471,7 @@ mod tests {
         // Each stage is told by itself; what has ended has no bytes any more.
         options.queue_tx_timestamps(TX_SCHED | TX_SOFTWARE | TX_ACK, 3, || alloc::vec![1, 2, 3]);
         let told: Vec<_> =
-            core::iter::from_fn(|| options.error_queue.pop()).map(|notice| (notice.error, notice.data.len())).collect();
+            core::iter::from_fn(|| options.error_queue.pop()).map(|entry| (entry.error, entry.data.len())).collect();
         assert_eq!(
             told,
             [

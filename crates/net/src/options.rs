@@ -221,8 +221,8 @@ impl SocketOptions {
     }
 
     /// The socket has to be told something, unless there are too many such things.
-    pub(crate) fn queue_error(&self, notice: ErrorQueueEntry) {
-        self.error_queue.push(notice, self.receive_buffer());
+    pub(crate) fn queue_error(&self, entry: ErrorQueueEntry) {
+        self.error_queue.push(entry, self.receive_buffer());
     }
 
     /// An option of the level `SOL_SOCKET` that is a number and the same for all families.
@@ -405,16 +405,16 @@ mod tests {
     fn what_a_socket_is_told_waits_for_it() {
         let options = SocketOptions::default();
         options.set_int_option(net::SO_RCVBUF, 1152, false).unwrap();
-        let notice = |data: usize| ErrorQueueEntry {
+        let entry = |data: usize| ErrorQueueEntry {
             error: crate::error_queue::ExtendedError::port_unreachable(true),
             offender: None,
             to: None,
             time: None,
             data: alloc::vec![0; data],
         };
-        options.queue_error(notice(3000));
+        options.queue_error(entry(3000));
         assert!(!options.error_queue.has_entries(), "there is no room for that");
-        options.queue_error(notice(10));
-        assert_eq!(options.error_queue.pop().map(|notice| notice.data.len()), Some(10));
+        options.queue_error(entry(10));
+        assert_eq!(options.error_queue.pop().map(|entry| entry.data.len()), Some(10));
     }
 }

@@ -303,7 +303,7 @@ pub trait SocketOps: FileOps {
         SocketMemory { receive_bytes: self.queued_bytes(true), send_bytes: self.queued_bytes(false), drops: 0 }
     }
 
-    /// Takes the oldest of what it is to be told of what it sent, with at most `limit` bytes.
+    /// Takes the oldest entry of the error queue (`MSG_ERRQUEUE`), with at most `limit` bytes.
     ///
     /// # Errors
     /// `EAGAIN` if there is nothing.
@@ -384,10 +384,10 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// A socket of `protocol`, which shares `options` with it.
+    /// A socket of `ops`, which shares `options` with it.
     #[must_use]
-    pub fn new(protocol: Arc<dyn SocketOps>, options: Arc<SocketOptions>) -> Self {
-        Self { _counted: census::Socket::default(), ops: protocol, options }
+    pub fn new(ops: Arc<dyn SocketOps>, options: Arc<SocketOptions>) -> Self {
+        Self { _counted: census::Socket::default(), ops, options }
     }
 
     /// The operations of the socket's family.

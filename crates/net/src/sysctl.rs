@@ -1,4 +1,4 @@
-//! What an administrator sets of sockets (`/proc/sys/net`): numbers within bounds. Those that nothing here depends on are remembered.
+//! The sysctls of sockets (`/proc/sys/net`): numbers within bounds. Those that nothing here depends on are remembered.
 
 use abi::errno::Errno;
 use alloc::string::String;
@@ -26,10 +26,10 @@ pub struct Sysctl {
 }
 
 impl Sysctl {
-    const fn vector(path: &'static str, values: [i64; MAX_VALUES], count: usize, least: i64, most: i64, rises: bool) -> Self {
+    const fn vector(path: &'static str, values: [i64; MAX_VALUES], count: usize, min: i64, max: i64, ascending: bool) -> Self {
         let [a, b, c] = values;
         let values = [AtomicI64::new(a), AtomicI64::new(b), AtomicI64::new(c)];
-        Self { path, values, count, min: least, max: most, ascending: rises, changing: Mutex::new(()) }
+        Self { path, values, count, min, max, ascending, changing: Mutex::new(()) }
     }
 
     const fn integer(path: &'static str, value: i64, least: i64, most: i64) -> Self {

@@ -1,4 +1,4 @@
-//! Who is bound to which port: one table per transport.
+//! Sockets by the port they are bound to: one table per transport.
 
 use crate::sysctl;
 use abi::errno::Errno;
@@ -72,7 +72,7 @@ pub(super) trait Bindable: Send + Sync {
 }
 
 struct BindEntry<S> {
-    scope: BindAddress,
+    address: BindAddress,
     socket: Weak<S>,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct BindTable<S: 'static> {
     next: AtomicU32,
 }
 
-/// A socket's place in a table; dropping it takes it away.
+/// A socket's port in a table; dropping the binding frees it.
 pub(super) struct PortBinding<S: Bindable + 'static> {
     table: &'static BindTable<S>,
     socket: Weak<S>,
@@ -110,30 +110,30 @@ impl<S: Bindable> BindTable<S> {
     ///
     /// # Errors
     /// `EADDRINUSE`.
-    pub(super) fn bind(&'static self, socket: &Arc<S>, scope: BindAddress, port: u16) -> Result<PortBinding<S>> {
+    pub(super) fn bind(&'static self, socket: &Arc<S>, address: BindAddress, port: u16) -> Result<PortBinding<S>> {
         let mut ports = self.ports.lock();
-        let sharing = socket.reuse_policy();
+        let policy = socket.reuse_policy();
         let port = if port == 0 { self.choose_ephemeral_port(&ports).ok_or(Errno::EADDRINUSE)? } else { port };
         let conflict = |entry: &BindEntry<S>| {
-            entry.scope.overlaps(scope)
-                && entry.socket.upgrade().is_some_and(|other| !sharing.allows_sharing_with(other.reuse_policy()))
+            entry.address.overlaps(address)
+                && entry.socket.upgrade().is_some_and(|other| !policy.allows_sharing_with(other.reuse_policy()))
         };
         if ports.get(&port).is_some_and(|entries| entries.iter().any(conflict)) {
             return Err(Errno::EADDRINUSE);
         }
         let socket = Arc::downgrade(socket);
-        ports.entry(port).or_default().push(BindEntry { scope, socket: socket.clone() });
-        Ok(PortBinding { table: self, socket, address: SocketAddr::new(scope.ip, port) })
+        ports.entry(port).or_default().push(BindEntry { address, socket: socket.clone() });
+        Ok(PortBinding { table: self, socket, address: SocketAddr::new(address.ip, port) })
     }
 
     /// Whether a bound socket conflicts with none of the others at its port, now that its policy has changed.
-    pub(super) fn can_listen(&self, place: &PortBinding<S>, only_v6: bool) -> bool {
-        let Some(socket) = place.socket.upgrade() else { return false };
-        let (scope, sharing) = (BindAddress::new(place.address.ip(), only_v6), socket.reuse_policy());
-        let others = |entry: &BindEntry<S>| !entry.socket.ptr_eq(&place.socket) && entry.scope.overlaps(scope);
+    pub(super) fn can_listen(&self, binding: &PortBinding<S>, only_v6: bool) -> bool {
+        let Some(socket) = binding.socket.upgrade() else { return false };
+        let (address, policy) = (BindAddress::new(binding.address.ip(), only_v6), socket.reuse_policy());
+        let others = |entry: &BindEntry<S>| !entry.socket.ptr_eq(&binding.socket) && entry.address.overlaps(address);
         let conflict =
-            |entry: &BindEntry<S>| entry.socket.upgrade().is_some_and(|other| !sharing.allows_sharing_with(other.reuse_policy()));
-        !self.ports.lock().get(&place.address.port()).is_some_and(|e| e.iter().any(|e| others(e) && conflict(e)))
+            |entry: &BindEntry<S>| entry.socket.upgrade().is_some_and(|other| !policy.allows_sharing_with(other.reuse_policy()));
+        !self.ports.lock().get(&binding.address.port()).is_some_and(|e| e.iter().any(|e| others(e) && conflict(e)))
     }
 
     /// How many sockets are in it.
@@ -151,14 +151,14 @@ impl<S: Bindable> BindTable<S> {
         })
     }
 
-    /// Narrows the address of a place: a socket that was bound to any has been connected.
-    pub(super) fn set_address(&self, place: &mut PortBinding<S>, ip: IpAddr) {
+    /// Narrows the address of a binding: a socket that was bound to any has been connected.
+    pub(super) fn set_address(&self, binding: &mut PortBinding<S>, ip: IpAddr) {
         let mut ports = self.ports.lock();
-        let entries = ports.get_mut(&place.address.port());
-        if let Some(entry) = entries.and_then(|entries| entries.iter_mut().find(|e| e.socket.ptr_eq(&place.socket))) {
-            entry.scope = BindAddress { ip, dual_stack: false };
+        let entries = ports.get_mut(&binding.address.port());
+        if let Some(entry) = entries.and_then(|entries| entries.iter_mut().find(|e| e.socket.ptr_eq(&binding.socket))) {
+            entry.address = BindAddress { ip, dual_stack: false };
         }
-        place.address.set_ip(ip);
+        binding.address.set_ip(ip);
     }
 
     /// The sockets at a port that `score` says something of, of those with the highest score, in the order they were bound. `score` is
@@ -168,7 +168,7 @@ impl<S: Bindable> BindTable<S> {
         let mut best: Vec<Arc<S>> = Vec::new();
         let mut highest = None;
         for entry in ports.get(&to.port()).into_iter().flatten() {
-            let Some(fit) = entry.scope.match_score(to.ip()) else { continue };
+            let Some(fit) = entry.address.match_score(to.ip()) else { continue };
             let Some(socket) = entry.socket.upgrade() else { continue };
             let Some(key) = score(&socket, fit) else { continue };
             match highest.as_ref().map(|highest| key.cmp(highest)) {
@@ -224,7 +224,7 @@ mod tests {
 
     const ALONE: ReusePolicy = ReusePolicy { reuse_address: false, is_listening: false, reuse_port: None };
 
-    fn scope() -> impl Strategy<Value = BindAddress> {
+    fn bind_address() -> impl Strategy<Value = BindAddress> {
         let addresses: Vec<IpAddr> = vec![
             Ipv4Addr::UNSPECIFIED.into(),
             Ipv4Addr::LOCALHOST.into(),
@@ -235,18 +235,18 @@ mod tests {
         (proptest::sample::select(addresses), any::<bool>()).prop_map(|(ip, only_v6)| BindAddress::new(ip, only_v6))
     }
 
-    fn sharing() -> impl Strategy<Value = ReusePolicy> {
+    fn policy() -> impl Strategy<Value = ReusePolicy> {
         let port = proptest::option::of(0..2u32);
-        (any::<bool>(), any::<bool>(), port).prop_map(|(address, listens, port)| ReusePolicy {
-            reuse_address: address,
-            is_listening: listens,
-            reuse_port: port,
+        (any::<bool>(), any::<bool>(), port).prop_map(|(reuse_address, is_listening, reuse_port)| ReusePolicy {
+            reuse_address,
+            is_listening,
+            reuse_port,
         })
     }
 
     proptest! {
         #[test]
-        fn scopes_overlap_if_an_address_fits_both(a in scope(), b in scope()) {
+        fn bind_addresses_overlap_if_an_ip_fits_both(a in bind_address(), b in bind_address()) {
             let addresses: [IpAddr; 4] =
                 [Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(127, 0, 0, 2).into(), Ipv6Addr::LOCALHOST.into(), Ipv4Addr::new(127, 0, 0, 9).into()];
             let common = addresses.iter().any(|ip| a.match_score(*ip).is_some() && b.match_score(*ip).is_some());
@@ -254,19 +254,19 @@ mod tests {
         }
 
         #[test]
-        fn binding_keeps_the_rules_and_dropping_frees(binds in proptest::collection::vec((scope(), sharing(), 0..3u16), 1..20)) {
+        fn binding_keeps_the_rules_and_dropping_frees(binds in proptest::collection::vec((bind_address(), policy(), 0..3u16), 1..20)) {
             let table: &'static BindTable<Fake> = Box::leak(Box::new(BindTable::new()));
             let mut bound: Vec<(Arc<Fake>, PortBinding<Fake>, BindAddress)> = Vec::new();
-            for (scope, sharing, port) in binds {
-                let socket = Arc::new(Fake(sharing));
-                let refused = port != 0 && bound.iter().any(|(other, place, taken)| {
-                    place.address.port() == port && taken.overlaps(scope) && !sharing.allows_sharing_with(other.0)
+            for (address, policy, port) in binds {
+                let socket = Arc::new(Fake(policy));
+                let refused = port != 0 && bound.iter().any(|(other, binding, taken)| {
+                    binding.address.port() == port && taken.overlaps(address) && !policy.allows_sharing_with(other.0)
                 });
-                match table.bind(&socket, scope, port) {
-                    Ok(place) => {
+                match table.bind(&socket, address, port) {
+                    Ok(binding) => {
                         prop_assert!(!refused);
-                        prop_assert!(port != 0 || ephemeral_ports().contains(&place.address.port()));
-                        bound.push((socket, place, scope));
+                        prop_assert!(port != 0 || ephemeral_ports().contains(&binding.address.port()));
+                        bound.push((socket, binding, address));
                     }
                     Err(error) => prop_assert!(refused && error == Errno::EADDRINUSE),
                 }
@@ -281,13 +281,14 @@ mod tests {
         static TABLE: BindTable<Fake> = BindTable::new();
         let shared = ReusePolicy { reuse_port: Some(0), ..ALONE };
         let sockets: Vec<Arc<Fake>> = (0..4).map(|_| Arc::new(Fake(shared))).collect();
-        let scopes = [
+        let bind_addresses = [
             BindAddress::new(Ipv6Addr::UNSPECIFIED.into(), false),
             BindAddress::new(Ipv4Addr::UNSPECIFIED.into(), false),
             BindAddress::new(Ipv4Addr::LOCALHOST.into(), false),
             BindAddress::new(Ipv4Addr::LOCALHOST.into(), false),
         ];
-        let _places: Vec<_> = sockets.iter().zip(scopes).map(|(s, scope)| TABLE.bind(s, scope, 80).unwrap()).collect();
+        let _places: Vec<_> =
+            sockets.iter().zip(bind_addresses).map(|(s, address)| TABLE.bind(s, address, 80).unwrap()).collect();
         let best = |ip: IpAddr| -> Vec<usize> {
             let found = TABLE.lookup(SocketAddr::new(ip, 80), |_, fit| Some(fit));
             found.iter().map(|socket| sockets.iter().position(|s| Arc::ptr_eq(s, socket)).unwrap()).collect()

@@ -72,9 +72,9 @@ impl DatagramReceiver {
         self.endpoint.readable.notify();
     }
 
-    /// Tells when a datagram that has gone out did; `beside` is what was said of it.
-    pub(super) fn queue_tx_timestamps(&self, beside: &[ControlMessage], packet: impl FnOnce() -> Vec<u8>) {
-        let stages = SocketOptions::datagram_tx_flags(self.options.tx_timestamp_flags(beside));
+    /// Tells when a datagram that has gone out did; `control` is what was said of it.
+    pub(super) fn queue_tx_timestamps(&self, control: &[ControlMessage], packet: impl FnOnce() -> Vec<u8>) {
+        let stages = SocketOptions::datagram_tx_flags(self.options.tx_timestamp_flags(control));
         if stages != 0 {
             self.options.queue_tx_timestamps(stages, self.options.next_timestamp_key(), packet);
             self.endpoint.readable.notify_of(Events::ERR);
@@ -149,17 +149,17 @@ impl DatagramReceiver {
     /// The message that `recvmsg(2)` is given of a datagram, with its control messages.
     fn received_message(&self, common: &InetSocket, datagram: &Datagram) -> ReceivedMessage {
         self.options.record_timestamp(datagram.timestamp_ns);
-        let mut beside = self.options.timestamp_messages(datagram.timestamp_ns);
+        let mut control = self.options.timestamp_messages(datagram.timestamp_ns);
         if datagram.drops > 0 && self.options.is_enabled(net::SO_RXQ_OVFL) {
-            beside.push((net::SOL_SOCKET, net::SO_RXQ_OVFL, datagram.drops.to_ne_bytes().to_vec()));
+            control.push((net::SOL_SOCKET, net::SO_RXQ_OVFL, datagram.drops.to_ne_bytes().to_vec()));
         }
         if common.options.wants_control.load(Ordering::Relaxed) {
-            add_control_messages(common, datagram, &mut beside);
+            add_control_messages(common, datagram, &mut control);
         }
         ReceivedMessage {
             message_len: datagram.data.len(),
             from: Some(common.user_address(datagram.from)),
-            control: beside,
+            control,
             ..ReceivedMessage::default()
         }
     }
@@ -214,8 +214,8 @@ impl DatagramReceiver {
     }
 
     pub(super) fn wait_policy(&self, file: &File, sends: bool) -> WaitPolicy {
-        let timeout = if sends { self.options.send_timeout() } else { self.options.receive_timeout() };
-        WaitPolicy { nonblocking: file.nonblocking(), timeout_ns: timeout }
+        let timeout_ns = if sends { self.options.send_timeout() } else { self.options.receive_timeout() };
+        WaitPolicy { nonblocking: file.nonblocking(), timeout_ns }
     }
 }
 
@@ -392,9 +392,9 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
     }
 
     fn complete_zerocopy(&self) {
-        let inbox = self.0.receiver();
-        inbox.options.error_queue.push_zerocopy(inbox.options.receive_buffer());
-        inbox.endpoint.readable.notify_of(Events::ERR);
+        let receiver = self.0.receiver();
+        receiver.options.error_queue.push_zerocopy(receiver.options.receive_buffer());
+        receiver.endpoint.readable.notify_of(Events::ERR);
     }
 
     fn supports_zerocopy(&self) -> bool {
@@ -434,7 +434,7 @@ impl SendParameters {
     ///
     /// # Errors
     /// `EINVAL` for what makes no sense, or an address that is not this host's.
-    pub(super) fn new(common: &InetSocket, to: IpAddr, beside: &[ControlMessage]) -> Result<Self> {
+    pub(super) fn new(common: &InetSocket, to: IpAddr, control: &[ControlMessage]) -> Result<Self> {
         let options = &common.options;
         let (hops, class) = match (to.is_multicast(), to.is_ipv4()) {
             (false, true) => ((IP, net::IP_TTL), (IP, net::IP_TOS)),
@@ -444,7 +444,7 @@ impl SendParameters {
         };
         let chosen = |(level, option)| options.int_option(level, option);
         let mut sends = Self { hop_limit: chosen(hops), traffic_class: chosen(class), source: None };
-        for (level, kind, bytes) in beside {
+        for (level, kind, bytes) in control {
             if *level == net::SOL_SOCKET {
                 // Checked when it was said; what it means is looked at where it counts.
                 continue;

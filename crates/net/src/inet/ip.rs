@@ -137,14 +137,14 @@ fn receive_icmp(mut packet: Datagram) {
 }
 
 /// The packet in a frame that a program made, whole with its link's header; `None` if it is none of IP.
-pub(crate) fn parse_frame(frame: &[u8], interface: u32) -> Option<Datagram> {
+pub(crate) fn parse_frame(frame: &[u8], interface_index: u32) -> Option<Datagram> {
     let (link, bytes) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>()?;
     match [link[12], link[13]] {
         ETH_P_IP => {
             let header = bytes.first_chunk::<V4_HEADER>()?;
             let [from, to] = [12, 16].map(|at| IpAddr::from([header[at], header[at + 1], header[at + 2], header[at + 3]]));
             let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
-            parse_ipv4_packet(bytes.get(..length).unwrap_or(bytes), to, from, interface)
+            parse_ipv4_packet(bytes.get(..length).unwrap_or(bytes), to, from, interface_index)
         }
         ETH_P_IPV6 => {
             let (header, data) = bytes.split_first_chunk::<V6_HEADER>()?;
@@ -154,7 +154,7 @@ pub(crate) fn parse_frame(frame: &[u8], interface: u32) -> Option<Datagram> {
                 from: ip(8)?,
                 to: ip(24)?,
                 protocol: header[6],
-                interface_index: interface,
+                interface_index,
                 ttl: header[7],
                 tos: header[0] << 4 | header[1] >> 4,
                 timestamp_ns: 0,
@@ -169,7 +169,7 @@ pub(crate) fn parse_frame(frame: &[u8], interface: u32) -> Option<Datagram> {
 }
 
 /// The packet that a program made, whole with its IPv4 header; what it left out is filled in.
-pub(super) fn parse_ipv4_packet(bytes: &[u8], to: IpAddr, source: IpAddr, interface: u32) -> Option<Datagram> {
+pub(super) fn parse_ipv4_packet(bytes: &[u8], to: IpAddr, source: IpAddr, interface_index: u32) -> Option<Datagram> {
     let (header, _) = bytes.split_first_chunk::<V4_HEADER>()?;
     let length = usize::from(header[0] & 0xf) * 4;
     let data = bytes.get(length.max(V4_HEADER)..)?.to_vec();
@@ -182,7 +182,7 @@ pub(super) fn parse_ipv4_packet(bytes: &[u8], to: IpAddr, source: IpAddr, interf
         from: SocketAddr::new(from, 0),
         to: SocketAddr::new(to, 0),
         protocol: header[9],
-        interface_index: interface,
+        interface_index,
         ttl: header[8],
         tos: header[1],
         timestamp_ns: 0,

@@ -19,7 +19,7 @@ mod tcp_info;
 mod udp;
 
 pub use datagram::Datagram;
-pub use ip::deliver_packet as packet_arrives;
+pub use ip::deliver_packet;
 pub use network::{Interface, Network, Route};
 pub(crate) use tcp::connecting_count;
 pub use tcp::{ConnectRequest, Initiator, handle_connect_request};
@@ -116,9 +116,9 @@ impl InetSocket {
 
     /// Implements `SocketOps::receive_error_queue`.
     fn receive_error_queue(&self, options: &SocketOptions, limit: usize) -> Result<(Vec<u8>, ReceivedMessage)> {
-        let notice = options.error_queue.pop().ok_or(Errno::EAGAIN)?;
-        let beside = notice.time.and_then(|time| options.timestamping_message(time)).into_iter().collect();
-        Ok(notice.into_received(self.family == Family::V6, limit, beside, |address| self.user_address(address)))
+        let entry = options.error_queue.pop().ok_or(Errno::EAGAIN)?;
+        let control = entry.time.and_then(|time| options.timestamping_message(time)).into_iter().collect();
+        Ok(entry.into_received(self.family == Family::V6, limit, control, |address| self.user_address(address)))
     }
 
     fn is_v6_only(&self) -> bool {

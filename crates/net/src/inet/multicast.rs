@@ -97,11 +97,11 @@ fn find_membership(groups: &[Membership], asked: &MembershipRequest) -> Option<u
     groups.iter().position(|one| (one.group, one.interface) == (asked.group, asked.interface))
 }
 
-fn join_group(groups: &mut Vec<Membership>, asked: &MembershipRequest, only: bool) -> Result<()> {
+fn join_group(groups: &mut Vec<Membership>, asked: &MembershipRequest, include_mode: bool) -> Result<()> {
     if find_membership(groups, asked).is_some() {
         return Err(Errno::EADDRINUSE);
     }
-    groups.push(Membership { group: asked.group, interface: asked.interface, include_mode: only, sources: Vec::new() });
+    groups.push(Membership { group: asked.group, interface: asked.interface, include_mode, sources: Vec::new() });
     Ok(())
 }
 

@@ -60,7 +60,7 @@ pub trait Network: Send + Sync {
     fn route(&self, to: IpAddr) -> Result<Route>;
 
     /// Begins a connection; the opening is told what becomes of it, before this returns or later.
-    fn connect(&self, opening: ConnectRequest);
+    fn connect(&self, request: ConnectRequest);
 
     /// Carries a datagram. What is lost on its way is not told.
     ///
@@ -121,8 +121,8 @@ impl Network for Loopback {
         }
     }
 
-    fn connect(&self, opening: ConnectRequest) {
-        tcp::handle_connect_request(opening);
+    fn connect(&self, request: ConnectRequest) {
+        tcp::handle_connect_request(request);
     }
 
     fn transmit(&self, datagram: Datagram) -> Result<()> {

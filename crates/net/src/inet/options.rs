@@ -1,5 +1,5 @@
 //! Options of the levels of IP, TCP and UDP. Most have no meaning without packets: they are checked, remembered and given back. Which
-//! there are is in `known.rs`, groups are in `groups.rs`.
+//! there are is in `option_table.rs`, groups are in `multicast.rs`.
 
 use super::multicast::{self, Membership};
 use super::network;

@@ -46,7 +46,7 @@ struct State {
     local_from_connect: bool,
 }
 
-/// A socket.
+/// A raw or ping socket.
 pub struct RawSocket {
     _counted: census::Raw,
     pub(super) common: InetSocket,
@@ -85,12 +85,12 @@ impl RawSocket {
     ///
     /// # Errors
     /// `EPROTONOSUPPORT`.
-    pub(super) fn new(family: Family, protocol: u8, asks: bool) -> Result<Arc<Self>> {
+    pub(super) fn new(family: Family, protocol: u8, is_ping: bool) -> Result<Arc<Self>> {
         let own = if family == Family::V4 { ICMP } else { ICMP6 };
-        if protocol == 0 || (asks && protocol != own) {
+        if protocol == 0 || (is_ping && protocol != own) {
             return Err(Errno::EPROTONOSUPPORT);
         }
-        if asks && !in_ping_group() {
+        if is_ping && !in_ping_group() {
             return Err(Errno::EACCES);
         }
         let common = InetSocket::new(family);
@@ -99,7 +99,7 @@ impl RawSocket {
             _counted: census::Raw::default(),
             common,
             protocol,
-            is_ping: asks,
+            is_ping,
             receiver: DatagramReceiver::new(),
             state: Mutex::default(),
             icmp_filter: Mutex::default(),
@@ -107,7 +107,7 @@ impl RawSocket {
             this: this.clone(),
         });
         SOCKETS.lock().insert(id, Arc::downgrade(&socket));
-        if !asks {
+        if !is_ping {
             RAW_SOCKET_COUNT.fetch_add(1, Ordering::AcqRel);
         }
         Ok(socket)

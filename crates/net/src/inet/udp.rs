@@ -74,7 +74,7 @@ struct State {
     port_locked: bool,
 }
 
-/// A socket.
+/// A UDP or UDP-Lite socket.
 pub struct UdpSocket {
     _counted: census::Udp,
     pub(super) common: InetSocket,
@@ -126,18 +126,18 @@ impl UdpSocket {
         self.receiver.enqueue(datagram, &header);
     }
 
-    fn bind_port(&self, scope: BindAddress, port: u16) -> Result<PortBinding<Self>> {
-        bind_table(self.protocol).bind(&self.this.upgrade().ok_or(Errno::EINVAL)?, scope, port)
+    fn bind_port(&self, address: BindAddress, port: u16) -> Result<PortBinding<Self>> {
+        bind_table(self.protocol).bind(&self.this.upgrade().ok_or(Errno::EINVAL)?, address, port)
     }
 
     /// The address that it is bound to, from now on with a port.
     fn autobind(&self) -> Result<SocketAddr> {
         let mut state = self.state.lock();
         if state.binding.is_none() {
-            let scope = BindAddress::new(self.common.family.unspecified_address().ip(), self.common.is_v6_only());
-            state.binding = Some(self.bind_port(scope, 0)?);
+            let address = BindAddress::new(self.common.family.unspecified_address().ip(), self.common.is_v6_only());
+            state.binding = Some(self.bind_port(address, 0)?);
         }
-        Ok(state.binding.as_ref().map_or(self.common.family.unspecified_address(), |place| place.address))
+        Ok(state.binding.as_ref().map_or(self.common.family.unspecified_address(), |binding| binding.address))
     }
 
     /// Where a datagram of so many bytes comes from, and where it goes: to the address, or to whom it talks.
@@ -215,7 +215,8 @@ impl DatagramProtocol for UdpSocket {
     }
 
     fn addresses(&self) -> (SocketAddr, Option<SocketAddr>) {
-        let local = self.state.lock().binding.as_ref().map_or(self.common.family.unspecified_address(), |place| place.address);
+        let local =
+            self.state.lock().binding.as_ref().map_or(self.common.family.unspecified_address(), |binding| binding.address);
         (local, *self.peer.lock())
     }
 
@@ -241,21 +242,21 @@ impl DatagramProtocol for UdpSocket {
     fn connect(&self, address: &Address) -> Result<()> {
         if *address == Address::Unspec {
             *self.peer.lock() = None;
-            let place = {
+            let binding = {
                 let mut state = self.state.lock();
                 if state.port_locked { None } else { state.binding.take() }
             };
-            drop(place);
+            drop(binding);
             return Ok(());
         }
         // As on Linux it has a port from now on, whatever the address is.
         self.autobind()?;
         let to = self.destination(address)?;
         let route = self.route(to)?;
-        if let Some(place) = &mut self.state.lock().binding
-            && place.address.ip().is_unspecified()
+        if let Some(binding) = &mut self.state.lock().binding
+            && binding.address.ip().is_unspecified()
         {
-            bind_table(self.protocol).set_address(place, route.source);
+            bind_table(self.protocol).set_address(binding, route.source);
         }
         *self.peer.lock() = Some(to);
         Ok(())
@@ -303,14 +304,14 @@ impl DatagramProtocol for UdpSocket {
             let tells = self.wants_errors();
             if tells {
                 let (offender, data) = (Some(SocketAddr::new(to.ip(), 0)), message.data.to_vec());
-                let notice = ErrorQueueEntry {
+                let entry = ErrorQueueEntry {
                     error: ExtendedError::port_unreachable(to.is_ipv4()),
                     offender,
                     to: Some(to),
                     time: None,
                     data,
                 };
-                self.receiver.options.queue_error(notice);
+                self.receiver.options.queue_error(entry);
             }
             if tells || peer == Some(to) {
                 self.receiver.report_error(error);
@@ -321,8 +322,8 @@ impl DatagramProtocol for UdpSocket {
 
     fn close(&self) {
         SOCKETS.lock().remove(&self.common.id);
-        let place = self.state.lock().binding.take();
-        drop(place);
+        let binding = self.state.lock().binding.take();
+        drop(binding);
         self.receiver.close();
     }
 }

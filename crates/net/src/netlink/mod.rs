@@ -57,8 +57,8 @@ struct Reply {
 }
 
 impl Reply {
-    const fn new(request: NlmsgHeader, port: u32) -> Self {
-        Self { bytes: Vec::new(), request, port_id: port }
+    const fn new(request: NlmsgHeader, port_id: u32) -> Self {
+        Self { bytes: Vec::new(), request, port_id }
     }
 
     /// Adds a message: a fixed part, and attributes, each at a multiple of four.
@@ -95,8 +95,8 @@ impl Reply {
 }
 
 /// Answers one request; what is returned are datagrams.
-fn handle_request(protocol: i32, request: NlmsgHeader, header: &[u8], body: &[u8], port: u32) -> Vec<Vec<u8>> {
-    let mut reply = Reply::new(request, port);
+fn handle_request(protocol: i32, request: NlmsgHeader, header: &[u8], body: &[u8], port_id: u32) -> Vec<Vec<u8>> {
+    let mut reply = Reply::new(request, port_id);
     let listed = match protocol {
         NETLINK_ROUTE => route::handle_message(&mut reply, body),
         NETLINK_SOCK_DIAG => diag::handle_message(&mut reply, body),
@@ -105,7 +105,7 @@ fn handle_request(protocol: i32, request: NlmsgHeader, header: &[u8], body: &[u8
     };
     match listed {
         Ok(true) => {
-            let mut done = Reply::new(request, port);
+            let mut done = Reply::new(request, port_id);
             done.push_done();
             return [reply.bytes, done.bytes].into_iter().filter(|bytes| !bytes.is_empty()).collect();
         }
@@ -121,7 +121,7 @@ struct ReplyQueue {
     replies: VecDeque<Vec<u8>>,
 }
 
-/// A socket.
+/// An `AF_NETLINK` socket.
 struct NetlinkSocket {
     _counted: census::Netlink,
     protocol: i32,
@@ -216,9 +216,9 @@ impl SocketOps for NetlinkSocket {
     }
 
     fn bind(&self, _: &Caller<'_>, address: &Address) -> Result<()> {
-        let Address::Netlink(port, _) = address else { return Err(Errno::EINVAL) };
-        let id = self.autobind(*port);
-        if *port == 0 || *port == id { Ok(()) } else { Err(Errno::EINVAL) }
+        let Address::Netlink(port_id, _) = address else { return Err(Errno::EINVAL) };
+        let id = self.autobind(*port_id);
+        if *port_id == 0 || *port_id == id { Ok(()) } else { Err(Errno::EINVAL) }
     }
 
     fn connect(&self, _: &Caller<'_>, address: &Address, _: WaitPolicy) -> Result<()> {
@@ -258,7 +258,7 @@ impl SocketOps for NetlinkSocket {
             Some((_, Address::Netlink(..))) => return Err(Errno::ECONNREFUSED),
             Some(_) => return Err(Errno::EINVAL),
         }
-        let port = self.autobind(0);
+        let port_id = self.autobind(0);
         let mut rest = message.data;
         while let Some((header, _)) = rest.split_first_chunk::<NLMSG_HDRLEN>() {
             let [l0, l1, l2, l3, k0, k1, f0, f1, s0, s1, s2, s3, ..] = *header;
@@ -270,7 +270,7 @@ impl SocketOps for NetlinkSocket {
                 sequence: u32::from_ne_bytes([s0, s1, s2, s3]),
             };
             if request.flags & NLM_F_REQUEST != 0 {
-                let answers = handle_request(self.protocol, request, header, body, port);
+                let answers = handle_request(self.protocol, request, header, body, port_id);
                 self.endpoint.queue.lock().replies.extend(answers);
             }
             rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
@@ -287,13 +287,13 @@ impl SocketOps for NetlinkSocket {
 
     fn receive_to_vec(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
         let mut data = self.dequeue_reply(flags, wait)?;
-        let full = data.len();
+        let message_len = data.len();
         data.truncate(limit);
         Ok((
             data,
             ReceivedMessage {
-                copied: full.min(limit),
-                message_len: full,
+                copied: message_len.min(limit),
+                message_len,
                 from: Some(Address::Netlink(0, 0)),
                 ..ReceivedMessage::default()
             },

@@ -96,7 +96,7 @@ struct PacketBinding {
     interface: u32,
 }
 
-/// A socket.
+/// An `AF_PACKET` socket.
 pub(crate) struct PacketSocket {
     _counted: census::Packets,
     socket_type: SocketType,
@@ -147,14 +147,14 @@ impl bpf::Data for FilterInput<'_> {
 ///
 /// # Errors
 /// `ESOCKTNOSUPPORT`.
-pub fn socket(kind: SocketType, protocol: i32) -> Result<Socket> {
-    if !matches!(kind, SocketType::Raw | SocketType::Datagram) {
+pub fn socket(socket_type: SocketType, protocol: i32) -> Result<Socket> {
+    if !matches!(socket_type, SocketType::Raw | SocketType::Datagram) {
         return Err(Errno::ESOCKTNOSUPPORT);
     }
     let options: Arc<SocketOptions> = Arc::default();
     let socket = Arc::new_cyclic(|this: &Weak<PacketSocket>| PacketSocket {
         _counted: census::Packets::default(),
-        socket_type: kind,
+        socket_type,
         endpoint: Endpoint::new(options.clone()),
         binding: Mutex::new(PacketBinding { protocol: u16::from_be(protocol as u16), interface: 0 }),
         auxdata: AtomicBool::new(false),
@@ -209,24 +209,24 @@ impl timer::TimerCallback for BlockRetireTimer {
 }
 
 impl PacketSocket {
-    fn receive_frame(&self, frame: &[u8], interface: &Interface, way: u8) {
+    fn receive_frame(&self, frame: &[u8], interface: &Interface, packet_type: u8) {
         let bound = *self.binding.lock();
         let protocol =
             frame.get(frame::ETHERNET_HEADER_LEN - 2..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u16::from_be_bytes(*b));
         let meant = match bound.protocol {
             0 => false,
             // What goes out is for those only who want everything.
-            ETH_P_ALL => way == PACKET_HOST || !self.ignore_outgoing.load(Ordering::Relaxed),
-            wanted => way == PACKET_HOST && wanted == protocol,
+            ETH_P_ALL => packet_type == PACKET_HOST || !self.ignore_outgoing.load(Ordering::Relaxed),
+            wanted => packet_type == PACKET_HOST && wanted == protocol,
         };
         if !meant || !(bound.interface == 0 || bound.interface == interface.index) || self.endpoint.is_shut_down(RCV_SHUTDOWN) {
             return;
         }
-        let link = if self.socket_type == SocketType::Raw { frame::ETHERNET_HEADER_LEN } else { 0 };
-        let mut data = if link == 0 { &frame[frame::ETHERNET_HEADER_LEN.min(frame.len())..] } else { frame };
-        let full = data.len();
+        let link_header_len = if self.socket_type == SocketType::Raw { frame::ETHERNET_HEADER_LEN } else { 0 };
+        let mut data = if link_header_len == 0 { &frame[frame::ETHERNET_HEADER_LEN.min(frame.len())..] } else { frame };
+        let original_len = data.len();
         if let Some(filter) = self.endpoint.options.filter() {
-            match filter.run(&FilterInput { data, protocol, packet_type: way, interface: interface.index }) as usize {
+            match filter.run(&FilterInput { data, protocol, packet_type, interface: interface.index }) as usize {
                 0 => return,
                 length => data = &data[..length.min(data.len())],
             }
@@ -235,21 +235,21 @@ impl PacketSocket {
             protocol,
             interface_index: interface.index.cast_signed(),
             hardware_type: interface.hardware_type,
-            packet_type: way,
+            packet_type,
             hardware_len: interface.hardware_address.len() as u8,
             hardware_address: interface.padded_hardware_address(),
         };
         let told = {
             let mut queue = self.endpoint.queue.lock();
             let queue = &mut *queue;
-            let (taken, told, alarm) = match &mut queue.ring {
+            let (taken, told, pending) = match &mut queue.ring {
                 Some(ring) => {
                     let was = ring.pending_block();
                     let address = Address::Packet(from).encode();
                     let (taken, told) = ring.write_packet(&RingPacket {
                         data,
-                        original_len: full,
-                        link_header_len: link,
+                        original_len,
+                        link_header_len,
                         timestamp_ns: realtime_ns(),
                         address: &address,
                     });
@@ -264,7 +264,7 @@ impl PacketSocket {
                     queue.charged_bytes += data.len() + PACKET_OVERHEAD;
                     queue.packets.push_back(QueuedPacket {
                         data: data.to_vec(),
-                        original_len: full,
+                        original_len,
                         from,
                         timestamp_ns: self.endpoint.options.receive_timestamp(),
                     });
@@ -273,9 +273,9 @@ impl PacketSocket {
             };
             let (received, lost) = &mut queue.statistics;
             *(if taken { received } else { lost }) += 1;
-            if let Some((sequence, patience)) = alarm {
+            if let Some((sequence, retire_timeout_ms)) = pending {
                 let time = BlockRetireTimer { socket: self.this.clone(), sequence };
-                timer::schedule_timer(u64::from(patience) * 1_000_000, Arc::new(time));
+                timer::schedule_timer(u64::from(retire_timeout_ms) * 1_000_000, Arc::new(time));
             }
             told
         };
@@ -291,8 +291,13 @@ impl PacketSocket {
             }
             let mut queue = self.endpoint.queue.lock();
             if flags.contains(MsgFlags::PEEK) {
-                let QueuedPacket { data, original_len: full, from, timestamp_ns: arrival } = queue.packets.front()?;
-                return Some(Ok(QueuedPacket { data: data.clone(), original_len: *full, from: *from, timestamp_ns: *arrival }));
+                let QueuedPacket { data, original_len, from, timestamp_ns } = queue.packets.front()?;
+                return Some(Ok(QueuedPacket {
+                    data: data.clone(),
+                    original_len: *original_len,
+                    from: *from,
+                    timestamp_ns: *timestamp_ns,
+                }));
             }
             let packet = queue.packets.pop_front()?;
             queue.charged_bytes -= packet.data.len() + PACKET_OVERHEAD;
@@ -322,14 +327,14 @@ impl PacketSocket {
             let bytes = value.get(at * 4..).and_then(|rest| rest.first_chunk()).ok_or(Errno::EINVAL)?;
             Ok::<_, Errno>(u32::from_ne_bytes(*bytes))
         };
-        let (patience, private) = if version == ring::TPACKET_V3 { (word(4)?, word(5)? as usize) } else { (0, 0) };
+        let (retire_timeout_ms, private_size) = if version == ring::TPACKET_V3 { (word(4)?, word(5)? as usize) } else { (0, 0) };
         let shape = RingRequest {
             block_size: word(0)? as usize,
             block_count: word(1)? as usize,
             frame_size: word(2)? as usize,
             frame_count: word(3)? as usize,
-            retire_timeout_ms: patience,
-            private_size: private,
+            retire_timeout_ms,
+            private_size,
         };
         let reserve = self.reserve.load(Ordering::Relaxed) as usize;
         let ring = if shape.block_count == 0 { None } else { Some(Ring::new(shape, version, reserve)?) };
@@ -440,15 +445,16 @@ impl SocketOps for PacketSocket {
     fn local_address(&self) -> Address {
         let PacketBinding { protocol, interface } = *self.binding.lock();
         let found = Self::interface(interface).ok().flatten();
-        let (kind, length) = found.as_ref().map_or((0, 0), |known| (known.hardware_type, known.hardware_address.len() as u8));
-        let hardware = found.map_or([0; 8], |known| known.padded_hardware_address());
+        let (hardware_type, hardware_len) =
+            found.as_ref().map_or((0, 0), |known| (known.hardware_type, known.hardware_address.len() as u8));
+        let hardware_address = found.map_or([0; 8], |known| known.padded_hardware_address());
         Address::Packet(LinkAddress {
             protocol,
             interface_index: interface.cast_signed(),
-            hardware_type: kind,
+            hardware_type,
             packet_type: PACKET_HOST,
-            hardware_len: length,
-            hardware_address: hardware,
+            hardware_len,
+            hardware_address,
         })
     }
 
@@ -501,21 +507,21 @@ impl SocketOps for PacketSocket {
     fn receive_to_vec(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
         let packet = self.next_packet(flags, wait)?;
         self.endpoint.options.record_timestamp(packet.timestamp_ns);
-        let mut beside = self.endpoint.options.timestamp_messages(packet.timestamp_ns);
+        let mut control = self.endpoint.options.timestamp_messages(packet.timestamp_ns);
         if self.auxdata.load(Ordering::Relaxed) {
-            beside.push((SOL_PACKET, AUXDATA, self.auxdata(&packet)));
+            control.push((SOL_PACKET, AUXDATA, self.auxdata(&packet)));
         }
         let mut data = packet.data;
-        let full = data.len();
+        let message_len = data.len();
         data.truncate(limit);
         let copied = data.len();
         Ok((
             data,
             ReceivedMessage {
                 copied,
-                message_len: full,
+                message_len,
                 from: Some(Address::Packet(packet.from)),
-                control: beside,
+                control,
                 ..ReceivedMessage::default()
             },
         ))

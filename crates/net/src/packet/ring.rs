@@ -96,25 +96,27 @@ impl Ring {
     ///
     /// # Errors
     /// `EINVAL` for one that makes no sense, `ENOMEM`.
-    pub(super) fn new(shape: RingRequest, version: u32, reserve: usize) -> Result<Self> {
+    pub(super) fn new(request: RingRequest, version: u32, reserve: usize) -> Result<Self> {
         let header = header_length(version)? + SOCKADDR_LL_LEN;
-        let whole =
-            shape.block_size.is_multiple_of(PAGE_SIZE) && shape.block_size > 0 && shape.frame_size.is_multiple_of(ALIGNMENT);
-        let per_block = shape.block_size.checked_div(shape.frame_size).unwrap_or(0);
-        let fits = shape.frame_size >= header + reserve
+        let whole = request.block_size.is_multiple_of(PAGE_SIZE)
+            && request.block_size > 0
+            && request.frame_size.is_multiple_of(ALIGNMENT);
+        let per_block = request.block_size.checked_div(request.frame_size).unwrap_or(0);
+        let fits = request.frame_size >= header + reserve
             && per_block > 0
-            && per_block.checked_mul(shape.block_count) == Some(shape.frame_count);
+            && per_block.checked_mul(request.block_count) == Some(request.frame_count);
         // A block holds more than one empty packet.
-        let least = BLOCK_HEADER.saturating_add(shape.private_size).saturating_add(2 * (header + reserve + 2 * ALIGNMENT));
-        let holds = version != TPACKET_V3 || least < shape.block_size;
+        let least = BLOCK_HEADER.saturating_add(request.private_size).saturating_add(2 * (header + reserve + 2 * ALIGNMENT));
+        let holds = version != TPACKET_V3 || least < request.block_size;
         if !whole || !fits || !holds {
             return Err(Errno::EINVAL);
         }
-        let size = shape.block_size.checked_mul(shape.block_count).filter(|size| *size <= MAX_RING_SIZE).ok_or(Errno::ENOMEM)?;
+        let size =
+            request.block_size.checked_mul(request.block_count).filter(|size| *size <= MAX_RING_SIZE).ok_or(Errno::ENOMEM)?;
         let pages = (0..size / PAGE_SIZE).map(|_| Page::zeroed()).collect::<Option<Vec<Page>>>().ok_or(Errno::ENOMEM)?;
         let mut ring = Self {
             pages,
-            request: shape,
+            request,
             version,
             reserve,
             head: 0,

@@ -1,4 +1,4 @@
-//! What a socket of this family has beside its queue: a name, credentials, and whom its datagrams go to.
+//! The endpoint of this family, which has beside its queue: a name, credentials, and whom its datagrams go to.
 
 use super::scm_rights::ScmRights;
 use crate::byte_stream::ByteStream;
@@ -92,7 +92,7 @@ pub(crate) fn leaked_charge() -> u64 {
 
 impl Drop for UnixEndpoint {
     fn drop(&mut self) {
-        // What is in a queue holds the sender's port.
+        // What is in a queue holds the sender's endpoint.
         LEAKED_CHARGE.fetch_add(self.send_charged_bytes() as u64, Ordering::Relaxed);
     }
 }
@@ -106,10 +106,10 @@ impl Deref for UnixEndpoint {
 }
 
 impl UnixEndpoint {
-    pub(super) fn new(kind: SocketType, options: Arc<SocketOptions>) -> Arc<Self> {
+    pub(super) fn new(socket_type: SocketType, options: Arc<SocketOptions>) -> Arc<Self> {
         Arc::new(Self {
             _counted: census::UnixPort::default(),
-            socket_type: kind,
+            socket_type,
             endpoint: endpoint::Endpoint::new(options),
             name: Mutex::new(UnixName::Unnamed),
             credentials: Mutex::new((Ucred::INVALID, None)),
@@ -207,7 +207,7 @@ impl UnixEndpoint {
         queue.packets.iter().filter_map(|packet| packet.rights.as_ref()).for_each(&mut f);
     }
 
-    /// Ends the port: what is in the queue is thrown away. Returns whether there was anything.
+    /// Ends the endpoint: what is in the queue is thrown away. Returns whether there was anything.
     pub(super) fn close(&self) -> bool {
         let (old, blocked) = {
             let mut queue = self.queue.lock();

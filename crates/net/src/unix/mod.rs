@@ -1,6 +1,6 @@
 //! `AF_UNIX`: sockets within the instance (`unix(7)`).
 //!
-//! A *port* is where a socket receives; a connected socket holds its peer's port, never its peer, so two sockets keep
+//! An *endpoint* is where a socket receives; a connected socket holds its peer's endpoint, never its peer, so two sockets keep
 //! nothing of each other but queues. Open files under way in queues (`rights.rs`) may lead in a ring back to the queue they are in;
 //! that module finds such rings and empties them.
 
@@ -47,7 +47,7 @@ struct State {
     backlog: Option<Backlog>,
 }
 
-/// A socket.
+/// An `AF_UNIX` socket.
 pub struct UnixSocket {
     id: u64,
     socket_type: SocketType,
@@ -104,13 +104,13 @@ pub fn pair(kind: SocketType, protocol: i32) -> Result<(Socket, Socket)> {
 }
 
 impl UnixSocket {
-    fn new(kind: SocketType, options: Arc<SocketOptions>) -> Arc<Self> {
+    fn new(socket_type: SocketType, options: Arc<SocketOptions>) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let socket = Arc::new_cyclic(|this| Self {
             id,
-            socket_type: kind,
-            endpoint: UnixEndpoint::new(kind, options),
+            socket_type,
+            endpoint: UnixEndpoint::new(socket_type, options),
             peer: Once::new(),
             state: Mutex::default(),
             ino: AtomicU64::new(0),
@@ -131,7 +131,7 @@ impl UnixSocket {
         protocol.downcast_ref()
     }
 
-    /// Runs `f` on the socket's port and on those of the connections nobody has accepted yet.
+    /// Runs `f` on the socket's endpoint and on those of the connections nobody has accepted yet.
     fn for_each_endpoint(&self, mut f: impl FnMut(&UnixEndpoint)) {
         f(&self.endpoint);
         if let Some(backlog) = &self.state.lock().backlog {
@@ -196,7 +196,7 @@ impl UnixSocket {
         scm_rights::collect_after_close();
     }
 
-    /// The peer's port.
+    /// The peer's endpoint.
     fn peer_endpoint(&self) -> Option<Arc<UnixEndpoint>> {
         match self.socket_type {
             SocketType::Datagram => self.endpoint.datagram_peer(),
@@ -332,10 +332,10 @@ impl SocketOps for UnixSocket {
             if state.binding.is_none() || self.peer.get().is_some() {
                 return Err(Errno::EINVAL);
             }
-            let most = backlog.min(crate::sysctl::SOMAXCONN.as_usize());
+            let limit = backlog.min(crate::sysctl::SOMAXCONN.as_usize());
             match &mut state.backlog {
-                Some(backlog) => backlog.limit = most,
-                none => *none = Some(Backlog { accept_queue: VecDeque::new(), limit: most }),
+                Some(backlog) => backlog.limit = limit,
+                none => *none = Some(Backlog { accept_queue: VecDeque::new(), limit }),
             }
             self.endpoint.set_credentials(caller_peer_credentials());
         }

@@ -1,4 +1,4 @@
-//! Who is bound where: sockets in the file system by the number of their file, abstract ones by name.
+//! Bound sockets by name: those in the file system by the number of their file, abstract ones by name.
 
 use super::UnixSocket;
 use crate::{Caller, SocketType, UnixName};

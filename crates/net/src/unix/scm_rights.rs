@@ -201,7 +201,7 @@ fn purge_unreachable() {
     }
     let dead = candidates.values().filter(|c| !c.alive);
     for socket in dead.filter_map(|c| UnixSocket::of_file(&c.file)) {
-        socket.for_each_endpoint(|port| unreachable.append(&mut port.take_rights()));
+        socket.for_each_endpoint(|endpoint| unreachable.append(&mut endpoint.take_rights()));
     }
     GC_THRESHOLD.store((flight.len() * 2).max(MIN_GC_THRESHOLD), Ordering::Relaxed);
     drop(flight);
@@ -212,7 +212,7 @@ fn queued_sockets(file: &File) -> Vec<Key> {
     let mut keys = Vec::new();
     if let Some(socket) = UnixSocket::of_file(file) {
         let mut note = |rights: &ScmRights| keys.extend(rights.files().iter().filter(|file| is_socket(file)).map(file_address));
-        socket.for_each_endpoint(|port| port.for_each_right(&mut note));
+        socket.for_each_endpoint(|endpoint| endpoint.for_each_right(&mut note));
     }
     keys
 }

@@ -332,11 +332,11 @@ impl UnixSocket {
             return Ok((Vec::new(), ReceivedMessage::default()));
         };
         let cost = packet.charged_size();
-        let UnixMessage { data, from, credentials, rights, timestamp_ns: arrival } = packet;
+        let UnixMessage { data, from, credentials, rights, timestamp_ns } = packet;
         // As on Linux, `SO_TIMESTAMPING` alone does not count here.
         let stamped = self.endpoint.options.timestamp_option.load(Ordering::Relaxed) != 0;
-        let beside = if stamped { self.endpoint.options.timestamp_messages(arrival) } else { Vec::new() };
-        let mut got = ReceivedMessage { message_len: data.len(), rights, control: beside, ..ReceivedMessage::default() };
+        let control = if stamped { self.endpoint.options.timestamp_messages(timestamp_ns) } else { Vec::new() };
+        let mut got = ReceivedMessage { message_len: data.len(), rights, control, ..ReceivedMessage::default() };
         if let Some(from) = from {
             got.from = Some(Address::Unix(from.name()));
             if !peek {

@@ -32,7 +32,7 @@ impl Initiator for TcpSocket {
     fn connect_established(&self, peer: Arc<TcpEndpoint>) {
         {
             let mut state = self.state.lock();
-            let local = state.binding.as_ref().map(|place| place.address);
+            let local = state.binding.as_ref().map(|binding| binding.address);
             match (state.connecting.take(), local) {
                 (Some(remote), Some(local)) => {
                     self.set_connection(|| Connection { peer, local, remote });
@@ -79,15 +79,15 @@ impl TcpSocket {
                 return Err(Errno::EISCONN);
             }
             let address = match &mut state.binding {
-                Some(place) => {
-                    let ip = place.address.ip();
+                Some(binding) => {
+                    let ip = binding.address.ip();
                     if !ip.is_unspecified() && ip.is_ipv4() != to.is_ipv4() {
                         return Err(Errno::ENETUNREACH);
                     }
                     if ip.is_unspecified() {
-                        BIND_TABLE.set_address(place, route.source);
+                        BIND_TABLE.set_address(binding, route.source);
                     }
-                    place.address
+                    binding.address
                 }
                 none => none.insert(self.bind_port(BindAddress { ip: route.source, dual_stack: false }, 0)?).address,
             };

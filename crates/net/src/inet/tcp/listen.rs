@@ -15,24 +15,24 @@ use fs::Result;
 use fs::poll::Events;
 
 /// A connection has arrived at this host: it is put into the backlog of a listener, or fails.
-pub fn handle_connect_request(opening: ConnectRequest) {
-    let listeners = BIND_TABLE.lookup(opening.to, |socket, fit| socket.in_listen_state().then_some(fit));
+pub fn handle_connect_request(request: ConnectRequest) {
+    let listeners = BIND_TABLE.lookup(request.to, |socket, fit| socket.in_listen_state().then_some(fit));
     let chosen = match listeners.len() {
         0 => None,
         1 => listeners.first(),
         n => {
             let chosen = listeners.iter().find_map(|listener| listener.endpoint.options.select_reuseport(&[], n));
-            listeners.get(chosen.unwrap_or_else(|| reuseport_hash(opening.from, opening.to, n)))
+            listeners.get(chosen.unwrap_or_else(|| reuseport_hash(request.from, request.to, n)))
         }
     };
     let refused = match chosen {
-        Some(listener) => listener.enqueue_connection(opening),
-        None => Some(opening),
+        Some(listener) => listener.enqueue_connection(request),
+        None => Some(request),
     };
-    if let Some(opening) = refused
-        && let Some(initiator) = opening.initiator.upgrade()
+    if let Some(request) = refused
+        && let Some(initiator) = request.initiator.upgrade()
     {
-        tap::tap_handshake(opening.from, opening.to, false);
+        tap::tap_handshake(request.from, request.to, false);
         initiator.connect_failed(Errno::ECONNREFUSED);
     }
 }
@@ -48,16 +48,16 @@ pub(super) struct Backlog {
 
 impl TcpSocket {
     /// Takes a connection into the backlog, or lets it wait outside. Returns it if nobody listens.
-    pub(super) fn enqueue_connection(&self, opening: ConnectRequest) -> Option<ConnectRequest> {
-        let initiator = opening.initiator.upgrade()?;
+    pub(super) fn enqueue_connection(&self, request: ConnectRequest) -> Option<ConnectRequest> {
+        let initiator = request.initiator.upgrade()?;
         let server = {
             let mut state = self.state.lock();
-            let Some(backlog) = &mut state.backlog else { return Some(opening) };
+            let Some(backlog) = &mut state.backlog else { return Some(request) };
             if backlog.accept_queue.len() > backlog.limit {
-                backlog.pending_requests.push_back(opening);
+                backlog.pending_requests.push_back(request);
                 return None;
             }
-            let server = self.create_child(&opening);
+            let server = self.create_child(&request);
             match self.defer_accept_s() {
                 0 => backlog.accept_queue.push_back(server.clone()),
                 seconds => {
@@ -68,20 +68,20 @@ impl TcpSocket {
             server
         };
         self.endpoint.readable.notify_of(Events::READABLE);
-        tap::tap_handshake(opening.from, opening.to, true);
+        tap::tap_handshake(request.from, request.to, true);
         // Last: whoever began it may send from here on, and close.
         initiator.connect_established(server.endpoint.clone());
         None
     }
 
     /// The server's side of a connection.
-    pub(super) fn create_child(&self, opening: &ConnectRequest) -> Arc<Self> {
+    pub(super) fn create_child(&self, request: &ConnectRequest) -> Arc<Self> {
         let common = InetSocket::new(self.common.family);
         common.options.inherit_from(&self.common.options);
-        let port = Arc::new(TcpEndpoint::new(Arc::new(self.endpoint.options.inherit())));
-        let server = Self::with_endpoint(common, port);
+        let endpoint = Arc::new(TcpEndpoint::new(Arc::new(self.endpoint.options.inherit())));
+        let server = Self::with_endpoint(common, endpoint);
         server.set_user_timeout_ms(self.user_timeout_ms());
-        server.set_connection(|| Connection { peer: opening.endpoint.clone(), local: opening.to, remote: opening.from });
+        server.set_connection(|| Connection { peer: request.endpoint.clone(), local: request.to, remote: request.from });
         server
     }
 
@@ -92,14 +92,14 @@ impl TcpSocket {
             self.listening.store(false, Ordering::Release);
             state.backlog.take()
         };
-        let Some(Backlog { accept_queue: waiting, deferred, pending_requests: outside, .. }) = backlog else { return };
-        for socket in waiting.into_iter().chain(deferred.iter().map(|deferred| deferred.server.clone())) {
+        let Some(Backlog { accept_queue, deferred, pending_requests, .. }) = backlog else { return };
+        for socket in accept_queue.into_iter().chain(deferred.iter().map(|deferred| deferred.server.clone())) {
             if let Some(connection) = socket.connection.get() {
                 socket.abort(connection);
             }
             socket.close();
         }
-        for initiator in outside.iter().filter_map(|opening| opening.initiator.upgrade()) {
+        for initiator in pending_requests.iter().filter_map(|request| request.initiator.upgrade()) {
             initiator.connect_failed(Errno::ECONNREFUSED);
         }
         self.endpoint.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
@@ -107,27 +107,27 @@ impl TcpSocket {
 
     /// What `listen(2)` does.
     pub(super) fn start_listening(&self, backlog: usize) -> Result<()> {
-        let most = backlog.min(sysctl::SOMAXCONN.as_usize());
+        let limit = backlog.min(sysctl::SOMAXCONN.as_usize());
         let mut state = self.state.lock();
         if state.connecting.is_some() || self.connection.get().is_some() {
             return Err(Errno::EINVAL);
         }
         if let Some(backlog) = &mut state.backlog {
-            backlog.limit = most;
+            backlog.limit = limit;
             return Ok(());
         }
         if state.binding.is_none() {
-            let scope = BindAddress::new(self.common.family.unspecified_address().ip(), self.common.is_v6_only());
-            state.binding = Some(self.bind_port(scope, 0)?);
+            let address = BindAddress::new(self.common.family.unspecified_address().ip(), self.common.is_v6_only());
+            state.binding = Some(self.bind_port(address, 0)?);
             state.port_locked = true;
         }
         self.listening.store(true, Ordering::Release);
-        if !state.binding.as_ref().is_some_and(|place| BIND_TABLE.can_listen(place, self.common.is_v6_only())) {
+        if !state.binding.as_ref().is_some_and(|binding| BIND_TABLE.can_listen(binding, self.common.is_v6_only())) {
             self.listening.store(false, Ordering::Release);
             return Err(Errno::EADDRINUSE);
         }
         state.backlog =
-            Some(Backlog { accept_queue: VecDeque::new(), deferred: Vec::new(), pending_requests: VecDeque::new(), limit: most });
+            Some(Backlog { accept_queue: VecDeque::new(), deferred: Vec::new(), pending_requests: VecDeque::new(), limit });
         Ok(())
     }
 
@@ -140,7 +140,7 @@ impl TcpSocket {
             Some(Ok((accepted, backlog.pending_requests.pop_front())))
         };
         let (accepted, outside) = wait.wait_on(&self.endpoint.readable, attempt)?;
-        if let Some(initiator) = outside.and_then(|opening| self.enqueue_connection(opening)).and_then(|o| o.initiator.upgrade())
+        if let Some(initiator) = outside.and_then(|request| self.enqueue_connection(request)).and_then(|o| o.initiator.upgrade())
         {
             initiator.connect_failed(Errno::ECONNREFUSED);
         }

@@ -1,4 +1,4 @@
-//! TCP sockets: connections are pairs of ports ([`crate::byte_stream`]).
+//! TCP sockets: connections are pairs of endpoints ([`crate::byte_stream`]).
 
 mod connect;
 mod defer_accept;
@@ -72,7 +72,7 @@ struct Connection {
     remote: SocketAddr,
 }
 
-/// A socket.
+/// A TCP socket.
 pub struct TcpSocket {
     _counted: census::Tcp,
     pub(super) common: InetSocket,
@@ -83,7 +83,7 @@ pub struct TcpSocket {
     listening: AtomicBool,
     /// How long what is sent may wait for the peer (`TCP_USER_TIMEOUT`), milliseconds; 0: for ever.
     user_timeout_ms: AtomicU32,
-    /// Whether a [`user_timeout::UserTimeoutTimer`] is set.
+    /// Whether the timer of `user_timeout_ms` is set.
     user_timer_armed: AtomicBool,
     /// A listener's connections are not accepted before data has come, or so many seconds have passed (`TCP_DEFER_ACCEPT`); 0: at once.
     defer_accept_s: AtomicU32,
@@ -102,12 +102,12 @@ impl Bindable for TcpSocket {
 }
 
 impl TcpSocket {
-    fn with_endpoint(common: InetSocket, port: Arc<TcpEndpoint>) -> Arc<Self> {
+    fn with_endpoint(common: InetSocket, endpoint: Arc<TcpEndpoint>) -> Arc<Self> {
         let id = common.id;
         let socket = Arc::new_cyclic(|this| Self {
             _counted: census::Tcp::default(),
             common,
-            endpoint: port,
+            endpoint,
             connection: Once::new(),
             state: Mutex::default(),
             listening: AtomicBool::new(false),
@@ -151,7 +151,7 @@ impl TcpSocket {
             return (connection.local, Some(connection.remote));
         }
         let state = self.state.lock();
-        (state.binding.as_ref().map_or(self.common.family.unspecified_address(), |place| place.address), state.connecting)
+        (state.binding.as_ref().map_or(self.common.family.unspecified_address(), |binding| binding.address), state.connecting)
     }
 
     /// The state of the connection, as a number of `tcp_states.h`.
@@ -176,8 +176,8 @@ impl TcpSocket {
         }
     }
 
-    fn bind_port(&self, scope: BindAddress, port: u16) -> Result<PortBinding<Self>> {
-        BIND_TABLE.bind(&self.this.upgrade().ok_or(Errno::EINVAL)?, scope, port)
+    fn bind_port(&self, address: BindAddress, port: u16) -> Result<PortBinding<Self>> {
+        BIND_TABLE.bind(&self.this.upgrade().ok_or(Errno::EINVAL)?, address, port)
     }
 
     /// The connection; if one is being made, it is waited for.
@@ -208,14 +208,14 @@ impl TcpSocket {
 
     fn stream<'a>(&'a self, connection: &'a Connection) -> ConnectedStream<'a, ByteStream> {
         // The bytes wait in two buffers, the sender's and the receiver's.
-        let limit = self.endpoint.options.send_buffer() + connection.peer.options.receive_buffer();
-        ConnectedStream { own: &self.endpoint, peer: &connection.peer, send_limit: limit }
+        let send_limit = self.endpoint.options.send_buffer() + connection.peer.options.receive_buffer();
+        ConnectedStream { own: &self.endpoint, peer: &connection.peer, send_limit }
     }
 
     fn wait_policy(&self, file: &File, sends: bool) -> WaitPolicy {
         let options = &self.endpoint.options;
-        let timeout = if sends { options.send_timeout() } else { options.receive_timeout() };
-        WaitPolicy { nonblocking: file.nonblocking(), timeout_ns: timeout }
+        let timeout_ns = if sends { options.send_timeout() } else { options.receive_timeout() };
+        WaitPolicy { nonblocking: file.nonblocking(), timeout_ns }
     }
 
     /// The number of bytes sent.
@@ -305,13 +305,13 @@ impl TcpSocket {
     }
 }
 
-/// The peer has reset the connection of `port`.
-fn receive_reset(port: &TcpEndpoint) {
+/// The peer has reset the connection of `endpoint`.
+fn receive_reset(endpoint: &TcpEndpoint) {
     // One whose peer has said already that there is no more can only be told that it cannot send.
-    if !port.is_shut_down(SEND_SHUTDOWN | FIN_RECEIVED) {
-        port.set_error(if port.is_shut_down(FIN_RECEIVED) { Errno::EPIPE } else { Errno::ECONNRESET });
+    if !endpoint.is_shut_down(SEND_SHUTDOWN | FIN_RECEIVED) {
+        endpoint.set_error(if endpoint.is_shut_down(FIN_RECEIVED) { Errno::EPIPE } else { Errno::ECONNRESET });
     }
-    port.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN | FIN_RECEIVED);
+    endpoint.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN | FIN_RECEIVED);
 }
 
 /// A reset that came after the end of the stream is none for who receives.

@@ -18,8 +18,8 @@ fn tap_segment(segment: &Segment<'_>) {
     }
 }
 
-fn control_segment(from: SocketAddr, to: SocketAddr, sequence: u32, acknowledges: u32, flags: u8) -> Segment<'static> {
-    Segment { from, to, sequence, acknowledgment: acknowledges, flags, window: WINDOW, data: &[] }
+fn control_segment(from: SocketAddr, to: SocketAddr, sequence: u32, acknowledgment: u32, flags: u8) -> Segment<'static> {
+    Segment { from, to, sequence, acknowledgment, flags, window: WINDOW, data: &[] }
 }
 
 /// A connection has been made, or refused.
@@ -45,9 +45,9 @@ impl TcpSocket {
 
     /// Bytes of the stream as they would go out; `start` is how many there were before them.
     pub(super) fn data_segment<'a>(&self, connection: &Connection, start: u64, data: &'a [u8]) -> Segment<'a> {
-        let (sequence, acknowledges) = ((start as u32).wrapping_add(1), (self.bytes_received() as u32).wrapping_add(1));
+        let (sequence, acknowledgment) = ((start as u32).wrapping_add(1), (self.bytes_received() as u32).wrapping_add(1));
         let (from, to) = (connection.local, connection.remote);
-        Segment { from, to, sequence, acknowledgment: acknowledges, flags: PSH | ACK, window: WINDOW, data }
+        Segment { from, to, sequence, acknowledgment, flags: PSH | ACK, window: WINDOW, data }
     }
 
     /// Bytes go out, and are acknowledged.
@@ -71,11 +71,11 @@ impl TcpSocket {
             return;
         }
         let sequence = (self.bytes_sent(connection) as u32).wrapping_add(1);
-        let acknowledges = (self.bytes_received() as u32).wrapping_add(1);
+        let acknowledgment = (self.bytes_received() as u32).wrapping_add(1);
         let (from, to) = (connection.local, connection.remote);
-        tap_segment(&control_segment(from, to, sequence, acknowledges, ACK | if resets { RST } else { FIN }));
+        tap_segment(&control_segment(from, to, sequence, acknowledgment, ACK | if resets { RST } else { FIN }));
         if !resets {
-            tap_segment(&control_segment(to, from, acknowledges, sequence.wrapping_add(1), ACK));
+            tap_segment(&control_segment(to, from, acknowledgment, sequence.wrapping_add(1), ACK));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! How long what was sent waits for a peer that does not receive (`TCP_USER_TIMEOUT`, `tcp(7)`; RFC 5482).
 //!
 //! Bytes that have not found room in the receiver's buffer are as bytes that were not acknowledged. While there are such, and the socket was
-//! told how long they may wait, an alarm looks whether they have moved; at any other time there is none.
+//! told how long they may wait, a timer looks whether they have moved; at any other time there is none.
 
 use super::{Connection, TcpSocket};
 use crate::timer::{self, TimerCallback};
@@ -64,10 +64,10 @@ impl TcpSocket {
 
     #[inline(never)]
     fn arm_user_timer(&self, connection: &Connection) {
-        let Some(before) = self.stalled_read_offset(connection) else { return };
+        let Some(last_read_offset) = self.stalled_read_offset(connection) else { return };
         if !self.user_timer_armed.swap(true, Ordering::AcqRel) {
-            let look = UserTimeoutTimer { socket: self.this.clone(), last_read_offset: before };
-            timer::schedule_timer(u64::from(self.user_timeout_ms()) * 1_000_000, Arc::new(look));
+            let timer = UserTimeoutTimer { socket: self.this.clone(), last_read_offset };
+            timer::schedule_timer(u64::from(self.user_timeout_ms()) * 1_000_000, Arc::new(timer));
         }
     }
 }
