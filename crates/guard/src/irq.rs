@@ -11,8 +11,9 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use ::trace::{Kind, Note};
+use x86_spec::interrupt::NMI;
 
-use crate::arch::{apic, cpu, ioapic, timer, trap};
+use crate::arch::{apic, cpu, ioapic, timer};
 use crate::cpu::CpuId;
 use crate::{paging, park, rcu, role, trace};
 
@@ -207,7 +208,7 @@ pub fn counts() -> Vec<Count> {
 #[must_use]
 pub fn name(vector: u8) -> &'static str {
     match vector {
-        trap::NMI => "nmi",
+        NMI => "nmi",
         TIMER_VECTOR => "timer",
         RESCHEDULE_VECTOR => "reschedule",
         TLB_VECTOR => "shootdown",

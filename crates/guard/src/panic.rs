@@ -9,8 +9,9 @@ use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use abi::window::State;
+use x86_spec::interrupt::{DOUBLE_FAULT, GENERAL_PROTECTION, MACHINE_CHECK, PAGE_FAULT};
 
-use crate::arch::trap::{DOUBLE_FAULT, GENERAL_PROTECTION, KernelFrame, MACHINE_CHECK, PAGE_FAULT};
+use crate::arch::trap::KernelFrame;
 use crate::arch::{self, msr, probe};
 use crate::cpu::{self, CpuId};
 use crate::log::early;

@@ -2,6 +2,7 @@
 
 use acpi::{PowerOff, Register};
 use lfmutex::Once;
+use x86_spec::segment::TablePointer;
 
 use crate::arch::{self, msr, port, timer};
 use crate::{instance, role};
@@ -60,13 +61,7 @@ pub fn reset() -> ! {
     msr::halt_forever()
 }
 
-#[repr(C, packed)]
-struct TablePointer {
-    limit: u16,
-    base: u64,
-}
-
-static EMPTY_TABLE: TablePointer = TablePointer { limit: 0, base: 0 };
+static EMPTY_TABLE: TablePointer = TablePointer::EMPTY;
 
 /// Hardware takes a moment to act.
 fn wait() {

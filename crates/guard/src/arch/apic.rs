@@ -8,42 +8,14 @@ use core::arch::asm;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use x86_spec::apic::{
+    self as spec, COMMAND, COMMAND_HIGH, DELIVERY_INIT, DELIVERY_NMI, DELIVERY_PENDING, DELIVERY_STARTUP, DIVIDE_BY_16,
+    END_OF_INTERRUPT, ERROR_STATUS, ID, IN_SERVICE, LEVEL_ASSERT, LVT_ERROR, LVT_LINT0, LVT_LINT1, LVT_PERFORMANCE, LVT_THERMAL,
+    LVT_TIMER, MASKED, SOFTWARE_ENABLE, SPURIOUS, TASK_PRIORITY, TIMER_CURRENT, TIMER_DEADLINE_MODE, TIMER_DIVIDE, TIMER_INITIAL,
+};
+
 use super::{cpu, msr, timer};
 use crate::irq;
-
-/// Register numbers: the MSR is `0x800` plus this, the memory offset 16 times this.
-const ID: u32 = 0x02;
-const TASK_PRIORITY: u32 = 0x08;
-const END_OF_INTERRUPT: u32 = 0x0b;
-const SPURIOUS: u32 = 0x0f;
-/// First of eight.
-const IN_SERVICE: u32 = 0x10;
-const ERROR_STATUS: u32 = 0x28;
-const COMMAND: u32 = 0x30;
-const COMMAND_HIGH: u32 = 0x31;
-const LVT_TIMER: u32 = 0x32;
-const LVT_THERMAL: u32 = 0x33;
-const LVT_PERFORMANCE: u32 = 0x34;
-const LVT_LINT0: u32 = 0x35;
-const LVT_LINT1: u32 = 0x36;
-const LVT_ERROR: u32 = 0x37;
-const TIMER_INITIAL: u32 = 0x38;
-const TIMER_CURRENT: u32 = 0x39;
-const TIMER_DIVIDE: u32 = 0x3e;
-const X2APIC_MSRS: u32 = 0x800;
-
-const BASE_ENABLE: u64 = 1 << 11;
-const BASE_X2APIC: u64 = 1 << 10;
-const SOFTWARE_ENABLE: u32 = 1 << 8;
-const MASKED: u32 = 1 << 16;
-const TIMER_DEADLINE_MODE: u32 = 2 << 17;
-const DELIVERY_NMI: u32 = 4 << 8;
-const DELIVERY_INIT: u32 = 5 << 8;
-const DELIVERY_STARTUP: u32 = 6 << 8;
-const LEVEL_ASSERT: u32 = 1 << 14;
-const DELIVERY_PENDING: u32 = 1 << 12;
-/// Divide configuration for 16.
-const DIVIDE_BY_16: u32 = 0b0011;
 
 /// What the timer's input clock is divided by.
 pub const TIMER_DIVIDER: u64 = 16;
@@ -53,20 +25,20 @@ static X2APIC: AtomicBool = AtomicBool::new(false);
 fn read(register: u32) -> u32 {
     if X2APIC.load(Ordering::Relaxed) {
         // SAFETY: all registers of this file but the high command word exist as MSRs in x2APIC mode; that one is not read.
-        unsafe { msr::read(X2APIC_MSRS + register) as u32 }
+        unsafe { msr::read(spec::msr(register)) as u32 }
     } else {
         // SAFETY: the page at `LAPIC_MMIO` is the local APIC's, uncached, in an instance without x2APIC.
-        unsafe { ptr::read_volatile((abi::layout::LAPIC_MMIO + (register as usize) * 16) as *const u32) }
+        unsafe { ptr::read_volatile((abi::layout::LAPIC_MMIO + spec::offset(register)) as *const u32) }
     }
 }
 
 fn write(register: u32, value: u32) {
     if X2APIC.load(Ordering::Relaxed) {
         // SAFETY: as in `read`; callers write values the registers accept.
-        unsafe { msr::write(X2APIC_MSRS + register, u64::from(value)) };
+        unsafe { msr::write(spec::msr(register), u64::from(value)) };
     } else {
         // SAFETY: as in `read`.
-        unsafe { ptr::write_volatile((abi::layout::LAPIC_MMIO + (register as usize) * 16) as *mut u32, value) };
+        unsafe { ptr::write_volatile((abi::layout::LAPIC_MMIO + spec::offset(register)) as *mut u32, value) };
     }
 }
 
@@ -75,8 +47,8 @@ pub fn init_mode(x2apic: bool) {
     // SAFETY: the register exists on every CPU with a local APIC. From disabled or xAPIC, going to x2APIC is allowed; to
     // xAPIC from x2APIC is not, and not asked for, because all CPUs of a machine run in the mode found at boot.
     unsafe {
-        let base = msr::read(msr::APIC_BASE) | BASE_ENABLE;
-        let base = if x2apic { base | BASE_X2APIC } else { base };
+        let base = msr::read(msr::APIC_BASE) | msr::apic_base::ENABLE;
+        let base = if x2apic { base | msr::apic_base::X2APIC } else { base };
         msr::write(msr::APIC_BASE, base);
     }
     X2APIC.store(x2apic, Ordering::Relaxed);
@@ -114,7 +86,7 @@ pub(super) fn use_deadline_mode() {
 /// This CPU's APIC id.
 pub fn id() -> u32 {
     let raw = read(ID);
-    if X2APIC.load(Ordering::Relaxed) { raw } else { raw >> 24 }
+    if X2APIC.load(Ordering::Relaxed) { raw } else { spec::xapic_id(raw) }
 }
 
 /// Acknowledges the interrupt in service.
@@ -130,14 +102,14 @@ fn command(apic_id: u32, low: u32) {
         // before it. Value: a destination and one of the delivery modes below.
         unsafe {
             asm!("mfence", "lfence", options(nostack, preserves_flags));
-            msr::write(X2APIC_MSRS + COMMAND, u64::from(apic_id) << 32 | u64::from(low));
+            msr::write(spec::msr(COMMAND), spec::x2apic_command(apic_id, low));
         }
         return;
     }
     // Both halves belong together, and an interrupt handler may send too.
     cpu::without_irqs(|| {
         wait_idle();
-        write(COMMAND_HIGH, apic_id << 24);
+        write(COMMAND_HIGH, spec::xapic_destination(apic_id));
         write(COMMAND, low);
         wait_idle();
     });

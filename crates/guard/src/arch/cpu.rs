@@ -12,13 +12,15 @@ use core::mem::offset_of;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
+use x86_spec::control::rflags;
+use x86_spec::segment::Tss;
+
+pub use super::cpuinfo::{CpuInfo, brand, topology};
 use super::features::{self, Features};
-use super::gdt::{Gdt, Tss};
+use super::gdt::Gdt;
 use super::{msr, timer};
 use crate::mem::local::{self, Local};
 use crate::role;
-
-pub use super::cpuinfo::{CpuInfo, brand, topology};
 
 /// Most CPUs of one instance.
 pub const MAX_CPUS: usize = abi::descriptor::MAX_CPUS;
@@ -121,7 +123,7 @@ impl CpuArea {
             memory: AtomicPtr::new(ptr::null_mut()),
             deadline: AtomicU64::new(0),
             _tss_offset: AtomicU32::new(0),
-            tss: UnsafeCell::new(Tss::new()),
+            tss: UnsafeCell::new(Tss::new([0; 7])),
             gdt: UnsafeCell::new(Gdt::new()),
             interrupts: [const { AtomicU64::new(0) }; 256],
             quiescent: AtomicU64::new(0),
@@ -281,7 +283,7 @@ pub fn irqs_enabled() -> bool {
     let flags: u64;
     // SAFETY: reads the flags by way of one balanced push and pop.
     unsafe { asm!("pushfq", "pop {}", out(reg) flags, options(preserves_flags)) };
-    flags & (1 << 9) != 0
+    flags & rflags::IF != 0
 }
 
 #[inline]

@@ -11,39 +11,24 @@ use core::arch::x86_64::__cpuid_count;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use x86_spec::control::cr4;
+use x86_spec::debug::{DR7_CONDITIONS, DR7_ENABLE, DR7_EXACT, DR7_FIXED};
+use x86_spec::xsave::{
+    self, DEFAULT_MXCSR_MASK, HEADER_BYTES, INITIAL_FCW, INITIAL_MXCSR, LEGACY, LEGACY_BYTES, MXCSR, MXCSR_MASK, SOFTWARE_BYTES,
+    XSTATE_BV,
+};
+
 use super::features::{self, Features};
 use super::usercopy::{self, UserFault};
 use super::{cpu, msr, user};
 
-/// Components we manage if the processor has them: x87, SSE, AVX, and the three of AVX-512.
-const COMPONENTS: u64 = 0b1110_0111;
-/// Of these, the ones every 64-bit CPU has.
-pub(super) const LEGACY: u64 = 0b11;
-const LEGACY_BYTES: usize = 512;
-const HEADER_BYTES: usize = 64;
-const MXCSR: usize = 24;
-const MXCSR_MASK: usize = 28;
-const XSTATE_BV: usize = 512;
-const DEFAULT_FCW: u16 = 0x037f;
-const DEFAULT_MXCSR: u32 = 0x1f80;
-/// MXCSR bits of a processor that reports no mask.
-const DEFAULT_MXCSR_MASK: u32 = 0xffbf;
-
-/// Offset of the 48 bytes software may use, in which Linux describes the rest of a signal frame.
-const SOFTWARE_BYTES: usize = 464;
-/// First word of that description (`FP_XSTATE_MAGIC1` of Linux' ABI).
+/// First word of the description of a signal frame in [`SOFTWARE_BYTES`] (`FP_XSTATE_MAGIC1` of Linux' ABI).
 const MAGIC1: u32 = 0x4650_5853;
 /// Last word of a frame (`FP_XSTATE_MAGIC2`).
 pub(super) const MAGIC2: u32 = 0x4650_5845;
 
-/// Bits of DR7 that switch the four addresses on.
-const DR7_ENABLE: u64 = 0xff;
-/// Those, the two that ask for exactness, and length and kind of access for each address.
-const DR7_ALLOWED: u64 = 0xffff_0300 | DR7_ENABLE;
-/// The bit of CR4 that keeps the time-stamp counter from ring 3.
-const CR4_TSD: u64 = 1 << 2;
-/// The bit that is always set.
-const DR7_FIXED: u64 = 0x400;
+/// Bits of DR7 that a program may choose.
+const DR7_ALLOWED: u64 = DR7_CONDITIONS | DR7_EXACT | DR7_ENABLE;
 
 static BYTES: AtomicU32 = AtomicU32::new(LEGACY_BYTES as u32);
 static ENABLED: AtomicU64 = AtomicU64::new(LEGACY);
@@ -56,11 +41,7 @@ pub(super) fn init_cpu() {
             let leaf = __cpuid_count(0xd, 0);
             u64::from(leaf.edx) << 32 | u64::from(leaf.eax)
         };
-        let mut enabled = supported & COMPONENTS | LEGACY;
-        // The three AVX-512 components come together, and with AVX.
-        if enabled & 0b1110_0100 != 0b1110_0100 {
-            enabled &= 0b111;
-        }
+        let enabled = xsave::enabled(supported);
         // SAFETY: CR4.OSXSAVE is set; the value holds x87 and only supported components in permitted combinations.
         unsafe {
             asm!("xsetbv", in("ecx") 0, in("eax") enabled as u32, in("edx") (enabled >> 32) as u32, options(nostack, nomem));
@@ -137,8 +118,8 @@ impl UserFpu {
     pub fn new() -> Option<Self> {
         let mut fpu = Self::allocate()?;
         let bytes = fpu.bytes_mut();
-        bytes[..2].copy_from_slice(&DEFAULT_FCW.to_le_bytes());
-        bytes[MXCSR..MXCSR + 4].copy_from_slice(&DEFAULT_MXCSR.to_le_bytes());
+        bytes[..2].copy_from_slice(&INITIAL_FCW.to_le_bytes());
+        bytes[MXCSR..MXCSR + 4].copy_from_slice(&INITIAL_MXCSR.to_le_bytes());
         Some(fpu)
     }
 
@@ -208,7 +189,7 @@ impl UserFpu {
 
     /// Allows it to, or not: then the instruction is a general protection fault. Takes effect with `restore`.
     pub fn set_tsc(&mut self, allowed: bool) {
-        self.debug[5] = if allowed { 0 } else { CR4_TSD };
+        self.debug[5] = if allowed { 0 } else { cr4::TSD };
         *self.cpu.get_mut() = NOWHERE;
     }
 
@@ -309,12 +290,12 @@ impl UserFpu {
             let present = read_u64(frame, XSTATE_BV);
             if present & 1 == 0 {
                 frame[..MXCSR].fill(0);
-                frame[..2].copy_from_slice(&DEFAULT_FCW.to_le_bytes());
+                frame[..2].copy_from_slice(&INITIAL_FCW.to_le_bytes());
                 frame[32..160].fill(0);
             }
             if present & 2 == 0 {
                 frame[160..416].fill(0);
-                frame[MXCSR..MXCSR + 4].copy_from_slice(&DEFAULT_MXCSR.to_le_bytes());
+                frame[MXCSR..MXCSR + 4].copy_from_slice(&INITIAL_MXCSR.to_le_bytes());
             }
             frame[XSTATE_BV..XSTATE_BV + 8].copy_from_slice(&(present | LEGACY).to_le_bytes());
             describe(frame, total);
@@ -415,7 +396,7 @@ fn load_debug([a, b, c, d, control, no_tsc]: [u64; 6]) {
             "mov dr7, {5}", "mov dr0, {0}", "mov dr1, {1}", "mov dr2, {2}", "mov dr3, {3}", "mov dr7, {4}",
             "mov {0}, cr4", "and {0}, {keep}", "or {0}, {6}", "mov cr4, {0}",
             inout(reg) a => _, in(reg) b, in(reg) c, in(reg) d, in(reg) control | DR7_FIXED, in(reg) DR7_FIXED, in(reg) no_tsc,
-            keep = const !CR4_TSD as i32, options(nostack)
+            keep = const !cr4::TSD as i32, options(nostack)
         );
     }
 }
@@ -447,7 +428,7 @@ mod tests {
         let mut fpu = UserFpu::new().unwrap();
         let mut frame = fpu.signal_frame().to_vec();
         assert_eq!(frame.len(), LEGACY_BYTES);
-        assert_eq!(frame[..2], DEFAULT_FCW.to_le_bytes());
+        assert_eq!(frame[..2], INITIAL_FCW.to_le_bytes());
         frame[MXCSR..MXCSR + 4].fill(0xff);
         frame[200] = 7;
         let read = |to: &mut [u8]| {

@@ -3,19 +3,12 @@
 
 use abi::descriptor::{IRQ_ACTIVE_LOW, IRQ_LEVEL, IrqLine};
 use lfmutex::{Mutex, Once};
+use x86_spec::ioapic::{self, ACTIVE_LOW, LEVEL, MASKED, SELECT, VERSION, WINDOW, entry_low};
 
 use super::port;
 use crate::mem::phys::PhysAddr;
 use crate::paging::kernel::Io;
 use crate::role;
-
-const SELECT: usize = 0x00;
-const WINDOW: usize = 0x10;
-const VERSION: u32 = 0x01;
-const REDIRECTION: u32 = 0x10;
-const MASKED: u32 = 1 << 16;
-const LEVEL: u32 = 1 << 15;
-const ACTIVE_LOW: u32 = 1 << 13;
 
 struct IoApic {
     registers: Io,
@@ -36,11 +29,10 @@ impl IoApic {
     }
 
     fn route(&self, input: u32, low: u32, apic_id: u32) {
-        let entry = REDIRECTION + 2 * input;
         // Masked while it is half written.
-        self.write(entry, MASKED);
-        self.write(entry + 1, apic_id << 24);
-        self.write(entry, low);
+        self.write(entry_low(input), MASKED);
+        self.write(ioapic::entry_high(input), ioapic::destination(apic_id));
+        self.write(entry_low(input), low);
     }
 }
 
@@ -58,14 +50,14 @@ fn with_input<R>(gsi: u32, f: impl FnOnce(&IoApic, u32) -> R) -> Option<R> {
 fn find_all() -> Controllers {
     let mut found = Controllers::new();
     for entry in role::descriptor().ioapics() {
-        let Ok(registers) = Io::map(PhysAddr(entry.phys), WINDOW + 4) else {
+        let Ok(registers) = Io::map(PhysAddr(entry.phys), ioapic::BYTES) else {
             log::warn!("no memory to map I/O APIC {}: its lines stay off", entry.id);
             continue;
         };
         let mut controller = IoApic { registers, gsi_base: entry.gsi_base, inputs: 0 };
-        controller.inputs = (controller.read(VERSION) >> 16 & 0xff) + 1;
+        controller.inputs = ioapic::inputs(controller.read(VERSION));
         for input in 0..controller.inputs {
-            controller.write(REDIRECTION + 2 * input, MASKED);
+            controller.write(entry_low(input), MASKED);
         }
         found.push(controller);
     }
@@ -117,5 +109,5 @@ pub fn enable(line: IrqLine, vector: u8, apic_id: u32) -> bool {
 
 /// Masks a line.
 pub fn disable(line: IrqLine) {
-    with_input(line.gsi, |controller, input| controller.write(REDIRECTION + 2 * input, MASKED));
+    with_input(line.gsi, |controller, input| controller.write(entry_low(input), MASKED));
 }

@@ -1,8 +1,8 @@
-//! The processor: everything that is x86-64 and not a page table.
+//! The processor: everything that is x86-64 and not a page table. Layouts and numbers of registers are in `x86_spec`.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `features` | what CPUID promises, decided once on the first CPU |
+//! | `features`, `cpuinfo` | what CPUID promises, decided once on the first CPU; what it says of itself |
 //! | `cpu` | the per-CPU area, `CpuLocal`, interrupt enable, idle |
 //! | `gdt`, `idt`, `trap` | descriptor tables; the only ways into the kernel |
 //! | `user`, `usercopy` | ring 3 and back; the kernel's access to user memory |

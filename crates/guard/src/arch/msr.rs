@@ -2,19 +2,8 @@
 
 use core::arch::asm;
 
-pub const APIC_BASE: u32 = 0x1b;
-pub const PAT: u32 = 0x277;
-pub const SYSENTER_CS: u32 = 0x174;
-pub const TSC_DEADLINE: u32 = 0x6e0;
-pub const EFER: u32 = 0xc000_0080;
-pub const STAR: u32 = 0xc000_0081;
-pub const LSTAR: u32 = 0xc000_0082;
-pub const CSTAR: u32 = 0xc000_0083;
-pub const SFMASK: u32 = 0xc000_0084;
-pub const FS_BASE: u32 = 0xc000_0100;
-pub const GS_BASE: u32 = 0xc000_0101;
-pub const KERNEL_GS_BASE: u32 = 0xc000_0102;
-pub const TSC_AUX: u32 = 0xc000_0103;
+use x86_spec::debug::DR6_CLEAR;
+pub use x86_spec::msr::*;
 
 /// Reads a model-specific register.
 ///
@@ -45,9 +34,6 @@ pub fn cr2() -> usize {
     unsafe { asm!("mov {}, cr2", out(reg) value, options(nostack, nomem, preserves_flags)) };
     value
 }
-
-/// The debug status register while there is nothing to tell.
-pub const DR6_CLEAR: u32 = 0xffff_0ff0;
 
 /// What the last debug exception was about (DR6); the next one finds nothing of it.
 pub fn take_dr6() -> u64 {

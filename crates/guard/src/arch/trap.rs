@@ -19,6 +19,9 @@ use core::arch::{asm, global_asm};
 use core::mem::size_of;
 use core::sync::atomic::Ordering;
 
+use x86_spec::control::rflags;
+use x86_spec::interrupt::{DOUBLE_FAULT, NMI, PAGE_FAULT, page_fault};
+
 use super::features::{self, Features};
 use super::{cpu, msr, user, usercopy};
 use crate::{irq, panic, park, role};
@@ -52,21 +55,6 @@ pub struct KernelFrame {
 }
 
 const _: () = assert!(size_of::<KernelFrame>().is_multiple_of(16));
-
-/// Interrupts enabled, in RFLAGS.
-const RFLAGS_IF: u64 = 1 << 9;
-/// Bit numbers of a page fault's error code.
-const FAULT_PRESENT: u64 = 1 << 0;
-const FAULT_WRITE: u64 = 1 << 1;
-const FAULT_RESERVED: u64 = 1 << 3;
-const FAULT_FETCH: u64 = 1 << 4;
-
-pub const DEBUG: u8 = 1;
-pub const NMI: u8 = 2;
-pub const DOUBLE_FAULT: u8 = 8;
-pub const GENERAL_PROTECTION: u8 = 13;
-pub const PAGE_FAULT: u8 = 14;
-pub const MACHINE_CHECK: u8 = 18;
 
 const STUB_BYTES: usize = 16;
 
@@ -199,7 +187,7 @@ user::with_registers!(global_asm (
     "iretq",
 )
     cs = const 3 * 8,
-    dr6_clear = const msr::DR6_CLEAR,
+    dr6_clear = const x86_spec::debug::DR6_CLEAR,
     kernel_trap = sym kernel_trap,
     special_trap = sym special_trap,
     frame_bytes = const size_of::<KernelFrame>(),
@@ -254,9 +242,9 @@ fn kernel_page_fault(frame: &mut KernelFrame) {
     // Read first: the next fault overwrites it.
     let address = msr::cr2();
     let Some(fixup) = usercopy::fixup(frame.rip) else { panic::exception(frame, Some(address)) };
-    let write = frame.error & FAULT_WRITE != 0;
-    let ordinary = frame.error & (FAULT_RESERVED | FAULT_FETCH) == 0;
-    if address < user::USER_END && ordinary && frame.rflags & RFLAGS_IF != 0 {
+    let write = frame.error & page_fault::WRITE != 0;
+    let ordinary = frame.error & (page_fault::RESERVED | page_fault::FETCH) == 0;
+    if address < user::USER_END && ordinary && frame.rflags & rflags::IF != 0 {
         // The copy ran in a thread with interrupts on, so its fault may sleep.
         cpu::enable_irqs();
         let retry = user::handle_kernel_fault(address, write);
@@ -295,8 +283,8 @@ extern "C" fn special_trap(frame: &mut KernelFrame) {
 pub fn user_page_fault(address: usize, error: u64) -> user::Trap {
     user::Trap::PageFault {
         addr: address,
-        write: error & FAULT_WRITE != 0,
-        exec: error & FAULT_FETCH != 0,
-        present: error & FAULT_PRESENT != 0,
+        write: error & page_fault::WRITE != 0,
+        exec: error & page_fault::FETCH != 0,
+        present: error & page_fault::PRESENT != 0,
     }
 }

@@ -15,6 +15,9 @@ use core::arch::{asm, naked_asm};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU8, Ordering};
 
+use x86_spec::control::rflags;
+use x86_spec::interrupt::{DEBUG, GENERAL_PROTECTION, PAGE_FAULT};
+
 use super::{cpu, gdt, msr, trap};
 use crate::irq::{self, Hook};
 
@@ -163,18 +166,25 @@ pub struct Quick<'a, C> {
     pub left: Cell<u32>,
 }
 
-/// Flags a program may set: CF, PF, AF, ZF, SF, TF, DF, OF, RF, AC, ID.
-const FLAGS_ALLOWED: u64 = 0x0025_0dd5;
-/// Flags a program always has: the fixed bit, and interrupts on.
-const FLAGS_FORCED: u64 = 0x0202;
-/// Those of the allowed ones that SYSRET can load: not TF, which would trap in the kernel's last instruction, and not RF.
+/// Flags a program may set.
+const FLAGS_ALLOWED: u64 = {
+    use rflags::{AC, AF, CF, DF, ID, OF, PF, RF, SF, TF, ZF};
+    CF | PF | AF | ZF | SF | TF | DF | OF | RF | AC | ID
+};
+/// Flags a program always has.
+const FLAGS_FORCED: u64 = rflags::FIXED | rflags::IF;
+/// Allowed flags that SYSRET can load: not TF, which would trap in the kernel's last instruction, and not RF.
 const FLAGS_SYSRET: u64 = FLAGS_ALLOWED & !(FLAGS_SLOW as u64);
-/// Flags SYSCALL clears: TF, IF, DF, IOPL, NT, RF, AC.
-const SYSCALL_FLAG_MASK: u64 = 0x0005_7700;
+/// Flags SYSCALL clears.
+const SYSCALL_FLAG_MASK: u64 = {
+    use rflags::{AC, DF, IF, IOPL, NT, RF, TF};
+    TF | IF | DF | IOPL | NT | RF | AC
+};
 /// Bits of an address in the lower, canonical half, which is where a program's code and segment bases are.
 const USER_BITS: u32 = 47;
-/// Those with which the quick way out does not deal.
-const FLAGS_SLOW: u32 = 0x1_0100;
+/// Flags that SYSRET must not restore; programs that have one return by IRETQ.
+const FLAGS_SLOW: u32 = (rflags::TF | rflags::RF) as u32;
+const _: () = assert!(FLAGS_ALLOWED == 0x0025_0dd5 && SYSCALL_FLAG_MASK == 0x0005_7700 && FLAGS_SLOW == 0x1_0100);
 /// What `run` reports for a system call, beyond all vectors.
 const SYSCALL: u64 = 0x100;
 
@@ -183,7 +193,7 @@ pub(super) fn init_cpu() {
     // SAFETY: the registers exist on every 64-bit CPU. The entry is assembly made for it; the selectors are those of our
     // GDT. There is no compatibility mode to come from, so CSTAR gets no handler; a zero SYSENTER_CS makes SYSENTER fault.
     unsafe {
-        msr::write(msr::STAR, u64::from(gdt::SYSRET_BASE) << 48 | u64::from(gdt::KERNEL_CODE) << 32);
+        msr::write(msr::STAR, msr::star(gdt::SYSRET_BASE, gdt::KERNEL_CODE));
         msr::write(msr::LSTAR, syscall_entry as *const () as u64);
         msr::write(msr::CSTAR, 0);
         msr::write(msr::SFMASK, SYSCALL_FLAG_MASK);
@@ -208,7 +218,7 @@ pub fn enter<C>(regs: &mut UserRegs, quick: &Quick<'_, C>) -> Trap {
     }
     if regs.rip >> USER_BITS != 0 {
         cpu::irqs_on();
-        return Trap::Exception { vector: trap::GENERAL_PROTECTION, code: 0 };
+        return Trap::Exception { vector: GENERAL_PROTECTION, code: 0 };
     }
     // SYSRET takes RIP from RCX and RFLAGS from R11, so it is for programs that have them there anyway.
     let sysret = regs.rcx == regs.rip && regs.r11 == regs.rflags && regs.rflags & !FLAGS_SYSRET == FLAGS_FORCED;
@@ -231,12 +241,12 @@ pub fn enter<C>(regs: &mut UserRegs, quick: &Quick<'_, C>) -> Trap {
     let vector = vector as u8;
     let trap = match vector {
         // CR2 is still this fault's: interrupts are off, and kernel code does not fault in between.
-        trap::PAGE_FAULT => trap::user_page_fault(msr::cr2(), code),
+        PAGE_FAULT => trap::user_page_fault(msr::cr2(), code),
         irq::FIRST_VECTOR..=255 => {
             irq::handle(vector);
             Trap::Interrupt
         }
-        trap::DEBUG => Trap::Exception { vector, code: msr::take_dr6() },
+        DEBUG => Trap::Exception { vector, code: msr::take_dr6() },
         _ => Trap::Exception { vector, code },
     };
     cpu::irqs_on();

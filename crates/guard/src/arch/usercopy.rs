@@ -228,7 +228,7 @@ global_asm!(
     smap = sym SMAP,
     ones = const 0x0101_0101_0101_0101_u64,
     magic2 = const fpu::MAGIC2,
-    legacy = const fpu::LEGACY,
+    legacy = const x86_spec::xsave::LEGACY,
 );
 
 /// Whether SMAP is on; read by the assembly above.

@@ -8,19 +8,9 @@ use abi::descriptor::{MAX_RANGES, MemRange};
 use abi::layout::{GRANULE_FRAMES, PAGE_SIZE};
 use arrayvec::ArrayVec;
 use lfmutex::Once;
+pub(crate) use x86_spec::paging::PhysAddr;
 
 use super::frame::Frame;
-
-/// A physical address: for page tables, device registers and CR3, and nothing else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct PhysAddr(pub(crate) u64);
-
-impl PhysAddr {
-    /// `bytes` further on.
-    pub(crate) const fn add(self, bytes: u64) -> Self {
-        Self(self.0 + bytes)
-    }
-}
 
 /// The range table, in both directions.
 #[derive(Debug)]

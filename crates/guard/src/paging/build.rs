@@ -17,10 +17,10 @@ use core::ops::Range;
 
 use abi::layout::{DIRECT, GRANULE_SIZE, MMIO, PAGE_SIZE, STACKS};
 
-use super::entry::{Entry, Flags};
 use super::table::{self, Table, View, index};
 use crate::mem::frame::Frame;
 use crate::mem::phys::{self, PhysAddr};
+use x86_spec::paging::{Entry, Flags};
 
 /// A run of the target's frames: its frames `first..first + count` are the builder's `at..at + count`.
 ///

@@ -9,7 +9,6 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use abi::layout::{PAGE_SIZE, USER_END, USER_START};
 use lfmutex::Mutex;
 
-use super::entry::{Entry, Flags as Bits};
 use super::table::{ENTRIES, Table, View, index, span};
 use super::user::{KEPT, NOTED, PageTable, Perm, mapped};
 use super::{MapError, tlb};
@@ -18,6 +17,7 @@ use crate::mem::frame::Frame;
 use crate::mem::page::Page;
 use crate::mem::phys::{self, PhysAddr};
 use crate::mem::{LargePage, large};
+use x86_spec::paging::{Entry, Flags as Bits};
 
 static MAPPED: AtomicU64 = AtomicU64::new(0);
 static SPLITS: AtomicU64 = AtomicU64::new(0);

@@ -2,7 +2,7 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `entry`, `table` | the processor's formats |
+//! | `table` | one table of entries (`x86_spec::paging`) |
 //! | `build` | the kernel half of an instance, built from outside |
 //! | `kernel` | the kernel half in use: stacks, device registers, granules of the direct map |
 //! | `user` | page tables of programs |
@@ -11,7 +11,6 @@
 
 mod asid;
 pub(crate) mod build;
-mod entry;
 pub(crate) mod kernel;
 mod large;
 mod table;

@@ -3,28 +3,16 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use abi::layout::PAGE_SIZE;
+pub(crate) use x86_spec::paging::{ENTRIES, index, span};
+use x86_spec::paging::{Entry, UPPER_HALF};
 
-use super::entry::Entry;
 use crate::mem::frame::Frame;
 use crate::mem::{direct, phys};
 
-/// Entries of a table.
-pub(crate) const ENTRIES: usize = 512;
 /// How many entries are looked at together.
 const GROUP: usize = 16;
 /// First entry of the root that belongs to the kernel half.
-pub(crate) const KERNEL_HALF: usize = ENTRIES / 2;
-
-/// Which entry of a table of `level` (1: pages, 2: 2 MiB, 3: 1 GiB, 4: root) covers `va`.
-pub(crate) const fn index(va: usize, level: usize) -> usize {
-    va >> (12 + 9 * (level - 1)) & (ENTRIES - 1)
-}
-
-/// Bytes that one entry of a table of `level` covers.
-pub(crate) const fn span(level: usize) -> usize {
-    PAGE_SIZE << (9 * (level - 1))
-}
+pub(crate) const KERNEL_HALF: usize = UPPER_HALF;
 
 /// A table. The processor reads it at any time and sets accessed and dirty bits in it, so every access is atomic.
 #[repr(C, align(4096))]
@@ -164,12 +152,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn indices_are_the_manuals() {
-        let va = 0xffff_8000_0000_0000 | 3 << 39 | 5 << 30 | 7 << 21 | 9 << 12 | 0xabc;
-        assert_eq!([4, 3, 2, 1].map(|level| index(va, level)), [256 + 3, 5, 7, 9]);
+    fn the_image_is_in_the_last_2_gib() {
         assert_eq!(index(abi::layout::IMAGE, 4), 511);
         assert_eq!(index(abi::layout::IMAGE, 3), 510);
-        assert_eq!([1, 2, 3].map(span), [4096, 2 << 20, 1 << 30]);
+        assert_eq!(span(1), abi::layout::PAGE_SIZE);
     }
 
     #[test]

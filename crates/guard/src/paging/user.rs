@@ -13,7 +13,6 @@ use abi::layout::{PAGE_SIZE, USER_END, USER_START};
 use arrayvec::ArrayVec;
 use lfmutex::{Mutex, MutexGuard};
 
-use super::entry::{Entry, Flags as Bits};
 use super::large::Spares;
 use super::table::{ENTRIES, KERNEL_HALF, Table, View, index, span};
 use super::tlb::{self, Active};
@@ -23,6 +22,7 @@ use crate::mem::alloc::Block;
 use crate::mem::frame::Frame;
 use crate::mem::page::Page;
 use crate::mem::phys::{self, PhysAddr};
+use x86_spec::paging::{Entry, Flags as Bits};
 
 /// What a program may do with a page, besides reading it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -16,8 +16,8 @@ pub(in super::super) mod cpu {
 
     use crate::cpu::CpuId;
     use crate::mem::phys::{self, PhysAddr};
-    use crate::paging::entry::{Entry, Flags};
     use crate::paging::table::{ENTRIES, View, index, span};
+    use x86_spec::paging::{Entry, Flags};
 
     /// CPUs that cache: 1 and up.
     pub(in super::super::super) const CPUS: u32 = 5;
