@@ -1,13 +1,12 @@
 //! The kernel's own symbol table, for backtraces: after linking, names and addresses of its functions are put into the image's
-//! `.ksyms` section, in the format that `guard::symbols` reads.
+//! `.ksyms` section, in the format of the crate `ksyms`.
 
 use std::collections::HashMap;
 
+use ::ksyms::{ENTRY, HEADER, MAGIC};
 use anyhow::{Context, Result};
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 
-/// "KSYM".
-const MAGIC: u32 = 0x4d59_534b;
 /// Addresses are stored as distances from here, where the image is linked.
 const IMAGE_BASE: u64 = 0xffff_ffff_8000_0000;
 /// Longer names are cut: they are types in types, and the beginning says where to look. The first of these with which the table fits
@@ -50,8 +49,8 @@ fn table(file: &object::File<'_>, longest: usize) -> Vec<u8> {
     let mut table = Vec::new();
     let mut names = Vec::new();
     let mut known = HashMap::new();
-    let names_start = 8 + 8 * functions.len();
-    table.extend_from_slice(&MAGIC.to_le_bytes());
+    let names_start = HEADER + ENTRY * functions.len();
+    table.extend_from_slice(&MAGIC);
     table.extend_from_slice(&(functions.len() as u32).to_le_bytes());
     for (distance, name) in functions {
         table.extend_from_slice(&distance.to_le_bytes());

@@ -1,5 +1,5 @@
 //! The x86-64 architecture as numbers: register bits, descriptors, page-table entries, model-specific registers, CPUID,
-//! interrupt controllers.
+//! interrupt controllers, clocks.
 //!
 //! Nothing here executes a privileged instruction or touches memory: it is layouts and arithmetic, and `guard` is what
 //! carries them to the processor. So it needs no `unsafe`, and is read beside the manuals rather than with the guard:
@@ -17,6 +17,9 @@ pub mod interrupt;
 pub mod ioapic;
 pub mod msr;
 pub mod paging;
+pub mod pit;
+pub mod rate;
+pub mod rtc;
 pub mod segment;
 pub mod xsave;
 

@@ -13,19 +13,11 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use x86_spec::control::cr4;
 use x86_spec::debug::{DR7_CONDITIONS, DR7_ENABLE, DR7_EXACT, DR7_FIXED};
-use x86_spec::xsave::{
-    self, DEFAULT_MXCSR_MASK, HEADER_BYTES, INITIAL_FCW, INITIAL_MXCSR, LEGACY, LEGACY_BYTES, MXCSR, MXCSR_MASK, SOFTWARE_BYTES,
-    XSTATE_BV,
-};
+use x86_spec::xsave::{self, DEFAULT_MXCSR_MASK, LEGACY, LEGACY_BYTES, MXCSR_MASK, signal_frame};
 
 use super::features::{self, Features};
 use super::usercopy::{self, UserFault};
 use super::{cpu, msr, user};
-
-/// First word of the description of a signal frame in [`SOFTWARE_BYTES`] (`FP_XSTATE_MAGIC1` of Linux' ABI).
-const MAGIC1: u32 = 0x4650_5853;
-/// Last word of a frame (`FP_XSTATE_MAGIC2`).
-pub(super) const MAGIC2: u32 = 0x4650_5845;
 
 /// Bits of DR7 that a program may choose.
 const DR7_ALLOWED: u64 = DR7_CONDITIONS | DR7_EXACT | DR7_ENABLE;
@@ -82,7 +74,7 @@ pub fn signal_frame_size() -> usize {
 fn description() -> usercopy::SignalFrame {
     let size = area_bytes() as u64;
     usercopy::SignalFrame {
-        magic_and_total: u64::from(MAGIC1) | (size + 4) << 32,
+        magic_and_total: u64::from(signal_frame::MAGIC1) | (size + 4) << 32,
         features: ENABLED.load(Ordering::Relaxed),
         size,
     }
@@ -117,9 +109,7 @@ impl UserFpu {
     #[must_use]
     pub fn new() -> Option<Self> {
         let mut fpu = Self::allocate()?;
-        let bytes = fpu.bytes_mut();
-        bytes[..2].copy_from_slice(&INITIAL_FCW.to_le_bytes());
-        bytes[MXCSR..MXCSR + 4].copy_from_slice(&INITIAL_MXCSR.to_le_bytes());
+        xsave::initialize(fpu.bytes_mut());
         Some(fpu)
     }
 
@@ -285,20 +275,8 @@ impl UserFpu {
         let total = signal_frame_size();
         let frame = self.bytes_mut();
         if features::has(Features::XSAVE) {
-            // What XSAVEOPT left out is in its initial state, which only x87 and SSE describe by more than zeros; programs
-            // expect the header to call those two present.
-            let present = read_u64(frame, XSTATE_BV);
-            if present & 1 == 0 {
-                frame[..MXCSR].fill(0);
-                frame[..2].copy_from_slice(&INITIAL_FCW.to_le_bytes());
-                frame[32..160].fill(0);
-            }
-            if present & 2 == 0 {
-                frame[160..416].fill(0);
-                frame[MXCSR..MXCSR + 4].copy_from_slice(&INITIAL_MXCSR.to_le_bytes());
-            }
-            frame[XSTATE_BV..XSTATE_BV + 8].copy_from_slice(&(present | LEGACY).to_le_bytes());
-            describe(frame, total);
+            xsave::fill_in(frame);
+            signal_frame::describe(&mut frame[..total], ENABLED.load(Ordering::Relaxed));
         }
         &frame[..total]
     }
@@ -313,33 +291,11 @@ impl UserFpu {
         let (size, total) = (area_bytes(), signal_frame_size());
         let bytes = self.bytes_mut();
         let result = read(&mut bytes[..total]);
-        let present = if is_extended(bytes, size) { read_u64(bytes, XSTATE_BV) } else { LEGACY };
-        let mxcsr = u32::from_le_bytes(bytes[MXCSR..MXCSR + 4].try_into().expect("four bytes"));
-        let mxcsr = mxcsr & ALLOWED_MXCSR.load(Ordering::Relaxed);
-        bytes[MXCSR..MXCSR + 4].copy_from_slice(&mxcsr.to_le_bytes());
-        if size > LEGACY_BYTES {
-            // The rest of the header is zero: standard format, no reserved bits.
-            bytes[XSTATE_BV..XSTATE_BV + HEADER_BYTES].fill(0);
-            let present = present & ENABLED.load(Ordering::Relaxed);
-            bytes[XSTATE_BV..XSTATE_BV + 8].copy_from_slice(&present.to_le_bytes());
-        }
+        let present = if signal_frame::is_extended(bytes, size) { xsave::present(bytes) } else { LEGACY };
+        let present = present & ENABLED.load(Ordering::Relaxed);
+        xsave::sanitize(&mut bytes[..size], present, ALLOWED_MXCSR.load(Ordering::Relaxed));
         result
     }
-}
-
-fn read_u64(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
-}
-
-/// Says in the bytes that are software's what a frame has beyond the legacy part.
-fn describe(frame: &mut [u8], total: usize) {
-    let software = &mut frame[SOFTWARE_BYTES..LEGACY_BYTES];
-    software.fill(0);
-    software[0..4].copy_from_slice(&MAGIC1.to_le_bytes());
-    software[4..8].copy_from_slice(&(total as u32).to_le_bytes());
-    software[8..16].copy_from_slice(&ENABLED.load(Ordering::Relaxed).to_le_bytes());
-    software[16..20].copy_from_slice(&(total as u32 - 4).to_le_bytes());
-    frame[total - 4..total].copy_from_slice(&MAGIC2.to_le_bytes());
 }
 
 /// The program's bases of FS and GS, on a machine with FSGSBASE. Interrupts are off.
@@ -401,17 +357,6 @@ fn load_debug([a, b, c, d, control, no_tsc]: [u64; 6]) {
     }
 }
 
-/// Whether a frame says that it is a whole XSAVE area of our size.
-fn is_extended(frame: &[u8], size: usize) -> bool {
-    let word = |at: usize| frame.get(at..at + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-    let is = |at: usize, value: usize| word(at).is_some_and(|word| word as usize == value);
-    is(SOFTWARE_BYTES, MAGIC1 as usize)
-        && is(SOFTWARE_BYTES + 4, size + 4)
-        && is(SOFTWARE_BYTES + 16, size)
-        && size > LEGACY_BYTES + HEADER_BYTES
-        && is(size, MAGIC2 as usize)
-}
-
 impl Drop for UserFpu {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout in `allocate`, whose size does not change after the CPUs are set up.
@@ -421,6 +366,8 @@ impl Drop for UserFpu {
 
 #[cfg(test)]
 mod tests {
+    use x86_spec::xsave::{INITIAL_FCW, MXCSR};
+
     use super::*;
 
     #[test]
@@ -441,18 +388,5 @@ mod tests {
         assert_eq!(copy.bytes()[MXCSR..MXCSR + 4], DEFAULT_MXCSR_MASK.to_le_bytes());
         assert_eq!(copy.bytes()[200], 7);
         assert_eq!(fpu.load_signal_frame(|_| Err(5)), Err(5));
-    }
-
-    #[test]
-    fn only_a_complete_description_is_extended() {
-        const SIZE: usize = 832;
-        let mut frame = [0; SIZE + 4];
-        assert!(!is_extended(&frame, SIZE));
-        describe(&mut frame, SIZE + 4);
-        assert!(is_extended(&frame, SIZE));
-        assert!(!is_extended(&frame[..SIZE], SIZE));
-        assert!(!is_extended(&frame, SIZE + 64));
-        frame[SIZE] = 0;
-        assert!(!is_extended(&frame, SIZE));
     }
 }

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi::Descriptor;
 use abi::descriptor::FLAG_TSC_DEADLINE;
+use x86_spec::rate;
 
 use super::features::{self, Features};
 use super::{apic, cpu, msr};
@@ -13,46 +14,22 @@ use crate::role;
 
 /// Value of `CpuArea::deadline` while the timer is not armed.
 const NOT_ARMED: u64 = u64::MAX;
-const NS_PER_SECOND: u64 = 1_000_000_000;
 
 static TSC_HZ: AtomicU64 = AtomicU64::new(0);
 static TSC_BASE: AtomicU64 = AtomicU64::new(0);
 static WALL_BASE: AtomicU64 = AtomicU64::new(0);
 /// Nanoseconds per TSC tick, times 2^32.
 static NS_PER_TICK: AtomicU64 = AtomicU64::new(0);
-/// Divided timer ticks per nanosecond, times 2^32, rounded up by [`OFF_BY`].
+/// Divided timer ticks per nanosecond, times 2^32, rounded up by [`rate::OFF_BY`].
 static TIMER_PER_NS: AtomicU64 = AtomicU64::new(0);
-
-/// A rate that boot measured may be too low by one part in so many: two counts of the interval timer in those of the measurement. Without
-/// deadline mode a sleep may end late by as much; it does not end early, for which the price would be a second interrupt.
-const OFF_BY: u64 = 2048;
-
-fn scale(value: u64, factor: u64) -> u64 {
-    ((u128::from(value) * u128::from(factor)) >> 32) as u64
-}
-
-fn ratio(numerator: u64, denominator: u64) -> u64 {
-    ((u128::from(numerator) << 32) / u128::from(denominator)) as u64
-}
 
 /// Takes over the rates of the descriptor; nothing is calibrated here.
 pub(super) fn init(descriptor: &Descriptor) {
     TSC_HZ.store(descriptor.tsc_hz, Ordering::Relaxed);
     TSC_BASE.store(descriptor.tsc_base, Ordering::Relaxed);
     WALL_BASE.store(descriptor.wall_base_ns, Ordering::Relaxed);
-    TIMER_PER_NS.store(timer_per_ns(descriptor.lapic_hz), Ordering::Relaxed);
-    NS_PER_TICK.store(ratio(NS_PER_SECOND, descriptor.tsc_hz), Ordering::Relaxed);
-}
-
-fn timer_per_ns(hz: u64) -> u64 {
-    let ticks = hz.div_ceil(apic::TIMER_DIVIDER);
-    (u128::from(ticks + ticks.div_ceil(OFF_BY - 1)) << 32).div_ceil(u128::from(NS_PER_SECOND)) as u64
-}
-
-/// What the timer counts down from so that it is over no earlier than `ns` after it is started, unless that is more than it can count.
-fn countdown(ns: u64, timer_per_ns: u64) -> u32 {
-    let count = (u128::from(ns) * u128::from(timer_per_ns)).div_ceil(1 << 32);
-    u32::try_from(count).unwrap_or(u32::MAX).max(1)
+    TIMER_PER_NS.store(rate::timer_per_ns(descriptor.lapic_hz, apic::TIMER_DIVIDER), Ordering::Relaxed);
+    NS_PER_TICK.store(rate::ns_per_tick(descriptor.tsc_hz), Ordering::Relaxed);
 }
 
 fn has_deadline_mode() -> bool {
@@ -147,7 +124,7 @@ fn clock() -> vdso::Data {
 #[inline]
 #[must_use]
 pub fn ticks_to_ns(ticks: u64) -> u64 {
-    scale(ticks, NS_PER_TICK.load(Ordering::Relaxed))
+    rate::scale(ticks, NS_PER_TICK.load(Ordering::Relaxed))
 }
 
 /// Makes the timer handler run on this CPU at `deadline_ns` or as soon after as may be; an earlier setting is replaced.
@@ -172,7 +149,7 @@ pub fn disarm() {
 }
 
 /// Programs the hardware, not to fire before the clock shows the deadline. It does where the counter's 32 bits are too few, and if a rate
-/// was measured worse than [`OFF_BY`]: `on_interrupt` looks at the clock.
+/// was measured worse than [`rate::OFF_BY`]: `on_interrupt` looks at the clock.
 fn program(deadline_ns: u64) {
     if deadline_ns == NOT_ARMED {
         return disarm();
@@ -183,7 +160,7 @@ fn program(deadline_ns: u64) {
         unsafe { msr::write(msr::TSC_DEADLINE, value) };
     } else {
         let delta = deadline_ns.saturating_sub(now_ns());
-        apic::start_timer(countdown(delta, TIMER_PER_NS.load(Ordering::Relaxed)));
+        apic::start_timer(rate::countdown(delta, TIMER_PER_NS.load(Ordering::Relaxed)));
     }
 }
 
@@ -228,35 +205,4 @@ pub(crate) fn poll_ticks(limit: u64, mut done: impl FnMut() -> bool) -> bool {
 /// As `poll_ticks`, in microseconds; the TSC's rate must be known.
 pub(crate) fn poll_us(limit: u64, done: impl FnMut() -> bool) -> bool {
     poll_ticks(limit.saturating_mul(tsc_hz()) / 1_000_000, done)
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        /// Whatever the timer's true rate is, if boot measured it as well as it says: not early, and late by no more than that and a tick.
-        #[test]
-        fn a_countdown_is_over_no_earlier_than_it_should_be(
-            hz in 16_000_000u64..4_000_000_000,
-            ns in 0u64..10_000_000_000,
-            error in 0u64..=1000,
-        ) {
-            let measured = hz - hz / OFF_BY * error / 1000;
-            let count = u128::from(countdown(ns, timer_per_ns(measured)));
-            let second = u128::from(NS_PER_SECOND);
-            let tick = u128::from(apic::TIMER_DIVIDER);
-            prop_assert!(count * tick * second >= u128::from(ns) * u128::from(hz));
-            let most = u128::from(ns) * u128::from(hz) * (u128::from(OFF_BY) + 2) / u128::from(OFF_BY) / second / tick + 4;
-            prop_assert!(count <= most);
-        }
-    }
-
-    #[test]
-    fn what_it_cannot_count_is_as_much_as_it_can() {
-        assert_eq!(countdown(u64::MAX, timer_per_ns(1_000_000_000)), u32::MAX);
-        assert_eq!(countdown(0, timer_per_ns(1_000_000_000)), 1);
-    }
 }

@@ -15,7 +15,6 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use zerocopy::FromBytes;
 
 use super::features::{self, Features};
-use super::fpu;
 use super::user::USER_END;
 
 /// The program's memory is not there, or not to be accessed that way.
@@ -227,7 +226,7 @@ global_asm!(
     ".purgem skerry_close",
     smap = sym SMAP,
     ones = const 0x0101_0101_0101_0101_u64,
-    magic2 = const fpu::MAGIC2,
+    magic2 = const x86_spec::xsave::signal_frame::MAGIC2,
     legacy = const x86_spec::xsave::LEGACY,
 );
 

@@ -6,23 +6,12 @@
 //! is told the result in its descriptor and never measures.
 
 use raw_cpuid::CpuId;
+use x86_spec::{pit, rtc};
 
 use crate::arch::{apic, port, timer};
 
-/// The interval timer's rate, in Hz.
-const PIT_HZ: u64 = 1_193_182;
-/// What it counts down from: all it can, 55 ms.
-const PIT_START: u16 = u16::MAX;
-/// How much of that a measurement takes at least: 4 ms, for which one count of error is 0.02%.
-const PIT_COUNTS: u16 = (PIT_HZ / 250) as u16;
-const PIT_CHANNEL_0: u16 = 0x40;
-const PIT_COMMAND: u16 = 0x43;
-/// Channel 0, both bytes, one countdown (mode 0).
-const COUNT_DOWN: u8 = 0b0011_0000;
-/// Read back status and count of channel 0.
-const READ_BACK: u8 = 0b1100_0010;
-/// In the status: the countdown is over, so the count says nothing any more.
-const OVER: u8 = 1 << 7;
+/// How much of the interval timer's countdown a measurement takes at least: 4 ms, for which one count of error is 0.02%.
+const PIT_COUNTS: u16 = (pit::HZ / 250) as u16;
 
 /// Rates, in Hz.
 #[derive(Clone, Copy, Debug)]
@@ -104,9 +93,9 @@ fn measure_lapic(tsc_hz: u64) -> u64 {
 fn start_countdown() -> Option<Look> {
     // SAFETY: the supervisor owns the interval timer; nobody else uses it, and its interrupt is never let through.
     unsafe {
-        port::outb(PIT_COMMAND, COUNT_DOWN);
-        port::outb(PIT_CHANNEL_0, PIT_START as u8);
-        port::outb(PIT_CHANNEL_0, (PIT_START >> 8) as u8);
+        port::outb(pit::COMMAND, pit::COUNT_DOWN);
+        port::outb(pit::CHANNEL_0, pit::LONGEST as u8);
+        port::outb(pit::CHANNEL_0, (pit::LONGEST >> 8) as u8);
     }
     look()
 }
@@ -114,7 +103,7 @@ fn start_countdown() -> Option<Look> {
 /// The TSC's rate by two measurements that began together; the second one takes longer. `None` if the countdown ended
 /// meanwhile, or never moved.
 fn measure_since(start: Look) -> Option<(u64, u64)> {
-    let rate = |end: Look| (end.tsc - start.tsc) * PIT_HZ / u64::from(start.pit - end.pit);
+    let rate = |end: Look| (end.tsc - start.tsc) * pit::HZ / u64::from(start.pit - end.pit);
     let middle = look_after(start, PIT_COUNTS / 2)?;
     let end = look_after(start, PIT_COUNTS.max((start.pit - middle.pit).saturating_add(PIT_COUNTS / 8)))?;
     Some((rate(middle), rate(end)))
@@ -140,11 +129,11 @@ fn look() -> Option<Look> {
     for _ in 0..LOOKS {
         let before = timer::tsc();
         // SAFETY: as in `start_countdown`; reading has no effect but to end the latch.
-        unsafe { port::outb(PIT_COMMAND, READ_BACK) };
+        unsafe { port::outb(pit::COMMAND, pit::READ_BACK) };
         let after = timer::tsc();
         // SAFETY: as above.
-        let [status, low, high] = unsafe { [port::inb(PIT_CHANNEL_0), port::inb(PIT_CHANNEL_0), port::inb(PIT_CHANNEL_0)] };
-        if status & OVER != 0 {
+        let [status, low, high] = unsafe { [port::inb(pit::CHANNEL_0), port::inb(pit::CHANNEL_0), port::inb(pit::CHANNEL_0)] };
+        if status & pit::OVER != 0 {
             return None;
         }
         let look = Look { pit: u16::from_le_bytes([low, high]), tsc: before + (after - before) / 2 };
@@ -155,17 +144,11 @@ fn look() -> Option<Look> {
     best.map(|(_, look)| look)
 }
 
-const CMOS_INDEX: u16 = 0x70;
-const CMOS_DATA: u16 = 0x71;
-const UPDATING: u8 = 1 << 7;
-const BINARY: u8 = 1 << 2;
-const HOURS_24: u8 = 1 << 1;
-
 fn cmos(index: u8) -> u8 {
     // SAFETY: the supervisor owns the clock chip. The index's top bit, which would mask NMIs, stays clear.
     unsafe {
-        port::outb(CMOS_INDEX, index);
-        port::inb(CMOS_DATA)
+        port::outb(rtc::INDEX, index);
+        port::inb(rtc::DATA)
     }
 }
 
@@ -173,40 +156,6 @@ fn cmos(index: u8) -> u8 {
 pub(super) fn unix_time() -> u64 {
     // The chip updates once a second, for about 2 ms: far less than this.
     const LIMIT_TICKS: u64 = 100_000_000;
-    timer::poll_ticks(LIMIT_TICKS, || cmos(0x0a) & UPDATING == 0);
-    let format = cmos(0x0b);
-    let number = |raw: u8| if format & BINARY != 0 { raw } else { (raw >> 4) * 10 + (raw & 0xf) };
-    let hour = cmos(4);
-    let mut hours = u64::from(number(hour & 0x7f));
-    if format & HOURS_24 == 0 {
-        hours = hours % 12 + if hour & 0x80 != 0 { 12 } else { 0 };
-    }
-    let time = [hours, u64::from(number(cmos(2))), u64::from(number(cmos(0)))];
-    let date = [2000 + u64::from(number(cmos(9))), u64::from(number(cmos(8))), u64::from(number(cmos(7)))];
-    seconds(date, time).unwrap_or(0)
-}
-
-/// Days from civil date (Howard Hinnant's algorithm), then seconds.
-fn seconds([year, month, day]: [u64; 3], [hour, minute, second]: [u64; 3]) -> Option<u64> {
-    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 60 {
-        return None;
-    }
-    let year = if month <= 2 { year - 1 } else { year };
-    let (era, of_era) = (year / 400, year % 400);
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year;
-    Some((days - 719_468) * 86_400 + hour * 3600 + minute * 60 + second)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates() {
-        assert_eq!(seconds([2000, 1, 1], [0, 0, 0]), Some(946_684_800));
-        assert_eq!(seconds([2026, 11, 21], [4, 30, 1]), Some(1_795_235_401));
-        assert_eq!(seconds([2024, 2, 29], [23, 59, 59]), Some(1_709_251_199));
-        assert_eq!(seconds([2024, 13, 1], [0, 0, 0]), None);
-    }
+    timer::poll_ticks(LIMIT_TICKS, || cmos(rtc::STATUS_A) & rtc::UPDATING == 0);
+    rtc::unix_time(cmos).unwrap_or(0)
 }

@@ -12,12 +12,12 @@ use abi::descriptor::{
 use abi::layout::{GRANULE_FRAMES, LAPIC_MMIO, PAGE_SIZE};
 use acpi::{MadtEntry, Memory, PowerOff, Tables};
 use arrayvec::ArrayVec;
+use bootinfo::BootInfo;
 use raw_cpuid::CpuId;
 use zerocopy::FromZeros;
 
 use super::clock::{self, Calibration};
 use super::entry::{MULTIBOOT2, PVH};
-use super::info::BootInfo;
 use crate::arch::{apic, timer};
 use crate::log::early;
 use crate::park;

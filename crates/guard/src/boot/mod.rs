@@ -7,13 +7,11 @@
 //! | file | subject |
 //! |---|---|
 //! | `entry` | the 32-bit entry, long mode, the first page tables |
-//! | `info` | what the boot loader tells: memory, archive, command line, ACPI |
 //! | `machine` | the supervisor's descriptor |
 //! | `clock` | rates of TSC and local APIC timer; wall clock |
 
 mod clock;
 mod entry;
-mod info;
 mod machine;
 
 use core::ops::Range;

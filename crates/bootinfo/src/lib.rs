@@ -1,19 +1,22 @@
-//! What boot loaders tell: PVH's start information (Xen's `xen/include/public/arch-x86/hvm/start_info.h`) and multiboot2's
+//! The information of boot loaders: PVH's start information (Xen's `xen/include/public/arch-x86/hvm/start_info.h`) and multiboot2's
 //! (Multiboot2 specification 2.0, section 3.6). Everything is copied and bounded; a loader that says nonsense is ignored.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+use core::ops::Range;
 
 use acpi::Memory;
 use arrayvec::ArrayVec;
-use core::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Runs of the memory map that are considered.
 const MOST_RUNS: usize = 128;
 /// Bytes of the command line that are kept.
-pub(super) const MOST_CMDLINE: usize = abi::descriptor::CMDLINE_BYTES;
+pub const MOST_CMDLINE: usize = abi::descriptor::CMDLINE_BYTES;
 
 /// The machine as the boot loader sees it; physical addresses.
 #[derive(Debug, Default)]
-pub(super) struct BootInfo {
+pub struct BootInfo {
     /// Usable memory, in the loader's order.
     pub memory: ArrayVec<Range<u64>, MOST_RUNS>,
     /// The first module: the initial RAM file system.
@@ -63,8 +66,9 @@ const START_MAGIC: u32 = 0x336e_c578;
 const USABLE: u32 = 1;
 
 impl BootInfo {
-    /// Reads PVH's start information.
-    pub(super) fn from_pvh(memory: &impl Memory, at: u64) -> Option<Self> {
+    /// Reads PVH's start information at a physical address; `None` if it makes no sense.
+    #[must_use]
+    pub fn from_pvh(memory: &impl Memory, at: u64) -> Option<Self> {
         let info: StartInfo = memory.get(at).filter(|info: &StartInfo| info.magic == START_MAGIC)?;
         let mut result = Self { rsdp: (info.rsdp != 0).then_some(info.rsdp), ..Self::default() };
         if info.modules > 0 {
@@ -81,8 +85,9 @@ impl BootInfo {
         Some(result)
     }
 
-    /// Reads multiboot2's information.
-    pub(super) fn from_multiboot2(memory: &impl Memory, at: u64) -> Option<Self> {
+    /// Reads multiboot2's information at a physical address; `None` if it makes no sense.
+    #[must_use]
+    pub fn from_multiboot2(memory: &impl Memory, at: u64) -> Option<Self> {
         const END: u32 = 0;
         const CMDLINE: u32 = 1;
         const MODULE: u32 = 3;
@@ -137,8 +142,9 @@ impl BootInfo {
         self.cmdline = (at..).map_while(|at| memory.get::<u8>(at).filter(|byte| *byte != 0)).take(MOST_CMDLINE).collect();
     }
 
-    /// The command line, if it is text.
-    pub(super) fn cmdline(&self) -> &str {
+    /// The command line, if it is text; else nothing.
+    #[must_use]
+    pub fn cmdline(&self) -> &str {
         core::str::from_utf8(&self.cmdline).unwrap_or("")
     }
 }
