@@ -25,6 +25,7 @@ mod rootfs;
 mod soak;
 mod source;
 mod test;
+mod trusted;
 mod vm;
 
 use std::process::ExitCode;
@@ -71,7 +72,7 @@ enum Task {
     Check,
     /// Make the table of system calls in the documentation from the kernel's own
     Abi,
-    /// Count the lines of each package, and those inside `unsafe`
+    /// Show the trusted base with its limits, and count the lines of each package
     Unsafe,
 }
 

@@ -15,12 +15,24 @@ pub struct Counts {
     pub code: usize,
     /// Those of them that lie inside an `unsafe` block, function or implementation, or in assembly.
     pub unsafe_code: usize,
+    /// Items that are declared `pub`, whether or not their module is.
+    pub public: usize,
+}
+
+impl std::iter::Sum for Counts {
+    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
+        counts.fold(Self::default(), |mut sum, counts| {
+            sum += counts;
+            sum
+        })
+    }
 }
 
 impl std::ops::AddAssign for Counts {
     fn add_assign(&mut self, other: Self) {
         self.code += other.code;
         self.unsafe_code += other.unsafe_code;
+        self.public += other.public;
     }
 }
 
@@ -50,18 +62,48 @@ pub fn count_rust(source: &str) -> Counts {
     Counts {
         code: (0..lines).filter(counted).count(),
         unsafe_code: (0..lines).filter(counted).filter(|&line| unsafe_code[line]).count(),
+        public: tokens.windows(2).filter(|pair| is_public_item(pair) && !test[pair[0].0]).count(),
     }
 }
 
 /// Counts an assembly file: all of it is as unsafe as can be.
 pub fn count_assembly(source: &str) -> Counts {
     let code = source.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(['#', '/', ';'])).count();
-    Counts { code, unsafe_code: code }
+    Counts { code, unsafe_code: code, public: 0 }
 }
 
-/// `cfg(test)`.
+/// Modules in files of their own that are only there in tests.
+pub fn test_modules(source: &str) -> Vec<&str> {
+    let tokens = tokens(source);
+    let mut found = Vec::new();
+    for (at, (.., token)) in tokens.iter().enumerate() {
+        if *token == Token::Word("cfg") && is_test_attribute(&tokens[at..]) {
+            // Other attributes may follow. A module with a body has a brace where the others have a semicolon.
+            let ends = |(.., token): &(_, _, Token<'_>)| matches!(token, Token::Mark(b'{' | b';'));
+            let length = tokens[at..].iter().position(ends).map_or(0, |end| end + 1);
+            if let [.., (.., Token::Word("mod")), (.., Token::Word(name)), (.., Token::Mark(b';'))] = &tokens[at..at + length] {
+                found.push(*name);
+            }
+        }
+    }
+    found
+}
+
+/// `cfg(test)` and `cfg(all(test, …))`.
 fn is_test_attribute(tokens: &[(usize, usize, Token<'_>)]) -> bool {
-    matches!(tokens, [_, (_, _, Token::Mark(b'(')), (_, _, Token::Word("test")), (_, _, Token::Mark(b')')), ..])
+    let token = |at: usize| tokens.get(at).map(|(.., token)| token);
+    let test = if token(2) == Some(&Token::Word("all")) { 4 } else { 2 };
+    let [open, close] = [b'(', b')'].map(Token::Mark);
+    token(1) == Some(&open)
+        && token(test) == Some(&Token::Word("test"))
+        && (test == 2 && token(3) == Some(&close) || test == 4 && token(3) == Some(&open))
+}
+
+/// `pub` and the beginning of an item; not of a field, nor `pub(…)`.
+fn is_public_item(tokens: &[(usize, usize, Token<'_>)]) -> bool {
+    const ITEMS: [&str; 13] =
+        ["fn", "struct", "enum", "union", "trait", "type", "const", "static", "mod", "use", "unsafe", "extern", "async"];
+    matches!(tokens, [(.., Token::Word("pub")), (.., Token::Word(word)), ..] if ITEMS.contains(word))
 }
 
 /// The line where the first block or parenthesised list of the item ends that begins with these tokens; none if it has none.
@@ -276,11 +318,28 @@ mod tests {
     #[test]
     fn assembly_is_unsafe() {
         assert_eq!(counts("core::arch::global_asm!(\n    \"nop\",\n);\nfn f() {}\n"), (4, 3));
-        assert_eq!(count_assembly("# comment\n\n  nop\n"), Counts { code: 1, unsafe_code: 1 });
+        assert_eq!(count_assembly("# comment\n\n  nop\n"), Counts { code: 1, unsafe_code: 1, public: 0 });
     }
 
     #[test]
     fn tests_are_not_counted() {
         assert_eq!(counts("fn f() {}\n#[cfg(test)]\nmod tests {\n    unsafe fn x() {}\n}\n"), (1, 0));
+        assert_eq!(counts("#[cfg(all(test, not(loom)))]\nmod tests {\n    unsafe fn x() {}\n}\nfn f() {}\n"), (1, 0));
+        assert_eq!(counts("#[cfg(all(loom, test2))]\nmod a {\n    unsafe fn x() {}\n}\n"), (4, 1));
+    }
+
+    #[test]
+    fn modules_of_tests_are_found() {
+        let source = "#[cfg(test)]\nmod tests;\n#[cfg(all(test, loom))]\n#[path = \"m.rs\"]\nmod model;\nmod other;\n\
+                      #[cfg(test)]\nmod inline { mod not; }\n#[cfg(loom)]\nmod sync;\n";
+        assert_eq!(test_modules(source), ["tests", "model"]);
+    }
+
+    #[test]
+    fn public_items_are_counted() {
+        let public = |source: &str| count_rust(source).public;
+        assert_eq!(public("pub fn f() {}\npub(crate) fn g() {}\nfn h() {}\npub unsafe fn i() {}\n"), 2);
+        assert_eq!(public("pub struct S {\n    pub field: u8,\n}\npub use a::b;\npub const C: u8 = 1;\n"), 3);
+        assert_eq!(public("// pub fn f\nconst T: &str = \"pub fn f\";\n#[cfg(test)]\nmod tests {\n    pub fn f() {}\n}\n"), 0);
     }
 }
