@@ -300,7 +300,14 @@ pub(crate) fn irqs_off() {
 pub(crate) fn irqs_off_in_thread() {
     // SAFETY: reads this CPU's area, whose address GS has; turning interrupts off cannot break memory safety.
     unsafe {
-        asm!("cmp dword ptr gs:[{}], 0", "jne {}", "cli", const offset_of!(CpuArea, pinned), label { assert_not_pinned() }, options(nostack));
+        asm!(
+            "cmp dword ptr gs:[{pinned}], 0",
+            "jne {is_pinned}",
+            "cli",
+            pinned = const offset_of!(CpuArea, pinned),
+            is_pinned = label { assert_not_pinned() },
+            options(nostack)
+        );
     }
 }
 

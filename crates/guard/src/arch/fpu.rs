@@ -342,17 +342,34 @@ fn load_bases([fs, gs]: [u64; 2]) {
     }
 }
 
-/// Loads the debug registers, and who may read the time-stamp counter. The addresses are a program's, and DR7 has no bits but the allowed ones. Interrupts are off.
+/// Loads the debug registers, and whether ring 3 may read the time-stamp counter. The addresses are a program's, and DR7 has no bits but
+/// the allowed ones. Interrupts are off.
 #[cold]
 fn load_debug([a, b, c, d, control, no_tsc]: [u64; 6]) {
     // SAFETY: what is watched is a program's: in the kernel the exception is passed over (`trap`). Reserved bits are as they must be, and
     // the one of CR4 that changes means nothing in ring 0.
     unsafe {
         asm!(
-            "mov dr7, {5}", "mov dr0, {0}", "mov dr1, {1}", "mov dr2, {2}", "mov dr3, {3}", "mov dr7, {4}",
-            "mov {0}, cr4", "and {0}, {keep}", "or {0}, {6}", "mov cr4, {0}",
-            inout(reg) a => _, in(reg) b, in(reg) c, in(reg) d, in(reg) control | DR7_FIXED, in(reg) DR7_FIXED, in(reg) no_tsc,
-            keep = const !cr4::TSD as i32, options(nostack)
+            // Nothing is watched while the addresses change.
+            "mov dr7, {off}",
+            "mov dr0, {a}",
+            "mov dr1, {b}",
+            "mov dr2, {c}",
+            "mov dr3, {d}",
+            "mov dr7, {control}",
+            "mov {a}, cr4",
+            "and {a}, {keep}",
+            "or {a}, {no_tsc}",
+            "mov cr4, {a}",
+            off = in(reg) DR7_FIXED,
+            a = inout(reg) a => _,
+            b = in(reg) b,
+            c = in(reg) c,
+            d = in(reg) d,
+            control = in(reg) control | DR7_FIXED,
+            no_tsc = in(reg) no_tsc,
+            keep = const !cr4::TSD as i32,
+            options(nostack)
         );
     }
 }

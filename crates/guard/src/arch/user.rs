@@ -78,12 +78,24 @@ macro_rules! with_registers {
     ($asm:ident ($($lines:tt)*) $($operands:tt)*) => {
         $asm! {
             $($lines)*
-            rax = const $crate::user::with_registers!(rax), rbx = const $crate::user::with_registers!(rbx), rcx = const $crate::user::with_registers!(rcx),
-            rdx = const $crate::user::with_registers!(rdx), rsi = const $crate::user::with_registers!(rsi), rdi = const $crate::user::with_registers!(rdi),
-            rbp = const $crate::user::with_registers!(rbp), r8 = const $crate::user::with_registers!(r8), r9 = const $crate::user::with_registers!(r9),
-            r10 = const $crate::user::with_registers!(r10), r11 = const $crate::user::with_registers!(r11), r12 = const $crate::user::with_registers!(r12),
-            r13 = const $crate::user::with_registers!(r13), r14 = const $crate::user::with_registers!(r14), r15 = const $crate::user::with_registers!(r15),
-            rip = const $crate::user::with_registers!(rip), rflags = const $crate::user::with_registers!(rflags), rsp = const $crate::user::with_registers!(rsp),
+            rax = const $crate::user::with_registers!(rax),
+            rbx = const $crate::user::with_registers!(rbx),
+            rcx = const $crate::user::with_registers!(rcx),
+            rdx = const $crate::user::with_registers!(rdx),
+            rsi = const $crate::user::with_registers!(rsi),
+            rdi = const $crate::user::with_registers!(rdi),
+            rbp = const $crate::user::with_registers!(rbp),
+            r8 = const $crate::user::with_registers!(r8),
+            r9 = const $crate::user::with_registers!(r9),
+            r10 = const $crate::user::with_registers!(r10),
+            r11 = const $crate::user::with_registers!(r11),
+            r12 = const $crate::user::with_registers!(r12),
+            r13 = const $crate::user::with_registers!(r13),
+            r14 = const $crate::user::with_registers!(r14),
+            r15 = const $crate::user::with_registers!(r15),
+            rip = const $crate::user::with_registers!(rip),
+            rflags = const $crate::user::with_registers!(rflags),
+            rsp = const $crate::user::with_registers!(rsp),
             orig_rax = const $crate::user::with_registers!(orig_rax),
             $($operands)*
         }
