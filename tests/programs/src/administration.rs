@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::inet::{get, pair, socket};
+use crate::inet_sockets::{get, pair, socket};
 use crate::sockets::errno;
 use crate::{Check, checked};
 

@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::inet::receive_control;
+use crate::inet_sockets::receive_control;
 use crate::sockets::{errno, recv};
 use crate::{Check, checked};
 

@@ -1,14 +1,15 @@
 //! TCP and UDP over the loop: what a program on one host can see of `AF_INET` and `AF_INET6`.
 
 use std::fs;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, Read, Write};
 use std::mem;
-use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::inet_sockets::{LOCAL, UNUSED_PORT, get, listen, nonblocking, pair, port_of, set, socket, wait_for, with_v4, with_v6};
 use crate::sockets::{errno, polled, recv, send};
 use crate::{Check, checked};
 
@@ -31,108 +32,9 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("inet-sendfile", sendfile),
     ("inet-peek-waitall-and-discard", peek_waitall_and_discard),
     ("inet-shutdown-of-a-listener", shutdown_of_a_listener),
-    ("inet-datagrams", datagrams),
-    ("inet-datagrams-connected", datagrams_connected),
-    ("inet-datagrams-to-nobody", datagrams_to_nobody),
-    ("inet-datagrams-are-lost-not-waited-for", datagrams_are_lost),
-    ("inet-packet-info", packet_info),
-    ("inet-multicast", multicast),
-    ("inet-interfaces", interfaces),
     ("inet-shows-in-proc", shows_in_proc),
     ("inet-many-connections", many_connections),
-    ("inet-unreachable", unreachable),
 ];
-
-const LOCAL: Ipv4Addr = Ipv4Addr::LOCALHOST;
-
-/// Two connected sockets: client and server.
-pub fn pair_at(ip: impl Into<std::net::IpAddr>) -> Result<(TcpStream, TcpStream)> {
-    let listener = TcpListener::bind(SocketAddr::new(ip.into(), 0))?;
-    let client = TcpStream::connect(listener.local_addr()?)?;
-    Ok((client, listener.accept()?.0))
-}
-
-pub fn pair() -> Result<(TcpStream, TcpStream)> {
-    pair_at(LOCAL)
-}
-
-pub fn socket(family: libc::c_int, kind: libc::c_int) -> io::Result<OwnedFd> {
-    // SAFETY: the new number belongs to nobody else.
-    unsafe { Ok(OwnedFd::from_raw_fd(checked(libc::socket(family, kind, 0))?)) }
-}
-
-pub fn raw_v4(ip: Ipv4Addr, port: u16) -> libc::sockaddr_in {
-    // SAFETY: a structure of numbers may be zero.
-    let mut address: libc::sockaddr_in = unsafe { mem::zeroed() };
-    address.sin_family = libc::AF_INET as _;
-    address.sin_port = port.to_be();
-    address.sin_addr.s_addr = u32::from_ne_bytes(ip.octets());
-    address
-}
-
-pub type AddressCall = unsafe extern "C" fn(libc::c_int, *const libc::sockaddr, libc::socklen_t) -> libc::c_int;
-
-pub fn with_v4(fd: &impl AsRawFd, ip: Ipv4Addr, port: u16, call: AddressCall) -> io::Result<()> {
-    let address = raw_v4(ip, port);
-    // SAFETY: the address is alive during the call.
-    checked(unsafe { call(fd.as_raw_fd(), (&raw const address).cast(), mem::size_of_val(&address) as _) }).map(drop)
-}
-
-pub fn with_v6(fd: &impl AsRawFd, ip: Ipv6Addr, port: u16, call: AddressCall) -> io::Result<()> {
-    // SAFETY: a structure of numbers may be zero.
-    let mut address: libc::sockaddr_in6 = unsafe { mem::zeroed() };
-    address.sin6_family = libc::AF_INET6 as _;
-    address.sin6_port = port.to_be();
-    address.sin6_addr.s6_addr = ip.octets();
-    // SAFETY: the address is alive during the call.
-    checked(unsafe { call(fd.as_raw_fd(), (&raw const address).cast(), mem::size_of_val(&address) as _) }).map(drop)
-}
-
-/// The port a socket is bound to.
-pub fn port_of(fd: &impl AsRawFd) -> io::Result<u16> {
-    // SAFETY: a structure of numbers may be zero; it is large enough for either family, which have the port at the same place.
-    let mut address: libc::sockaddr_in6 = unsafe { mem::zeroed() };
-    let mut len = mem::size_of_val(&address) as libc::socklen_t;
-    // SAFETY: both are alive during the call.
-    checked(unsafe { libc::getsockname(fd.as_raw_fd(), (&raw mut address).cast(), &raw mut len) })?;
-    Ok(u16::from_be(address.sin6_port))
-}
-
-pub fn listen(fd: &impl AsRawFd, backlog: libc::c_int) -> io::Result<()> {
-    // SAFETY: a plain system call.
-    checked(unsafe { libc::listen(fd.as_raw_fd(), backlog) }).map(drop)
-}
-
-pub fn get(fd: &impl AsRawFd, level: libc::c_int, option: libc::c_int) -> io::Result<i32> {
-    let mut value = 0i32;
-    let mut len = 4;
-    // SAFETY: both are alive during the call.
-    checked(unsafe { libc::getsockopt(fd.as_raw_fd(), level, option, (&raw mut value).cast(), &raw mut len) })?;
-    Ok(value)
-}
-
-pub fn set<T>(fd: &impl AsRawFd, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
-    let len = mem::size_of::<T>() as libc::socklen_t;
-    // SAFETY: the value is alive during the call.
-    checked(unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const *value).cast(), len) }).map(drop)
-}
-
-pub fn nonblocking(fd: &impl AsRawFd) -> io::Result<()> {
-    // SAFETY: plain system calls.
-    unsafe {
-        let flags = checked(libc::fcntl(fd.as_raw_fd(), libc::F_GETFL))?;
-        checked(libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK)).map(drop)
-    }
-}
-
-/// Waits until one of `events` is so, and returns all that is.
-pub fn wait_for(fd: &impl AsRawFd, events: i16) -> Result<i16> {
-    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
-    // SAFETY: one entry, alive during the call.
-    let n = checked(unsafe { libc::poll(&raw mut entry, 1, 20_000) })?;
-    ensure!(n == 1, "none of {events:x} in 20 s");
-    Ok(entry.revents)
-}
 
 fn stream_and_addresses() -> Result<()> {
     for (ip, any) in [("127.0.0.1", "0.0.0.0"), ("127.9.8.7", "0.0.0.0"), ("::1", "::")] {
@@ -186,9 +88,6 @@ fn stream_of_8_mib_both_ways() -> Result<()> {
     both(client)?;
     other.join().expect("the server panicked")
 }
-
-/// A port at which nobody listens: below those that are given to who asks for any, because other checks ask, too.
-pub const UNUSED_PORT: u16 = 1;
 
 fn nobody_listens() -> Result<()> {
     let port = UNUSED_PORT;
@@ -596,217 +495,6 @@ fn shutdown_of_a_listener() -> Result<()> {
     Ok(())
 }
 
-fn datagrams() -> Result<()> {
-    for ip in [SocketAddr::from((LOCAL, 0)), SocketAddr::from((Ipv6Addr::LOCALHOST, 0))] {
-        let (a, b) = (UdpSocket::bind(ip)?, UdpSocket::bind(ip)?);
-        let to = b.local_addr()?;
-        for text in [&b"one"[..], b"", b"three"] {
-            ensure!(a.send_to(text, to)? == text.len(), "{text:?} was not sent");
-        }
-        let mut buf = [0; 16];
-        for text in [&b"one"[..], b"", b"three"] {
-            let (n, from) = b.recv_from(&mut buf)?;
-            ensure!(&buf[..n] == text && from == a.local_addr()?, "{:?} from {from}", &buf[..n]);
-        }
-        a.send_to(b"longer than the buffer", to)?;
-        ensure!(recv(&b, &mut buf[..4], libc::MSG_TRUNC | libc::MSG_PEEK)? == 22, "its length is not told");
-        ensure!(recv(&b, &mut buf[..4], 0)? == 4 && errno(recv(&b, &mut buf, libc::MSG_DONTWAIT)) == libc::EAGAIN, "the rest");
-        let large = vec![9; 65_000];
-        a.send_to(&large, to)?;
-        let mut buf = vec![0; 65_536];
-        ensure!(b.recv(&mut buf)? == large.len() && buf[..large.len()] == large[..], "a large one");
-        ensure!(errno(a.send_to(&vec![0; 66_000], to)) == libc::EMSGSIZE, "too large a one");
-    }
-    let a = UdpSocket::bind((LOCAL, 0))?;
-    ensure!(errno(a.send(b"x")) == libc::EDESTADDRREQ, "to nobody");
-    ensure!(errno(a.send_to(b"x", (LOCAL, 0))) == libc::EINVAL, "to port 0");
-    ensure!(errno(UdpSocket::bind(a.local_addr()?)) == libc::EADDRINUSE, "two at a port");
-    Ok(())
-}
-
-fn datagrams_connected() -> Result<()> {
-    let (b, c) = (UdpSocket::bind((LOCAL, 0))?, UdpSocket::bind((LOCAL, 0))?);
-    // At a port it asks for: one that was chosen for it is given back when an association is dissolved.
-    let port = UdpSocket::bind((LOCAL, 0))?.local_addr()?.port();
-    let a = UdpSocket::bind((LOCAL, port))?;
-    a.connect(b.local_addr()?)?;
-    ensure!(a.peer_addr()? == b.local_addr()?, "its peer is {}", a.peer_addr()?);
-    a.send(b"to the peer")?;
-    let mut buf = [0; 32];
-    ensure!(b.recv(&mut buf)? == 11, "nothing came");
-    // Only the peer is heard.
-    c.send_to(b"stranger", a.local_addr()?)?;
-    b.send_to(b"peer", a.local_addr()?)?;
-    ensure!(a.recv(&mut buf)? == 4 && &buf[..4] == b"peer", "the stranger was heard");
-    // Dissolved, everybody is.
-    // SAFETY: a structure of numbers may be zero, which is no family.
-    let nobody: libc::sockaddr = unsafe { mem::zeroed() };
-    // SAFETY: the address is alive during the call.
-    checked(unsafe { libc::connect(a.as_raw_fd(), &raw const nobody, mem::size_of_val(&nobody) as _) })?;
-    ensure!(errno(a.peer_addr()) == libc::ENOTCONN, "there still is a peer");
-    c.send_to(b"anybody", a.local_addr()?)?;
-    ensure!(a.recv(&mut buf)? == 7, "the association was not dissolved");
-    // An address is chosen when one is needed.
-    let fd = socket(libc::AF_INET, libc::SOCK_DGRAM)?;
-    with_v4(&fd, LOCAL, b.local_addr()?.port(), libc::connect)?;
-    let fd = UdpSocket::from(fd);
-    ensure!(fd.local_addr()?.ip() == LOCAL && fd.local_addr()?.port() != 0, "it is at {}", fd.local_addr()?);
-    Ok(())
-}
-
-fn datagrams_to_nobody() -> Result<()> {
-    let gone = UdpSocket::bind((LOCAL, 0))?.local_addr()?;
-    let a = UdpSocket::bind((LOCAL, 0))?;
-    ensure!(a.send_to(b"x", gone)? == 1 && a.send_to(b"x", gone)? == 1, "one without a peer is told");
-    a.connect(gone)?;
-    a.send(b"x")?;
-    wait_for(&a, libc::POLLERR)?;
-    ensure!(errno(a.send(b"y")) == libc::ECONNREFUSED, "sending does not tell");
-    a.send(b"z")?;
-    wait_for(&a, libc::POLLERR)?;
-    ensure!(errno(a.recv(&mut [0])) == libc::ECONNREFUSED, "receiving does not tell");
-    a.set_nonblocking(true)?;
-    ensure!(errno(a.recv(&mut [0])) == libc::EAGAIN, "told twice");
-    Ok(())
-}
-
-fn datagrams_are_lost() -> Result<()> {
-    let (a, b) = (UdpSocket::bind((LOCAL, 0))?, UdpSocket::bind((LOCAL, 0))?);
-    set(&b, libc::SOL_SOCKET, libc::SO_RCVBUF, &10_000)?;
-    for _ in 0..200 {
-        a.send_to(&[0; 1000], b.local_addr()?)?;
-    }
-    b.set_nonblocking(true)?;
-    let mut count = 0;
-    while b.recv(&mut [0; 1000]).is_ok() {
-        count += 1;
-    }
-    ensure!((1..100).contains(&count), "{count} of 200 found room in 20,000 bytes");
-    Ok(())
-}
-
-/// What `recvmsg` gives of control messages: level, kind, bytes.
-pub fn receive_control(fd: &impl AsRawFd) -> io::Result<Vec<(i32, i32, Vec<u8>)>> {
-    receive_all(fd, 0).map(|all| all.control)
-}
-
-/// What `recvmsg` gives.
-pub struct Received {
-    pub data: Vec<u8>,
-    pub flags: i32,
-    /// Of the address.
-    pub name: Vec<u8>,
-    /// Level, kind, bytes.
-    pub control: Vec<(i32, i32, Vec<u8>)>,
-}
-
-/// One message with all that comes with it.
-pub fn receive_all(fd: &impl AsRawFd, flags: i32) -> io::Result<Received> {
-    let mut bytes = [0u8; 256];
-    let mut name = [0u8; 128];
-    let mut control = [0u64; 32];
-    let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: a structure of numbers and pointers may be zero.
-    let mut message: libc::msghdr = unsafe { mem::zeroed() };
-    message.msg_iov = &raw mut iov;
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = mem::size_of_val(&control);
-    message.msg_name = name.as_mut_ptr().cast();
-    message.msg_namelen = name.len() as libc::socklen_t;
-    // SAFETY: all it points to is alive during the call.
-    let n = checked(unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) } as libc::c_int)?;
-    let control: Vec<u8> = control.iter().flat_map(|word| word.to_ne_bytes()).collect();
-    let mut rest = &control[..message.msg_controllen];
-    let mut told = Vec::new();
-    while rest.len() >= 16 {
-        let len = usize::from_ne_bytes(rest[..8].try_into().unwrap_or_default());
-        let word = |at: usize| i32::from_ne_bytes(rest[at..at + 4].try_into().unwrap_or_default());
-        told.push((word(8), word(12), rest[16..len].to_vec()));
-        rest = rest.get(len.next_multiple_of(8)..).unwrap_or_default();
-    }
-    let (data, name) = (bytes[..n as usize].to_vec(), name[..message.msg_namelen as usize].to_vec());
-    Ok(Received { data, flags: message.msg_flags, name, control: told })
-}
-
-fn packet_info() -> Result<()> {
-    let b = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-    set(&b, libc::IPPROTO_IP, libc::IP_PKTINFO, &1)?;
-    set(&b, libc::IPPROTO_IP, libc::IP_RECVTTL, &1)?;
-    let a = UdpSocket::bind((LOCAL, 0))?;
-    a.set_ttl(33)?;
-    let to = Ipv4Addr::new(127, 0, 0, 5);
-    a.send_to(b"x", SocketAddrV4::new(to, b.local_addr()?.port()))?;
-    let told = receive_control(&b)?;
-    let of = |kind| told.iter().find(|(level, k, _)| (*level, *k) == (libc::IPPROTO_IP, kind)).map(|(_, _, bytes)| &bytes[..]);
-    let info = of(libc::IP_PKTINFO).context("no packet information")?;
-    ensure!(info[..4] == 1u32.to_ne_bytes() && info[8..12] == to.octets(), "it is {info:?}");
-    ensure!(of(libc::IP_TTL) == Some(&33i32.to_ne_bytes()), "the time to live is {:?}", of(libc::IP_TTL));
-    let b = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
-    set(&b, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &1)?;
-    let a = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0))?;
-    a.send_to(b"x", (Ipv6Addr::LOCALHOST, b.local_addr()?.port()))?;
-    let told = receive_control(&b)?;
-    let info = told.iter().find(|(level, kind, _)| (*level, *kind) == (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO));
-    let (.., info) = info.context("no packet information of IPv6")?;
-    ensure!(info[..16] == Ipv6Addr::LOCALHOST.octets() && info[16..20] == 1u32.to_ne_bytes(), "it is {info:?}");
-    Ok(())
-}
-
-fn multicast() -> Result<()> {
-    let group = Ipv4Addr::new(239, 1, 2, 3);
-    let member = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-    member.join_multicast_v4(&group, &LOCAL)?;
-    ensure!(errno(member.join_multicast_v4(&group, &LOCAL)) == libc::EADDRINUSE, "joined twice");
-    let sender = UdpSocket::bind((LOCAL, 0))?;
-    set(&sender, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, &LOCAL.octets())?;
-    sender.send_to(b"to all", (group, member.local_addr()?.port()))?;
-    let (n, from) = member.recv_from(&mut [0; 16])?;
-    ensure!(n == 6 && from == sender.local_addr()?, "{n} bytes from {from}");
-    member.leave_multicast_v4(&group, &LOCAL)?;
-    ensure!(errno(member.leave_multicast_v4(&group, &LOCAL)) == libc::EADDRNOTAVAIL, "left twice");
-    Ok(())
-}
-
-fn interfaces() -> Result<()> {
-    let fd = socket(libc::AF_INET, libc::SOCK_DGRAM)?;
-    let mut request = [0u8; 40];
-    let mut ask = |command: libc::Ioctl| -> io::Result<[u8; 24]> {
-        request.fill(0);
-        request[..2].copy_from_slice(b"lo");
-        // SAFETY: the request is alive during the call, and as large as the kernel takes it to be.
-        checked(unsafe { libc::ioctl(fd.as_raw_fd(), command, request.as_mut_ptr()) })?;
-        Ok(request[16..].try_into().unwrap_or_default())
-    };
-    let flags = ask(libc::SIOCGIFFLAGS)?;
-    let flags = i32::from(u16::from_ne_bytes([flags[0], flags[1]]));
-    ensure!(flags & (libc::IFF_UP | libc::IFF_LOOPBACK) == libc::IFF_UP | libc::IFF_LOOPBACK, "flags {flags:x}");
-    ensure!(ask(libc::SIOCGIFINDEX)?[..4] == 1i32.to_ne_bytes(), "its number");
-    ensure!(ask(libc::SIOCGIFADDR)?[4..8] == [127, 0, 0, 1], "its address");
-    ensure!(ask(libc::SIOCGIFNETMASK)?[4..8] == [255, 0, 0, 0], "its mask");
-    // What the C library makes of it, by way of netlink.
-    let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: the list is the library's until it is freed; each entry's strings and addresses are as the interface says.
-    let found = unsafe {
-        checked(libc::getifaddrs(&raw mut list))?;
-        let mut found = Vec::new();
-        let mut at = list;
-        while let Some(entry) = at.as_ref() {
-            let name = std::ffi::CStr::from_ptr(entry.ifa_name).to_string_lossy().into_owned();
-            found.push((name, entry.ifa_addr.as_ref().map_or(0, |address| i32::from(address.sa_family))));
-            at = entry.ifa_next;
-        }
-        libc::freeifaddrs(list);
-        found
-    };
-    for family in [libc::AF_PACKET, libc::AF_INET, libc::AF_INET6] {
-        ensure!(found.contains(&("lo".into(), family)), "no lo of family {family} in {found:?}");
-    }
-    // SAFETY: the name ends with a NUL.
-    ensure!(unsafe { libc::if_nametoindex(c"lo".as_ptr()) } == 1, "lo has no number");
-    Ok(())
-}
-
 fn shows_in_proc() -> Result<()> {
     let listener = TcpListener::bind((LOCAL, 0))?;
     let port = listener.local_addr()?.port();
@@ -865,19 +553,5 @@ fn many_connections() -> Result<()> {
         client.join().expect("a client panicked")?;
     }
     serving.join().expect("the server panicked")?;
-    Ok(())
-}
-
-fn unreachable() -> Result<()> {
-    // An address for documentation is nobody's, with or without a network. Where there is one, connecting may take long.
-    let fd = socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK)?;
-    let error = errno(with_v4(&fd, Ipv4Addr::new(198, 51, 100, 7), 9, libc::connect));
-    ensure!([libc::ENETUNREACH, libc::EINPROGRESS].contains(&error), "error {error}");
-    let udp = UdpSocket::bind((LOCAL, 0))?;
-    ensure!(errno(udp.send_to(b"x", (Ipv4Addr::BROADCAST, 9))) != 0, "a broadcast that was not asked for");
-    let error = TcpStream::connect((Ipv4Addr::LOCALHOST, 0)).map_err(|e| e.kind());
-    ensure!(error.err() == Some(ErrorKind::ConnectionRefused), "port 0");
-    let raw = socket(libc::AF_INET, libc::SOCK_SEQPACKET);
-    ensure!(errno(raw) == libc::ESOCKTNOSUPPORT, "packets in order");
     Ok(())
 }

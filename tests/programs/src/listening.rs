@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::inet::{Received, receive_all, set, wait_for};
+use crate::inet_sockets::{Received, receive_all, set, wait_for};
 use crate::sockets::{errno, send};
 use crate::{Check, checked};
 

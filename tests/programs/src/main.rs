@@ -13,6 +13,7 @@ mod calls;
 mod canary;
 mod coherence;
 mod credentials;
+mod datagrams;
 mod descriptors;
 mod events;
 mod exhaust;
@@ -22,6 +23,7 @@ mod futexes;
 mod fuzz;
 mod handles;
 mod inet;
+mod inet_sockets;
 mod ipc;
 mod jobs;
 mod klog;
@@ -43,6 +45,7 @@ mod numbers;
 mod openings;
 mod others;
 mod packets;
+mod partial_transfers;
 mod pressure;
 mod proc;
 mod processes;
@@ -54,6 +57,7 @@ mod refusals;
 mod runner;
 mod running;
 mod scheduling;
+mod scm_rights;
 mod seccomp;
 mod sequences;
 mod settings;
@@ -136,6 +140,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         queues::CHECKS,
         klog::CHECKS,
         sockets::CHECKS,
+        scm_rights::CHECKS,
         urgent::CHECKS,
         arrivals::CHECKS,
         notices::CHECKS,
@@ -143,6 +148,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         administration::CHECKS,
         packets::CHECKS,
         inet::CHECKS,
+        datagrams::CHECKS,
         tokio_server::CHECKS,
         events::CHECKS,
         refusals::CHECKS,
@@ -151,6 +157,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         others::CHECKS,
         wakings::CHECKS,
         transfers::CHECKS,
+        partial_transfers::CHECKS,
         numbers::CHECKS,
         leaks::CHECKS,
     ]

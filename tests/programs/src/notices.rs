@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::inet::{Received, UNUSED_PORT, get, nonblocking, pair, receive_all, set, socket, wait_for};
+use crate::inet_sockets::{Received, UNUSED_PORT, get, nonblocking, pair, receive_all, set, socket, wait_for};
 use crate::sockets::{errno, recv, send};
 use crate::{Check, checked};
 
@@ -372,13 +372,13 @@ fn sources() -> Result<()> {
 fn chooser() -> Result<()> {
     let first = socket(libc::AF_INET, libc::SOCK_DGRAM)?;
     set(&first, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1)?;
-    crate::inet::with_v4(&first, LOCAL, 0, libc::bind)?;
-    let port = crate::inet::port_of(&first)?;
+    crate::inet_sockets::with_v4(&first, LOCAL, 0, libc::bind)?;
+    let port = crate::inet_sockets::port_of(&first)?;
     let mut all: Vec<OwnedFd> = vec![first];
     for _ in 0..2 {
         let next = socket(libc::AF_INET, libc::SOCK_DGRAM)?;
         set(&next, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1)?;
-        crate::inet::with_v4(&next, LOCAL, port, libc::bind)?;
+        crate::inet_sockets::with_v4(&next, LOCAL, port, libc::bind)?;
         all.push(next);
     }
     // The first byte of the datagram.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use crate::inet::{port_of, raw_v4, with_v4, with_v6};
+use crate::inet_sockets::{port_of, raw_v4, with_v4, with_v6};
 use crate::sockets::{errno, recv, send};
 use crate::{Check, checked};
 

@@ -319,7 +319,7 @@ fn by_datagrams() -> Result<()> {
             is(waiting[0].returned(), libc::POLLIN.into(), what)
         })?;
     }
-    nobody.connect(("127.0.0.1", crate::inet::UNUSED_PORT))?;
+    nobody.connect(("127.0.0.1", crate::inet_sockets::UNUSED_PORT))?;
     let receives = nobody.as_raw_fd();
     let reads = || call!(SYS_recvfrom, receives, 0, 0, 0, 0, 0);
     beside([&reads], |waiting| {
