@@ -32,7 +32,7 @@ impl<'a> Retired<'a> {
     /// Whether the source defines the item again.
     fn is_defined_in(&self, text: &str) -> bool {
         let mut before = "";
-        source::words(text).any(|word| DEFINES.contains(&std::mem::replace(&mut before, word)) && word == self.old)
+        source::code_words(text).any(|word| DEFINES.contains(&std::mem::replace(&mut before, word)) && word == self.old)
     }
 }
 
@@ -48,8 +48,7 @@ pub fn check(sources: &[(std::path::PathBuf, String)]) -> Result<String> {
         ensure!(paths::root().join(&folder).is_dir(), "{LIST}: there is no {}", folder.display());
         let own = sources.iter().filter(|(path, _)| path.starts_with(&folder));
         for (path, text) in own {
-            let code = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
-            if path == &folder.join("src").join(retired.old) || retired.is_defined_in(&code) {
+            if path == &folder.join("src").join(retired.old) || retired.is_defined_in(text) {
                 back.push(format!("{}: `{}` is called `{}` now", path.display(), retired.old, retired.new));
             }
         }
@@ -67,6 +66,7 @@ mod tests {
         assert!(retired.is_defined_in("pub struct Source { x: u8 }"));
         assert!(retired.is_defined_in("pub(crate) trait\n    Source: Sized {}"));
         assert!(!retired.is_defined_in("let source: other::Source = PollQueue; struct Sources;"));
+        assert!(!retired.is_defined_in("// struct Source\nlet text = \"type Source\";"));
         assert!(Retired::parse("fs Source PollQueue").is_err(), "no reason");
     }
 }

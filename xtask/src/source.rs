@@ -228,6 +228,11 @@ fn character(text: &str) -> Option<usize> {
     }
 }
 
+/// The words of a Rust source outside comments and literals.
+pub fn code_words(source: &str) -> impl Iterator<Item = &str> {
+    tokens(source).into_iter().filter_map(|(_, _, token)| if let Token::Word(word) = token { Some(word) } else { None })
+}
+
 /// The words of a text that could be identifiers.
 pub fn words(text: &str) -> impl Iterator<Item = &str> {
     let words = text.split(|char: char| !char.is_ascii_alphanumeric() && char != '_');

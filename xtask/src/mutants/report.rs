@@ -104,6 +104,7 @@ pub fn equivalent() -> Result<Vec<(String, String, String)>> {
         });
         let (file, operator, after, reason) = parts.with_context(|| format!("{EQUIVALENT}: {line:?} has no four parts"))?;
         anyhow::ensure!(!reason.trim().is_empty(), "{EQUIVALENT}: {line:?} has no reason");
+        anyhow::ensure!(paths::root().join(file).exists(), "{EQUIVALENT}: there is no {file}");
         list.push((file.to_owned(), operator.to_owned(), squeezed(after)));
     }
     Ok(list)
@@ -176,4 +177,14 @@ pub fn text(verdicts: &[Verdict]) -> String {
         writeln!(text, "| {test} | {how} | {count} |").expect("a string takes all");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_of_equivalent_mutants_is_sound() {
+        assert!(!equivalent().unwrap().is_empty());
+    }
 }
